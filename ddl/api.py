@@ -1,0 +1,108 @@
+"""The contracts: what an algorithm, a model and a data set are. Everything else plugs into these."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+AxisName = Hashable  # one named axis or a tuple of them, slowest first: ("device", "virtual")
+Tree = Any  # a pytree of arrays
+Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
+
+
+class Algorithm(NamedTuple):
+  """One worker's side of a collective algorithm: pure functions with named-axis collectives inside.
+
+  A round is `period` steps. With `delay` = 0 the exchange (`launch`, then `merge`) ends each round. With
+  `delay` = d > 0 the message is launched where a round starts and merged after d of its steps, which do not depend
+  on it and can hide it. In the first round nothing is in flight, so that there is no merge, unless the algorithm is
+  `primed`: then its initial state is worth a message too. The first `start` steps end in an exchange each, and rounds
+  are counted from there. `launch` is None for an algorithm whose only collective is in `local`.
+  """
+
+  init: Callable[[Tree], Tree]  # params -> state
+  local: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
+  launch: Callable[[Tree, Tree], Tree] | None  # (state, params) -> message: the place to communicate
+  merge: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None  # (message, state, params) -> (params, state)
+  evaluate: Callable[[Tree, Tree], Tree]  # (state, params) -> the consensus params, equal on all workers
+  period: int = 1  # steps (tau)
+  delay: int = 0  # steps (d)
+  start: int = 0  # steps
+  primed: bool = False
+
+
+def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+  """One step of the inner optimiser: x <- x + u, u = inner(g). Returns (params, inner state)."""
+  updates, state = inner.update(grads, state, params)
+  return optax.apply_updates(params, updates), state
+
+
+class Hyper(NamedTuple):
+  """A hyper-parameter as data: the paper's symbol, the value an experiment starts from, and what it means."""
+
+  symbol: str
+  default: Any  # a value, or a function of the number of workers; None: a config must set it
+  meaning: str
+
+
+class Taxonomy(NamedTuple):
+  """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and what is sent."""
+
+  parallelism: str  # one of PARALLELISM
+  optimisation: str  # one of OPTIMISATION
+  scheduling: str  # one of SCHEDULING
+  pattern: str  # one of PATTERN
+  payload: str  # one of PAYLOAD
+
+
+PARALLELISM = ("data", "model", "hybrid")
+OPTIMISATION = ("centralised", "decentralised")
+SCHEDULING = ("synchronous", "asynchronous", "bounded", "delayed")
+PATTERN = ("all-reduce", "reduce-scatter + all-gather", "parameter server", "round robin", "peer to peer", "none")
+PAYLOAD = ("gradients", "parameters", "differences", "nothing")
+
+
+class Spec(NamedTuple):
+  """A registry entry: the factory and what the algorithm declares of itself."""
+
+  factory: Callable[..., Algorithm]  # factory(inner, *, axis_name, **hyper)
+  title: str  # one line for tables
+  citation: str  # authors, year, arXiv id
+  taxonomy: Taxonomy
+  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but axis_name
+
+
+class Model(NamedTuple):
+  """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), {} if it has none.
+
+  `loss` trains. `metrics` gives per-example figures for tests, with "loss" always and "accuracy" where it means
+  something; None means that the loss itself (with a fixed key) is the only figure.
+  `dense` says that its gradients hold no convolution, so that they keep their speed under vmap and scan on a CPU.
+  """
+
+  init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
+  loss: Callable[[Tree, Tree, Batch, Any], tuple[Any, Tree]]  # (params, extra, batch, key) -> (scalar, extra)
+  metrics: Callable[[Tree, Tree, Batch], Mapping[str, Any]] | None = None  # -> {"loss": [batch], ...}
+  dense: bool = False
+
+
+class Source(NamedTuple):
+  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and how many there are."""
+
+  size: int
+  take: Callable[[np.ndarray], dict[str, np.ndarray]]
+  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions; None where examples have no class
+
+
+class Data(NamedTuple):
+  """A data set: training, validation and test examples, and what a model must know of them.
+
+  meta: {"task": "classification" | "regression" | "language", "shape": one example's x shape, "num_outputs":
+  classes, outputs or vocabulary, "description": one line that says where the examples come from, ...}
+  """
+
+  train: Source
+  test: Source
+  meta: Mapping[str, Any]
+  validation: Source | None = None

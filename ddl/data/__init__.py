@@ -1,0 +1,19 @@
+"""The data sets by name. A new one is a file beside this one, and its line here.
+
+The keyword-only arguments of a factory are its settings, so all have plain types and defaults. What is slow to
+import (scikit-learn, grain, tensorflow-datasets) is imported where it is used: every command pays for start-up.
+"""
+
+from collections.abc import Callable
+
+from ddl.api import Data
+from ddl.data import digits, idx, least_squares, npz, text, tfds
+
+DATA: dict[str, Callable[..., Data]] = {
+  "digits": digits.digits,
+  "npz": npz.npz,
+  "idx": idx.idx,
+  "text": text.text,
+  "tfds": tfds.tfds,
+  "least_squares": least_squares.least_squares,
+}

@@ -1,0 +1,60 @@
+"""Images and labels from one .npz file: Keras' mnist.npz, or what `np.savez(path, image=..., label=...)` saves."""
+
+import zipfile
+import zlib
+
+import numpy as np
+
+from ddl.api import Data
+from ddl.data import source
+
+
+def npz(*, path: str = "", validation: float = 0.0) -> Data:
+  """The images of a .npz file, uint8 as float32 in [-1, 1] with a channel axis; floating point as it is.
+
+  Its arrays are x_train, y_train, x_test, y_test, or one image (or x) and label (or y), of which a fixed shuffled
+  sixth is the test set.
+
+  Raises:
+    FileNotFoundError, ValueError: one line, for a file that is missing, malformed or lacks these arrays.
+  """
+  found = source.existing(path, "FILE.npz")
+  if not zipfile.is_zipfile(found):
+    raise ValueError(f"{path}: not a .npz file (a zip archive of arrays, as np.savez writes)")
+  try:
+    with np.load(found, allow_pickle=False) as file:
+      arrays = {key: file[key] for key in file.files if key in KEYS}
+      known = ", ".join(file.files) or "nothing"
+  except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    raise ValueError(f"{path}: can't be read as a .npz file: {str(error).splitlines()[0]}") from error
+
+  if all(key in arrays for key in ("x_train", "y_train", "x_test", "y_test")):
+    train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
+    test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
+    if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
+      raise ValueError(f"{path}: x_train and x_test hold images of different shapes")
+  else:
+    image, label = (next((arrays[key] for key in pair if key in arrays), None) for pair in PAIRS)
+    if image is None or label is None:
+      raise ValueError(
+        f"{path}: holds {known}, but needs image and label, or x and y, or x_train, y_train, x_test and y_test"
+      )
+    everything = source.labelled(image, label, path)
+    count = everything.size // 6
+    if not count:
+      raise ValueError(f"{path}: {everything.size} examples are too few to set a sixth apart for the test")
+    order = np.random.default_rng(6).permutation(everything.size)
+    train, test = source.subset(everything, order[count:]), source.subset(everything, order[:count])
+
+  assert train.labels is not None and test.labels is not None
+  return source.classification(
+    train,
+    test,
+    num_outputs=1 + int(max(train.labels.max(), test.labels.max())),
+    description=f"{train.size:,} + {test.size:,} examples from {path}",
+    validation=validation,
+  )
+
+
+PAIRS = (("image", "x"), ("label", "y"))
+KEYS = ("image", "x", "label", "y", "x_train", "y_train", "x_test", "y_test")

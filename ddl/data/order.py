@@ -1,0 +1,53 @@
+"""Which examples a worker consumes at a step: a pure function of (seed, worker, step), on any devices."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ddl.api import Source
+
+
+class Order:
+  """Each worker's endless stream of fresh permutations of its shard, cut into batches.
+
+  A batch may straddle two epochs, so that each epoch visits each example of the shard exactly once.
+  Safe to call from several threads.
+  """
+
+  def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int):
+    """shards: each worker's indices [size]; batch: examples per worker and step. ValueError if it is too large."""
+    worker = min(range(len(shards)), key=lambda w: len(shards[w]))
+    if not 1 <= batch <= len(shards[worker]):
+      raise ValueError(
+        f"a batch of {batch} does not fit worker {worker}'s shard of {len(shards[worker])} examples, the smallest "
+        f"of {len(shards)}: use a batch from 1 to {len(shards[worker])}, fewer workers, or a more even partition"
+      )
+    self.shards, self.batch, self.seed = shards, batch, seed
+    self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, its order)
+
+  def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
+    """The examples of steps first_step, ..., first_step + num_steps - 1: [num_steps, batch] int64."""
+    size = len(self.shards[worker])
+    start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
+    parts = [
+      self._epoch(worker, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
+      for epoch in range(start // size, max(start, stop - 1) // size + 1)
+    ]
+    return np.concatenate(parts).reshape(num_steps, self.batch)
+
+  def _epoch(self, worker: int, epoch: int) -> np.ndarray:
+    latest = self._latest[worker]  # one read and one write of a tuple: threads can't see halves
+    if latest is None or latest[0] != epoch:
+      rng = np.random.default_rng(np.random.SeedSequence((self.seed, worker, epoch)))
+      latest = (epoch, rng.permutation(self.shards[worker]))
+      self._latest[worker] = latest
+    return latest[1]
+
+
+def batches(
+  source: Source, order: Order, workers: Sequence[int], first_step: int, num_steps: int
+) -> dict[str, np.ndarray]:
+  """The batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
+  chosen = np.stack([order.indices(worker, first_step, num_steps) for worker in workers])
+  taken = source.take(chosen.reshape(-1))
+  return {name: array.reshape(chosen.shape + array.shape[1:]) for name, array in taken.items()}

@@ -1,0 +1,72 @@
+"""Which examples each worker owns: a shard per worker, as indices into the training source."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+
+def iid(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> list[np.ndarray]:
+  """Each worker draws from the whole set (and, as orders differ, in its own order)."""
+  del labels, seed
+  return [np.arange(size, dtype=np.int64)] * workers
+
+
+def sharded(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> list[np.ndarray]:
+  """Disjoint random parts of the set, whose sizes differ by at most one. ValueError where workers > size."""
+  del labels
+  _enough(size, workers)
+  return [np.sort(shard) for shard in np.array_split(_rng(seed).permutation(size), workers)]
+
+
+def dirichlet(
+  size: int, labels: np.ndarray | None, *, workers: int, seed: int, concentration: float
+) -> list[np.ndarray]:
+  """Disjoint parts with skewed labels: each class is shared out by proportions ~ Dirichlet(concentration).
+
+  Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as Yurochkin et al. 2019, arXiv
+  1905.12022, do: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid parts.
+  Every example has one owner; a worker that the draw leaves without any gets one of the then largest shard's.
+
+  Args:
+    size: examples in the training set.
+    labels: their classes [size].
+    workers: number of shards.
+    seed: of the draw.
+    concentration: of the symmetric Dirichlet distribution, > 0.
+
+  Returns:
+    Index arrays, one for each worker. ValueError for missing labels, concentration <= 0, or workers > size.
+  """
+  if labels is None:
+    raise ValueError('a "dirichlet" partition needs class labels, and this data set has none: use "sharded"')
+  if not 0 < concentration < math.inf:
+    raise ValueError(f"concentration={concentration:g}: must be a finite number > 0")
+  _enough(size, workers)
+  rng = _rng(seed)
+  parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
+  for label in np.unique(labels):
+    members = rng.permutation(np.flatnonzero(labels == label))
+    proportions = rng.dirichlet(np.full(workers, concentration))
+    cuts = np.rint(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+    for part, piece in zip(parts, np.split(members, cuts), strict=True):
+      part.append(piece)
+  shards = [np.concatenate(part) for part in parts]
+  for worker in range(workers):
+    if not len(shards[worker]):
+      largest = max(range(workers), key=lambda w: len(shards[w]))
+      shards[worker], shards[largest] = shards[largest][-1:], shards[largest][:-1]
+  return [np.sort(shard) for shard in shards]
+
+
+PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded": sharded, "dirichlet": dirichlet}
+
+
+def _rng(seed: int) -> np.random.Generator:
+  # The spawn key keeps this stream apart from those of the epochs' orders, which have none.
+  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+
+def _enough(size: int, workers: int) -> None:
+  if workers > size:
+    raise ValueError(f"{workers} workers can't share {size} examples disjointly: use at most {size} workers")

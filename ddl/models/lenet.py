@@ -1,0 +1,52 @@
+"""LeNet: convolution, max pooling and relu, twice, and two dense layers (LeCun et al. 1998)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from ddl.api import Model
+from ddl.models.cpu import convolve, dot_general
+from ddl.models.flax_model import from_flax, require
+
+
+def pool(x: jax.Array) -> jax.Array:
+  """Maximum over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
+
+  Four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU: RATIO_POOL.
+  """
+  x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
+  top = jnp.maximum(x[:, ::2, ::2], x[:, ::2, 1::2])
+  return jnp.maximum(top, jnp.maximum(x[:, 1::2, ::2], x[:, 1::2, 1::2]))
+
+
+class _LeNet(nn.Module):
+  outputs: int
+  channels: tuple[int, ...]
+  kernel: int
+  hidden: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    del train
+    for channels in self.channels:
+      x = nn.Conv(channels, (self.kernel, self.kernel), conv_general_dilated=convolve)(x)
+      x = nn.relu(pool(x))  # relu and maximum commute; this way round relu has a quarter of the work
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(nn.Dense(self.hidden, dot_general=dot_general)(x))
+    return nn.Dense(self.outputs, dot_general=dot_general)(x)
+
+
+def lenet(
+  meta: Mapping[str, Any], *, channels: tuple[int, ...] = (16, 32), kernel: int = 5, hidden: int = 128
+) -> Model:
+  """Per entry of channels: "same" convolution, 2x2 max pooling, relu; then dense layers of hidden and num_outputs.
+
+  Raises:
+    ValueError: if the data is not images, or the images are too small for the poolings.
+  """
+  require("lenet", meta, image=True, side=2 ** len(channels))
+  module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
+  return from_flax(module, meta, dense=True)  # `convolve` keeps its speed under vmap and scan

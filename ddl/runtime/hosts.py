@@ -1,0 +1,158 @@
+"""Several processes as one machine: started here, by Slurm or by Open MPI, and joined by `jax.distributed`."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+JOINED = "DDL_PROCESS"  # rank/count@coordinator, set for the processes that `launch` starts
+
+
+def launch(count: int, command: Sequence[str]) -> int:
+  """Runs `command` as `count` processes on this machine, joined on a loopback port; returns the exit code.
+
+  The first process to fail ends the others. SIGTERM and Ctrl-C are passed on. The main process (rank 0) has the
+  terminal; what another one complained of is shown if it, and not the main process, was the trouble.
+  """
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+  complaints = [tempfile.TemporaryFile() for _ in range(count)]
+  children = [
+    subprocess.Popen(
+      command,
+      env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
+      stdout=subprocess.DEVNULL if rank else None,
+      stderr=complaints[rank] if rank else None,
+    )
+    for rank in range(count)
+  ]
+
+  def forward(number: int, _frame: object) -> None:
+    for child in children:
+      if child.poll() is None:
+        child.send_signal(number)
+
+  before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+  first = None
+  try:
+    while any(child.poll() is None for child in children):
+      failed = [rank for rank, child in enumerate(children) if child.poll()]
+      if failed:
+        first = failed[0]
+        time.sleep(1)  # a stop that all agreed on reaches all within a step; else the others wait for the dead
+        forward(signal.SIGKILL, None)
+      time.sleep(0.02)
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+  codes = [child.wait() for child in children]
+  if first and codes[0] < 0:
+    complaints[first].seek(0)
+    sys.stderr.write(complaints[first].read().decode(errors="replace"))
+  code = codes[0] if first is None or codes[0] > 0 else codes[first]
+  return code if code >= 0 else 128 - code
+
+
+def processes() -> int:
+  """Number of processes in this one's group: ours, Slurm's or Open MPI's; 1 for a process on its own."""
+  env = os.environ
+  if JOINED in env:
+    return int(env[JOINED].split("@")[0].split("/")[1])
+  if "OMPI_COMM_WORLD_SIZE" in env:
+    return int(env["OMPI_COMM_WORLD_SIZE"])
+  return int(env.get("SLURM_NTASKS", "1")) if "SLURM_STEP_ID" in env else 1
+
+
+def join() -> None:
+  """Joins this process to its group, if it is one of several. Call before any device use.
+
+  Raises:
+    ValueError: if Open MPI spread the processes over hosts and does not tell where the first one is.
+  """
+  env = os.environ
+  if processes() == 1:
+    return
+  if JOINED in env:
+    ranks, coordinator = env[JOINED].split("@")
+    jax.distributed.initialize(coordinator, processes(), int(ranks.split("/")[0]))
+  elif "OMPI_COMM_WORLD_SIZE" in env:
+    gpu = int(env["OMPI_COMM_WORLD_LOCAL_RANK"]) if _has_gpu() else None
+    jax.distributed.initialize(_open_mpi_coordinator(), processes(), int(env["OMPI_COMM_WORLD_RANK"]), gpu)
+  else:
+    jax.distributed.initialize()  # JAX reads Slurm's variables itself
+
+
+def leave(code: int) -> None:
+  """Ends a process of a group at once: an ordinary exit would wait for the others, and they wait for this one."""
+  if jax.distributed.is_initialized():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def is_main() -> bool:
+  """Whether this process writes the files and talks to the terminal."""
+  return jax.process_index() == 0
+
+
+class Vote:
+  """Whether any process has been asked to stop, agreed on by all at the same call without waiting for the devices."""
+
+  def __init__(self) -> None:
+    """One process votes alone."""
+    self._alone = jax.process_count() == 1
+    if not self._alone:
+      mesh = jax.make_mesh((jax.process_count(),), ("process",), devices=[_first_device(r) for r in _ranks()])
+      self._split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
+      self._any = jax.jit(jnp.max, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+  def cast(self, stop: bool) -> object:
+    """Starts a vote; hand the result to `count` later, in the same order in all processes."""
+    if self._alone:
+      return stop
+    return self._any(jax.make_array_from_process_local_data(self._split, np.array([stop])))
+
+  def count(self, vote: object) -> bool:
+    """The outcome."""
+    return bool(np.asarray(vote.addressable_data(0))) if isinstance(vote, jax.Array) else bool(vote)
+
+
+def _ranks() -> range:
+  return range(jax.process_count())
+
+
+def _first_device(rank: int) -> jax.Device:
+  return next(d for d in jax.devices() if d.process_index == rank)
+
+
+def _has_gpu() -> bool:
+  return os.path.exists("/dev/nvidiactl") and os.environ.get("JAX_PLATFORMS", "") != "cpu"
+
+
+def _open_mpi_coordinator() -> str:
+  """JAX finds Open MPI 4's coordinator itself but not Open MPI 5's, so both are read here."""
+  env = os.environ
+  if "JAX_COORDINATOR_ADDRESS" in env:
+    return env["JAX_COORDINATOR_ADDRESS"]
+  job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_orte_hnp_uri", "")
+  port = 20000 + zlib.crc32(job.encode()) % 20000
+  if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
+    return f"127.0.0.1:{port}"
+  if "tcp://" in (uri := env.get("OMPI_MCA_orte_hnp_uri", "")):
+    return f"{uri.split('tcp://')[1].split(',')[0].split(':')[0]}:{port}"
+  raise ValueError("Open MPI does not say where rank 0 runs; set JAX_COORDINATOR_ADDRESS=<rank 0's host>:<free port>")
+
+
+def command_line() -> list[str]:
+  """This very command, for `launch`."""
+  return [sys.executable, *sys.argv]

@@ -1,0 +1,1 @@
+"""The commands behind run.py: where config, library and pictures meet."""

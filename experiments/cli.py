@@ -1,0 +1,109 @@
+"""Flags, config file and errors of every command: what a user did wrong comes out as one line and exit code 2."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+from absl import flags, logging
+from ml_collections import config_flags
+
+from ddl.runtime import hosts
+
+WITH_CONFIG = ("train", "compare", "sweep")
+
+
+def run(command: str, arguments: list[str]) -> int:
+  """Runs a command; returns the exit code."""
+  logging.set_verbosity(logging.ERROR)
+  try:
+    module = importlib.import_module({"list": "experiments.listing"}.get(command, f"experiments.{command}"))
+    if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
+      print(_help(command))
+      return 0
+    config = _config(arguments) if command in WITH_CONFIG else None
+    rest = [a for a in arguments if not a.startswith("--config")]
+    left = flags.FLAGS([f"run.py {command}", *rest])[1:]
+    if left:
+      raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
+    return module.main(config) if command in WITH_CONFIG else module.main()
+  except (ValueError, FileNotFoundError, flags.Error) as error:
+    print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
+    hosts.leave(2)
+    return 2
+  except KeyboardInterrupt:
+    print(f"{command}: interrupted", file=sys.stderr)
+    return 130
+
+
+def _config(arguments: list[str]) -> ml_collections.ConfigDict:
+  """The config file's, with the --config.key=value flags over it.
+
+  Raises:
+    ValueError: for a missing or broken file, an unknown key or a value of the wrong type.
+  """
+  files = [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
+  if not files:
+    raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
+  config = _load(Path(files[-1]))
+  overrides = [a for a in arguments if a.startswith("--config.")]
+  for override in overrides:
+    path, equals, _ = override.removeprefix("--config.").partition("=")
+    if not equals:
+      raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
+    _check(config, path)
+  return _overridden(config, overrides)
+
+
+def _overridden(config: ml_collections.ConfigDict, overrides: list[str]) -> ml_collections.ConfigDict:
+  """Lets config_flags parse the values by the types of the keys; it reads them from sys.argv."""
+  values, before = flags.FlagValues(), sys.argv
+  sys.argv = ["run.py", *overrides]
+  try:
+    holder = config_flags.DEFINE_config_dict("config", config, flag_values=values)
+    values(sys.argv)
+  except (flags.Error, TypeError, KeyError, AttributeError) as error:
+    raise ValueError(str(error)) from error
+  finally:
+    sys.argv = before
+  return holder.value
+
+
+def _load(file: Path) -> ml_collections.ConfigDict:
+  if not file.exists():
+    here = sorted(str(p) for p in Path("configs").glob("*.py"))
+    raise ValueError(f"no config file {file}; there are {', '.join(here) or 'none in configs/'}")
+  spec = importlib.util.spec_from_file_location(file.stem, file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    config = module.get_config()
+  except (AttributeError, KeyError, TypeError, SyntaxError, NameError, ImportError) as error:
+    raise ValueError(f"{file}: {' '.join(str(a) for a in error.args)}") from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
+  return config
+
+
+def _check(config: Any, path: str) -> None:
+  node = config
+  for i, key in enumerate(path.split(".")):
+    if not isinstance(node, ml_collections.ConfigDict) or key not in node:
+      where = ".".join(["config", *path.split(".")[:i]])
+      known = list(node) if isinstance(node, ml_collections.ConfigDict) else []
+      near = difflib.get_close_matches(key, known, n=1)
+      hint = f"did you mean '{near[0]}'? " if near else ""
+      raise ValueError(f"no key '{key}' in {where}: {hint}known are {', '.join(known) or 'none'}")
+    node = node[key]
+
+
+def _help(command: str) -> str:
+  lines = [f"python run.py {command}" + (" --config=FILE [--config.key=value ...]" if command in WITH_CONFIG else "")]
+  ours = [f for name, fs in flags.FLAGS.flags_by_module_dict().items() if name.startswith("experiments") for f in fs]
+  for flag in sorted({f.name: f for f in ours}.values(), key=lambda f: f.name):
+    lines.append(f"  --{flag.name}={flag.default}\n      {flag.help}")
+  return "\n".join(lines)

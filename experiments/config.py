@@ -1,0 +1,139 @@
+"""The config that every experiment starts from, and what it means: data, model, optimiser, algorithm, budget."""
+
+from typing import Any, NamedTuple
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+
+from ddl.algorithms import COLLECTIVE
+from ddl.api import Algorithm, Data, Model, Source, Spec
+from ddl.data import DATA
+from ddl.data.order import Order, batches
+from ddl.data.partition import PARTITIONS
+from ddl.models import MODELS
+from ddl.runtime.trainer import Feed
+from ddl.runtime.workers import AXIS
+from experiments.optimisers import OPTIMISERS, SCHEDULES
+from experiments.parts import hyper, named, section, settings
+
+
+def base() -> ml_collections.ConfigDict:
+  """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
+  config = ml_collections.ConfigDict()
+  config.algorithm = section("sync_sgd", [spec.factory for spec in COLLECTIVE.values()])
+  config.model = section("mlp", MODELS.values())
+  config.data = section("digits", DATA.values())
+  config.partition = section("iid", PARTITIONS.values())
+  config.optimiser = section("sgd", OPTIMISERS.values())
+  config.optimiser.learning_rate = 0.1
+  config.schedule = section("constant", SCHEDULES.values())
+  config.workers = 8  # p
+  config.batch = 32  # examples per worker and step
+  config.steps = 200  # of each worker
+  config.eval_every = 50  # steps between lines of metrics
+  config.seed = 0  # initial parameters, order of the examples, dropout
+  config.compare = ml_collections.ConfigDict(
+    {
+      "title": "",
+      "seeds": (0, 1, 2),
+      "target": 0.95,  # of the test accuracy, or of the test loss where there is no accuracy
+      "algorithms": ml_collections.ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
+    }
+  )
+  config.sweep = ml_collections.ConfigDict(
+    {
+      "trials": 8,  # per algorithm
+      "validation": 0.2,  # share of the training examples, where the data section sets none
+      "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
+      "space": ml_collections.ConfigDict(),  # algorithm label -> {key of config.algorithm: (low, high)}
+    }
+  )
+  return config.lock()
+
+
+class Experiment(NamedTuple):
+  """A config made real."""
+
+  data: Data
+  model: Model
+  algorithm: Algorithm
+  spec: Spec
+  hyper: dict[str, Any]
+  order: Order
+  resolved: dict[str, Any]  # the config with every default filled in
+
+  def feed(self, workers: list[int]) -> Feed:
+    """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...]."""
+    return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
+
+
+def build(config: ml_collections.ConfigDict, data: Data | None = None) -> Experiment:
+  """Makes the parts that a config names; `data`: already loaded, where several experiments share it.
+
+  Raises:
+    ValueError: for an unknown name or a key that nothing reads, and whatever the parts find wrong with their settings.
+  """
+  for key in ("workers", "batch", "steps", "eval_every"):
+    if config[key] < 1:
+      raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
+  spec = named("algorithm", COLLECTIVE, config.algorithm.name)
+  chosen = hyper(spec, config.algorithm, config.workers)
+  algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
+  data = data or load(config)
+  make_model = named("model", MODELS, config.model.name)
+  model_settings = settings("model", make_model, config.model)
+  model = make_model(data.meta, **model_settings)
+  resolved = jsonable(config.to_dict())
+  resolved["algorithm"] = {"name": config.algorithm.name, **chosen}
+  resolved["model"] = {"name": config.model.name, **jsonable(model_settings)}
+  for kind, registry in (("data", DATA), ("partition", PARTITIONS), ("optimiser", OPTIMISERS), ("schedule", SCHEDULES)):
+    part = config[kind]
+    taken = settings(kind, registry[part.name], {k: v for k, v in part.items() if k != "learning_rate"})
+    resolved[kind] = {"name": part.name, **jsonable(taken)}
+  resolved["optimiser"]["learning_rate"] = config.optimiser.learning_rate
+  return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+
+
+def load(config: ml_collections.ConfigDict) -> Data:
+  """The data set that the config names."""
+  factory = named("data", DATA, config.data.name)
+  return factory(**settings("data", factory, config.data))
+
+
+def initial_key(seed: int) -> jax.Array:
+  """Key of the initial parameters."""
+  return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def training_key(seed: int) -> jax.Array:
+  """Key that each worker folds its id and the step into."""
+  return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def jsonable(value: Any) -> Any:
+  """Tuples as lists, NumPy numbers as numbers: what a JSON file gives back."""
+  if isinstance(value, dict):
+    return {k: jsonable(v) for k, v in value.items()}
+  if isinstance(value, list | tuple):
+    return [jsonable(v) for v in value]
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def _optimiser(config: ml_collections.ConfigDict) -> optax.GradientTransformation:
+  rate = config.optimiser.learning_rate
+  if not rate > 0:
+    raise ValueError(f"config.optimiser.learning_rate is {rate}; it has to be positive")
+  make_schedule = named("schedule", SCHEDULES, config.schedule.name)
+  schedule = make_schedule(rate, config.steps, **settings("schedule", make_schedule, config.schedule))
+  make = named("optimiser", OPTIMISERS, config.optimiser.name)
+  rest = {k: v for k, v in config.optimiser.items() if k != "learning_rate"}
+  return make(schedule, **settings("optimiser", make, rest))
+
+
+def _order(config: ml_collections.ConfigDict, train: Source) -> Order:
+  partition = named("partition", PARTITIONS, config.partition.name)
+  chosen = settings("partition", partition, config.partition)
+  shards = partition(train.size, train.labels, workers=config.workers, seed=config.seed, **chosen)
+  return Order(shards, batch=config.batch, seed=config.seed)

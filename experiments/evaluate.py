@@ -1,0 +1,57 @@
+"""Tests the consensus model on a source of examples."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl.api import Model, Source, Tree
+from ddl.runtime.trainer import Consensus
+
+BATCH = 512  # examples
+CACHED = 256 * 2**20  # bytes; a smaller test set stays on the device
+REESTIMATED = 20  # training batches that re-estimate batch-norm statistics
+
+
+class Evaluator:
+  """Mean metrics over all examples of a source, computed on one device."""
+
+  def __init__(self, model: Model, source: Source):
+    """Compiles when first called."""
+    self._source = source
+    self._metrics = jax.jit(model.metrics or _loss_as_metric(model))
+    self._train = jax.jit(lambda params, extra, batch: model.loss(params, extra, batch, jax.random.key(0))[1])
+    self._batches: list[Any] | None = None
+
+  def __call__(self, consensus: Consensus, refresh: list[dict[str, np.ndarray]] | None = None) -> dict[str, float]:
+    """{"loss": mean, "accuracy": mean where there is one}; `refresh`: batches that re-estimate the statistics."""
+    params, extra = jax.tree.map(lambda x: x.addressable_data(0), (consensus.params, consensus.extra))
+    for batch in refresh or []:
+      extra = self._train(params, extra, batch)
+    sums: list[tuple[int, Tree]] = [
+      (len(jax.tree.leaves(batch)[0]), self._metrics(params, extra, batch)) for batch in self._all()
+    ]
+    totals: dict[str, float] = {}
+    for size, figures in jax.device_get(sums):
+      for name, values in figures.items():
+        totals[name] = totals.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
+    return {name: total / self._source.size for name, total in totals.items()}
+
+  def _all(self) -> Any:
+    if self._batches is not None:
+      return self._batches
+    starts = range(0, self._source.size, BATCH)
+    made = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
+    first = self._source.take(np.arange(1))
+    if sum(x.nbytes for x in first.values()) * self._source.size > CACHED:
+      return made
+    self._batches = [jax.device_put(batch) for batch in made]
+    return self._batches
+
+
+def _loss_as_metric(model: Model) -> Any:
+  def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
+    return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}
+
+  return metrics

@@ -1,0 +1,131 @@
+"""A run's folder: config, versions, metrics and TensorBoard events; one writer, the main process."""
+
+import contextlib
+import json
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ddl import __version__
+
+METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
+
+
+class RunFolder:
+  """Files of one run. With `writes` off (other processes) nothing is written."""
+
+  def __init__(self, path: Path, writes: bool = True):
+    """The folder is made by `create`."""
+    self.path, self.writes = path, writes
+    self._events: Any = None
+
+  @property
+  def checkpoints(self) -> Path:
+    """Where checkpoints live."""
+    return self.path / "checkpoints"
+
+  def create(self, resolved: dict[str, Any], about: dict[str, Any]) -> None:
+    """Starts a run.
+
+    Raises:
+      ValueError: if the folder holds a run already.
+    """
+    if self.writes:
+      if (self.path / METRICS).exists():
+        raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
+      self.path.mkdir(parents=True, exist_ok=True)
+      (self.path / CONFIG).write_text(json.dumps(resolved, indent=2) + "\n")
+      (self.path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+      (self.path / METRICS).touch()
+
+  def reopen(self, resolved: dict[str, Any]) -> None:
+    """Continues a run.
+
+    Raises:
+      ValueError: if the folder holds no run, or one of another config.
+    """
+    if not (self.path / CONFIG).exists():
+      raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
+    there = json.loads((self.path / CONFIG).read_text())
+    differ = [
+      f"{k}: {_show(there, k)} there, {_show(resolved, k)} here"
+      for k in sorted({*_flat(there), *_flat(resolved)})
+      if _show(there, k) != _show(resolved, k)
+    ]
+    if differ:
+      raise ValueError(
+        f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
+      )
+
+  def truncate(self, lines: int) -> None:
+    """Keeps the first lines of the metrics: those that the checkpoint knows."""
+    if self.writes:
+      kept = (self.path / METRICS).read_text().splitlines(keepends=True)[:lines]
+      temporary = self.path / (METRICS + ".tmp")
+      temporary.write_text("".join(kept))
+      temporary.replace(self.path / METRICS)
+
+  def line(self, figures: dict[str, Any]) -> None:
+    """Adds a line of metrics, and its events for TensorBoard."""
+    if not self.writes:
+      return
+    with (self.path / METRICS).open("a") as file:
+      file.write(json.dumps(figures) + "\n")
+    if self._events is None:
+      self._events = _event_writer(self.path)
+    if self._events:
+      for key, value in figures.items():
+        if key != "step":
+          self._events.add_scalar(key, value, figures["step"])
+
+  def finish(self, result: dict[str, Any]) -> None:
+    """Marks the run as complete."""
+    self.close()
+    if self.writes:
+      (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
+
+  def close(self) -> None:
+    """Flushes the events."""
+    if self._events:
+      self._events.close()
+    self._events = None
+
+
+def about(command: list[str], **more: Any) -> dict[str, Any]:
+  """Versions, commit and command: what a reader needs to judge or repeat a run."""
+  versions = {"python": platform.python_version(), "ddl": __version__}
+  for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      versions[name] = metadata.version(name)
+  return {"command": " ".join(command), "git": git_commit(), "versions": versions, **more}
+
+
+def git_commit() -> str | None:
+  """The commit of this code, with a + where files differ from it; None outside of a repository."""
+  here = Path(__file__).parent
+  try:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout
+    changed = subprocess.run(["git", "diff", "HEAD", "--quiet"], cwd=here, capture_output=True, check=False).returncode
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return commit.strip() + ("+" if changed else "")
+
+
+def _event_writer(path: Path) -> Any:
+  try:
+    from tensorboardX import SummaryWriter
+  except ImportError:
+    return False
+  return SummaryWriter(str(path / "tensorboard"))
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+  if not isinstance(tree, dict):
+    return {prefix: tree}
+  return {key: v for k, part in tree.items() for key, v in _flat(part, f"{prefix}.{k}" if prefix else k).items()}
+
+
+def _show(tree: dict[str, Any], key: str) -> Any:
+  return _flat(tree).get(key)

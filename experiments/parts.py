@@ -1,0 +1,90 @@
+"""Parts of an experiment by name: a section of the config picks a factory and sets its keyword arguments.
+
+A section holds `name` and every keyword that some factory of its kind takes; None means the factory's own default.
+A key that is set but that the chosen factory does not take is an error: nothing in a config goes unread.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ml_collections import config_dict
+
+from ddl.api import Spec
+
+Factory = Callable[..., Any]
+
+
+def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
+  """The keyword-only arguments of a factory that a config may set."""
+  parameters = inspect.signature(factory).parameters
+  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("axis_name", "workers", "seed")}
+
+
+def section(name: str, factories: Iterable[Factory]) -> config_dict.ConfigDict:
+  """A config section with `name` and all keywors of the factories, unset but typed."""
+  types: dict[str, set[type]] = {}
+  for factory in factories:
+    for key, parameter in keywords(factory).items():
+      types.setdefault(key, set()).add(_plain_type(parameter.annotation))
+  out = config_dict.ConfigDict({"name": name})
+  for key in sorted(types):
+    out[key] = config_dict.placeholder(types[key].pop() if len(types[key]) == 1 else object)
+  return out
+
+
+def named(kind: str, registry: Mapping[str, Any], name: str) -> Any:
+  """The registry's entry.
+
+  Raises:
+    ValueError: for an unknown name, with the nearest one and all that exist.
+  """
+  if name in registry:
+    return registry[name]
+  near = difflib.get_close_matches(str(name), registry, n=1, cutoff=0.5)
+  hint = f"did you mean '{near[0]}'? " if near else ""
+  raise ValueError(f"no {kind} named '{name}': {hint}known are {', '.join(registry)}")
+
+
+def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
+  """The keyword arguments that a section sets for its factory, all that it has.
+
+  Raises:
+    ValueError: for a key that is set but that the factory does not take.
+  """
+  taken = keywords(factory)
+  given = {k: v for k, v in chosen.items() if k != "name" and v is not None}
+  for key in given:
+    if key not in taken:
+      known = f"it takes: {', '.join(taken)}" if taken else "it takes no settings"
+      raise ValueError(f"config.{kind}.{key} is set, but {kind} '{chosen['name']}' does not read it; {known}")
+  return {k: _cast(given[k], p.annotation) if k in given else p.default for k, p in taken.items() if
+          k in given or p.default is not p.empty}  # fmt: skip
+
+
+def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]:
+  """The hyper-parameters of an algorithm: the config's, else the defaults that it declares.
+
+  Raises:
+    ValueError: for a key that the algorithm does not read, or one that has no default and is not set.
+  """
+  given = settings("algorithm", spec.factory, chosen)
+  for key, declared in spec.hyper.items():
+    if key not in given:
+      given[key] = declared.default(workers) if callable(declared.default) else declared.default
+    if given[key] is None:
+      raise ValueError(f"config.algorithm.{key} must be set for '{chosen['name']}': {declared.meaning}")
+  return given
+
+
+def _plain_type(annotation: Any) -> type:
+  origin = getattr(annotation, "__origin__", annotation)
+  return origin if origin in (int, float, str, bool, tuple) else object
+
+
+def _cast(value: Any, annotation: Any) -> Any:
+  kind = _plain_type(annotation)
+  if kind is tuple:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+  return kind(value) if kind in (int, float) and not isinstance(value, str) else value

@@ -1,0 +1,169 @@
+"""The pictures of a comparison: mean over seeds with its 95 % band, for the page, for a phone and for slides."""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import report_format
+from experiments.report_data import Comparison
+from experiments.report_lines import ACROSS, Chart, Line, chart
+
+INK, MUTED, GRID, PAPER = "#1b2129", "#5a6571", "#dfe3e8", "#fffffe"
+# Okabe and Ito's colours without yellow. Lines after the seventh repeat them with dashes, and each of twelve has a
+# marker of its own, so that no pair is told apart by colour alone.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+MARKERS = "os^DvP<X>ph*"
+DARK = {  # what a dark page shows in place of each; the other colours serve both
+  INK: "#e6eaef", MUTED: "#a3adb8", GRID: "#333c46", PAPER: "#161b21",
+  "#0072b2": "#4586f5", "#d55e00": "#f27b42", "#009e73": "#2fbd93", "#56b4e9": "#9adcff",
+}  # fmt: skip
+LABELS = {
+  "examples": "training examples, all workers together",
+  "bytes_sent": "bytes sent per worker",
+  "seconds": "training seconds",
+  "test_accuracy": "test accuracy of the consensus model",
+  "test_loss": "test loss of the consensus model",
+  "distance": "RMS distance of the workers from their mean",
+}
+SLIDE, PHONE = (9.6, 5.4), (4.3, 5.9)  # inches
+
+
+class Picture(NamedTuple):
+  name: str  # of the PNG, without the suffix
+  title: str
+  alt: str
+  caption: list[str]  # sentences
+  wide: str  # SVG
+  narrow: str  # SVG for a phone: upright, with the legend below
+  png: bytes  # the wide one at twice the size of a screen
+
+
+def pictures(comparison: Comparison) -> list[Picture]:
+  """The metric against examples, bytes and seconds; test loss and distance between workers against examples."""
+  metric = comparison.metric
+  wanted = [(x, metric) for x in ACROSS] + [("examples", y) for y in ("test_loss", "distance") if y != metric]
+  charts = [chart(comparison, x, y) for x, y in wanted]
+  return [_picture(each, comparison) for each in charts if each is not None]
+
+
+def _picture(shown: Chart, comparison: Comparison) -> Picture:
+  order = sorted(shown.lines, key=_end, reverse=True)  # the legend as the lines end
+  ends = ", ".join(f"{line.label} {report_format.figure(shown.y, _end(line))}" for line in order)
+  band = "mean over seeds with a 95 % band" if len(comparison.info["seeds"]) > 1 else "one seed"
+  alt = f"{shown.title}: one line per algorithm, {band}. The lines end at: {ends}. {shown.absent}".strip()
+  prefix = {"test_accuracy": "accuracy", "test_loss": "loss"}.get(shown.y, shown.y)
+  name = f"{prefix}_vs_{shown.x.removesuffix('_sent')}"
+  caption = [sentence for sentence in (shown.absent, *shown.notes) if sentence]
+  wide, png = _draw(shown, order, SLIDE, wide=True)
+  narrow, _ = _draw(shown, order, PHONE, wide=False)
+  return Picture(name, shown.title, alt, caption, wide, narrow, png)
+
+
+def _end(line: Line) -> float:
+  return float(line.mean[np.isfinite(line.mean)][-1])
+
+
+def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
+  import matplotlib
+  from matplotlib import font_manager
+  from matplotlib.figure import Figure
+
+  present = set(font_manager.get_font_names())
+  family = [name for name in ("Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans") if name in present]
+  style = {
+    "font.family": family, "font.size": 11 if wide else 10, "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": PAPER,
+    "figure.facecolor": PAPER, "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True,
+    "svg.fonttype": "path", "svg.hashsalt": "ddl", "axes.titlesize": 14 if wide else 12,
+    "axes.titleweight": "bold", "text.parse_math": False, "xtick.minor.size": 2.5, "ytick.minor.size": 2.5,
+  }  # fmt: skip
+  with matplotlib.rc_context(style):
+    picture = Figure(figsize=size, layout="constrained")
+    picture.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+    axes = picture.add_subplot()
+    for line in shown.lines:
+      _line(axes, line, 2.2 if wide else 1.8)
+    _axes(axes, shown)
+    handles = {artist.get_label(): artist for artist in axes.get_lines()}
+    columns = 2 if max(len(line.label) for line in order) <= 20 else 1
+    place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": columns}
+    picture.legend(
+      [handles[line.label] for line in order], [line.label for line in order], frameon=False, handlelength=2.6,
+      labelspacing=0.75 if wide else 0.5, fontsize=11 if wide else 9.5, **place,
+    )  # fmt: skip
+    axes.set_title(shown.title, loc="left", pad=12)
+    svg, png = io.StringIO(), io.BytesIO()
+    picture.savefig(svg, format="svg", metadata={"Date": None})
+    if wide:
+      if shown.absent:  # the page has it in the caption, a slide has no caption
+        picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+      picture.savefig(png, format="png", dpi=200)
+  return _adaptive(svg.getvalue()), png.getvalue()
+
+
+def _line(axes: Any, line: Line, width: float) -> None:
+  colour = COLOURS[line.number % len(COLOURS)]
+  dashes = "-" if line.number // len(COLOURS) % 2 == 0 else (0, (4, 1.6))
+  marker = MARKERS[line.number % len(MARKERS)]
+  # Markers an eighth of the curve apart, each line's a bit further on than the line's before.
+  every = max(1, len(line.x) // 8)
+  place = (line.number * every // 5 % every, every)
+  axes.plot(
+    line.x, line.mean, color=colour, linestyle=dashes, linewidth=width, label=line.label, marker=marker,
+    markevery=place, markersize=6, markeredgecolor=PAPER, markeredgewidth=0.7, zorder=3, solid_capstyle="round",
+  )  # fmt: skip
+  if line.half is not None:
+    axes.fill_between(line.x, line.mean - line.half, line.mean + line.half, color=colour, alpha=0.16, linewidth=0)
+  for x, y in line.rest:
+    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=0.9, alpha=0.8, zorder=2)
+  for x, y in line.stopped:
+    axes.plot([x], [y], marker="x", color=colour, markersize=9, markeredgewidth=2.2, zorder=4, clip_on=False)
+
+
+def _axes(axes: Any, shown: Chart) -> None:
+  from matplotlib import ticker
+
+  if shown.log_x:
+    axes.set_xscale("log")
+    spans = np.log10(axes.get_xlim()[1] / axes.get_xlim()[0])
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1,) if spans > 2.5 else (1, 2, 5)))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+  else:
+    ends = [x[-1] for line in shown.lines for x in (line.x, *(x for x, _ in line.rest))]
+    axes.set_xlim(0, max(ends) * 1.01 or 1)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6))
+  formats = {"examples": ticker.EngFormatter(sep=""), "bytes_sent": ticker.EngFormatter(unit="B")}
+  axes.xaxis.set_major_formatter(formats.get(shown.x, ticker.FuncFormatter(lambda value, _: f"{value:,.6g} s")))
+  axes.set_xlabel(LABELS[shown.x] + (", log scale" if shown.log_x else ""))
+  if shown.log_y:
+    axes.set_yscale("log")
+    spans = np.log10(shown.limits[1] / shown.limits[0])
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1,) if spans > 2.5 else (1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+  elif shown.y == "test_accuracy":
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=None, symbol=" %"))
+  axes.set_ylabel(LABELS[shown.y] + (", log scale" if shown.log_y else ""))
+  axes.set_ylim(*shown.limits)
+  axes.grid(True)
+  if shown.target is not None:
+    axes.axhline(shown.target, color=INK, linewidth=1.1, linestyle=(0, (1, 2)), zorder=2.5)
+    axes.annotate(
+      f"target\n{report_format.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
+      xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9, color=INK,
+    )  # fmt: skip
+
+
+def _adaptive(svg: str) -> str:
+  """The SVG with its colours as variables that follow the page into the dark."""
+  names = {colour: f"--c{number}" for number, colour in enumerate(DARK)}
+  light = "".join(f"{name}:{colour};" for colour, name in names.items())
+  dark = "".join(f"{name}:{DARK[colour]};" for colour, name in names.items())
+  for colour, name in names.items():
+    svg = svg.replace(colour, f"var({name})")
+  style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+  return re.sub(r"(<svg[^>]*>)", lambda found: found.group(1) + style, svg, count=1)

@@ -1,0 +1,98 @@
+"""The report of a comparison: `write_report` for the browser, `table` for the terminal."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import report_format
+from experiments.report_data import Comparison, read
+from experiments.report_finding import finding
+from experiments.report_rows import COSTS, Row, cost, final, rows
+from experiments.report_text import TIED, legend, marks, text_table
+
+TEMPLATE = Path(__file__).with_name("report_template.html")
+TAXONOMY = ("parallelism", "optimisation", "scheduling", "pattern", "payload")
+
+
+def table(folder: Path) -> str:
+  """The comparison as plain text of at most 100 columns. Raises as `write_report` does."""
+  comparison = read(Path(folder))
+  return text_table(comparison, rows(comparison))
+
+
+def write_report(folder: Path) -> Path:
+  """Writes report.html and the pictures as PNG files into a comparison's folder; returns the page's path.
+
+  Raises:
+    FileNotFoundError: if the folder holds no comparison.json.
+    ValueError: if a file in it is malformed.
+  """
+  import jinja2
+
+  from experiments import plots
+
+  folder = Path(folder)
+  comparison = read(folder)
+  info, summary = comparison.info, rows(comparison)
+  pictures = plots.pictures(comparison)
+  for picture in pictures:
+    (folder / f"{picture.name}.png").write_bytes(picture.png)
+  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+  environment.filters["value"] = _value
+  shared, own = _settings(info["algorithms"])
+  marked = marks(summary, comparison)
+  page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    info=info,
+    finding=finding(comparison, summary),
+    metric=report_format.NAMES[comparison.metric],
+    goal=report_format.target(comparison.metric, comparison.target),
+    costs=[report_format.NAMES[name] for name in COSTS],
+    table=[{"label": row.label, "cells": _cells(row, comparison, marked)} for row in summary],
+    legend=legend(comparison),
+    tied=TIED,
+    notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
+    pictures=[picture._replace(wide=_uri(picture.wide), narrow=_uri(picture.narrow)) for picture in pictures],
+    taxonomy=TAXONOMY,
+    shared=shared,
+    own=own,
+    config=json.dumps(info["config"], indent=2, ensure_ascii=False),
+  )
+  path = folder / "report.html"
+  path.write_text(page, encoding="utf-8")
+  return path
+
+
+def _cells(row: Row, comparison: Comparison, marked: Mapping[str, Mapping[str, str]]) -> list[dict[str, str]]:
+  """A cell's figure, what it is ("best", "tied", "partial", ""), and on how few seeds it rests."""
+  estimates = [("final", comparison.metric, row.final, final(row), row.finished)]
+  estimates += [(name, name, row.costs.get(name), cost(name)(row), row.reached) for name in COSTS]
+  cells = []
+  for name, kind, estimate, ranked, seeds in estimates:
+    if estimate is None:
+      ran = row.finished or row.reached
+      cells.append({"text": "never" if ran and name != "final" else "no result", "kind": "partial", "of": ""})
+    else:
+      of = "" if ranked else f"{seeds}/{row.seeds} {'finished' if name == 'final' else 'reached'}"
+      mark = marked[name].get(row.label, "") if ranked else "partial"
+      cells.append({"text": report_format.figure(kind, estimate.mean, estimate.half), "kind": mark, "of": of})
+  return cells
+
+
+def _settings(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
+  """The settings that are the same for all algorithms, and a table of those that are not."""
+  names = list(dict.fromkeys(name for entry in entries for name in entry["settings"]))
+  values = {name: [_value(entry["settings"].get(name, "")) for entry in entries] for name in names}
+  shared = {name: found[0] for name, found in values.items() if len(set(found)) == 1}
+  own = [name for name in names if name not in shared]
+  rows = [(entry["label"], [values[name][place] for name in own]) for place, entry in enumerate(entries)]
+  return shared, {"names": own, "rows": rows}
+
+
+def _value(value: Any) -> str:
+  return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _uri(svg: str) -> str:
+  return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

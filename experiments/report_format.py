@@ -1,0 +1,53 @@
+"""Figures as people read them: percent, thousands, megabytes, with their spread in the same unit."""
+
+import math
+from collections.abc import Sequence
+
+BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+NAMES = {
+  "test_accuracy": "test accuracy",
+  "test_loss": "test loss",
+  "distance": "distance between workers",
+  "step": "steps",
+  "examples": "examples",
+  "bytes_sent": "bytes per worker",
+  "seconds": "seconds",
+}
+
+
+def decimals(value: float, significant: int) -> int:
+  """How many decimals show that many significant digits of the value."""
+  return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
+
+
+def figure(kind: str, mean: float, half: float | None = None) -> str:
+  """`mean` or `mean ± half` of a quantity of NAMES: fractions become percent, bytes get a decimal prefix."""
+  scale, unit = 1.0, ""
+  if kind == "test_accuracy":
+    scale, unit, places = 0.01, " %", 2
+  elif kind in ("step", "examples"):
+    places = 0
+    if abs(mean) >= 1e7:
+      scale, unit, places = 1e6, " M", decimals(mean / 1e6, 3)
+  elif kind == "bytes_sent":
+    power = min(len(BYTES) - 1, int(math.log10(abs(mean)) // 3)) if abs(mean) >= 1 else 0
+    scale, unit = 1000.0**power, f" {BYTES[power]}"
+    places = decimals(mean / scale, 3) if power else 0
+  else:
+    unit = " s" if kind == "seconds" else ""
+    places = min(6, decimals(mean, 3))
+  spread = "" if half is None else f" ± {half / scale:,.{places}f}"
+  return f"{mean / scale:,.{places}f}{spread}{unit}"
+
+
+def target(kind: str, value: float) -> str:
+  """A target as its config wrote it: 95 % rather than 95.00 %."""
+  return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+  """a, b and c; where there are many, the first ones and how many others."""
+  names = list(names)
+  if len(names) > most:
+    names = [*names[: most - 1], f"{len(names) - most + 1} others"]
+  return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -1,0 +1,153 @@
+"""What a picture shows, before it is drawn: lines with bands, axes, limits, and what has to be said beside it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import report_format
+from experiments.report_data import Comparison, Result
+from experiments.statistics import Curve, band, finite_prefix
+
+ACROSS = {"examples": "examples", "bytes_sent": "bytes sent", "seconds": "time"}  # column: its word in a title
+NEGLIGIBLE = 1e-6  # of the largest value: on a log axis what is below is rounding
+SETTLED = 0.15  # of the examples: the steep start before that may leave an accuracy axis at the bottom
+
+
+class Line(NamedTuple):
+  """One algorithm in one picture; arrays are [points]."""
+
+  label: str
+  number: int  # its place in the comparison, which fixes colour and marker
+  x: np.ndarray
+  mean: np.ndarray
+  half: np.ndarray | None
+  rest: list[Curve]  # single seeds, from where one of them ended early
+  stopped: list[tuple[float, float]]  # where a seed ended early
+  seeds: int  # in the band
+
+
+class Chart(NamedTuple):
+  x: str  # a metrics column
+  y: str
+  title: str
+  lines: list[Line]
+  log_x: bool
+  log_y: bool
+  limits: tuple[float, float]  # of y
+  target: float | None
+  absent: str  # which algorithms have no place on the axes, and why; belongs into the picture
+  notes: list[str]  # belong beside it
+
+
+def line(result: Result, number: int, x: str, y: str, log_x: bool) -> Line | None:
+  """An algorithm's mean and band; None if it has no point. Where x is logarithmic so is the interpolation."""
+  curves = []
+  for run in result.runs:
+    across, up = finite_prefix(run.columns[x], run.columns[y])
+    if log_x:
+      across, up = np.log10(across[across > 0]), up[across > 0]
+    if len(across):
+      curves.append((across, up))
+  if not curves:
+    return None
+  back = (lambda values: 10**values) if log_x else (lambda values: values)
+  grid, mean, half = band(curves)
+  longest = max(len(across) for across, _ in curves)
+  short = [curve for curve in curves if len(curve[0]) < longest]
+  end = min(across[-1] for across, _ in curves)
+  rest = [_after(end, curve) for curve in curves if short and curve[0][-1] > end]
+  return Line(
+    result.info["label"], number, back(grid), mean, half, [(back(across), up) for across, up in rest],
+    [(float(back(across[-1])), float(up[-1])) for across, up in short], len(curves),
+  )  # fmt: skip
+
+
+def _after(start: float, curve: Curve) -> Curve:
+  x, y = curve
+  later = x > start
+  return np.append(max(start, x[0]), x[later]), np.append(np.interp(start, x, y), y[later])
+
+
+def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
+  """The metric `y` against `x`, both metrics columns; None if there is nothing to draw."""
+  log_x = x == "bytes_sent" or (x == "seconds" and _ratio(comparison, x) > 10)
+  results = comparison.results
+  drawn = [line(result, number, x, y, log_x) for number, result in enumerate(results)]
+  lines = [each for each in drawn if each is not None and len(each.x)]
+  if y == "distance" and not any(each.mean.any() for each in lines):
+    return None
+  absent, log_y, floor = "", False, 0.0
+  if lines and y != "test_accuracy":
+    values = np.concatenate([each.mean for each in lines])
+    floor = NEGLIGIBLE * float(values.max())
+    log_y = values.min() >= 0 < values.max() and bool(values.max() > 10 * values[values > floor].min())
+    flat = [each.label for each in lines if log_y and not (each.mean > floor).any()]
+    lines = [each for each in lines if each.label not in flat]
+    if log_y:
+      lines = [each._replace(mean=np.where(each.mean > floor, each.mean, np.nan)) for each in lines]
+    if flat:
+      absent = f"Zero throughout, so not on this log axis: {report_format.listed(flat, 12)}."
+  if not lines:
+    return None
+  silent = [_ending(result, y) for result in results if result.runs and _largest(result, x) == 0]
+  if x == "bytes_sent" and silent:
+    absent = f"Sends nothing, so not on this axis: {report_format.listed(silent, 12)}."
+  limits = _limits(comparison, lines, y, log_y, floor)
+  notes = [
+    f"{each.label}: {each.seeds} of {len(comparison.info['seeds'])} seeds."
+    for each in lines
+    if each.seeds < len(comparison.info["seeds"])
+  ]
+  if any(each.stopped for each in lines):
+    notes.append("A cross marks where a seed diverged or stopped; the other seeds go on as thin single lines.")
+  if y == "test_accuracy" and limits[0] > 0:
+    notes.append(f"The accuracy axis starts at {limits[0] * 100:.0f} %.")
+  name = report_format.NAMES[y]
+  title = f"{name[0].upper()}{name[1:]} against {ACROSS[x]}"
+  target = comparison.target if y == comparison.metric and not (log_y and comparison.target <= 0) else None
+  return Chart(x, y, title, lines, log_x, log_y, limits, target, absent, notes)
+
+
+def _largest(result: Result, x: str) -> float:
+  return max(float(run.columns[x][-1]) for run in result.runs)
+
+
+def _ending(result: Result, y: str) -> str:
+  """The label with where its mean ends, for a line that a picture lacks."""
+  found = line(result, 0, "examples", y, log_x=False)
+  if found is None or not len(found.mean):
+    return result.info["label"]
+  return f"{result.info['label']} (ends at {report_format.figure(y, found.mean[-1])})"
+
+
+def _ratio(comparison: Comparison, x: str) -> float:
+  """How many times longer the largest x is than that of the algorithm with the smallest."""
+  ends = [_largest(result, x) for result in comparison.results if result.runs]
+  ends = [end for end in ends if end > 0]
+  return max(ends) / min(ends) if ends else 1.0
+
+
+def _limits(comparison: Comparison, lines: Sequence[Line], y: str, log_y: bool, floor: float) -> tuple[float, float]:
+  if y == "test_accuracy":
+    # From the curves against examples, so that all the pictures share one axis; it is drawn as the target's metric.
+    drawn = [line(result, 0, "examples", y, log_x=False) for result in comparison.results]
+    drawn = [each for each in drawn if each is not None and len(each.x)]
+    settled = SETTLED * max(each.x[-1] for each in drawn)
+    lowest = min(min(each.mean[-1], each.mean[each.x >= settled].min(initial=1.0)) for each in drawn)
+    highest = max(each.mean.max() for each in drawn)
+    lowest, highest = min(lowest, comparison.target), max(highest, comparison.target)
+    pad = 0.06 * (highest - lowest) + 0.005
+    return max(0.0, np.floor((lowest - pad) * 20) / 20), min(1.005, highest + pad)
+  values = np.concatenate([each.mean for each in lines])
+  values = values[values > floor] if log_y else values  # leaves out NaN too
+  highest = float(values.max())
+  if y == "test_loss":  # a loss that explodes must not squeeze the others
+    highest = min(highest, 3 * max(float(np.nan_to_num(each.mean[0])) for each in lines))
+  lowest = float(values.min())
+  if y == comparison.metric and not (log_y and comparison.target <= 0):
+    lowest, highest = min(lowest, comparison.target), max(highest, comparison.target)
+  if log_y:
+    return lowest / 1.3, highest * 1.3
+  pad = 0.05 * (highest - lowest) or 0.05 * abs(highest) or 1.0
+  return max(0.0, lowest - pad) if lowest >= 0 else lowest - pad, highest + pad

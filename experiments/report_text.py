@@ -1,0 +1,76 @@
+"""The table of a comparison as text, and the sentences that explain it on the page as well."""
+
+import textwrap
+from collections.abc import Sequence
+
+from experiments import report_format
+from experiments.report_data import Comparison
+from experiments.report_rows import COSTS, Row, cost, final, ranking
+
+WIDTH = 100
+TIED = "not apart from the best, since the intervals, with the spacing of evaluations added, overlap."
+
+
+def marks(table: Sequence[Row], comparison: Comparison) -> dict[str, dict[str, str]]:
+  """For "final" and each cost, by label: "best" has the best mean, "tied" cannot be told apart from it."""
+  estimates = {"final": (final, comparison.higher_is_better)} | {name: (cost(name), False) for name in COSTS}
+  found: dict[str, dict[str, str]] = {}
+  for name, (estimate, higher) in estimates.items():
+    ranked, rivals = ranking(table, estimate, higher)
+    best = estimate(ranked[0]).mean if ranked else None
+    found[name] = {row.label: "tied" for row in rivals}
+    found[name] |= {row.label: "best" for row in ranked if estimate(row).mean == best}
+  return found
+
+
+def legend(comparison: Comparison) -> list[str]:
+  """Sentences on what the figures are and are not."""
+  goal = report_format.target(comparison.metric, comparison.target)
+  seeds = len(comparison.info["seeds"])
+  sentences = []
+  if seeds > 1:
+    sentences.append(f"Mean and 95 % confidence interval over {seeds} seeds (Student's t).")
+  else:
+    sentences.append("One seed: it shows no spread, so that no difference here can be told from luck.")
+  sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
+  sentences.append("Examples count all workers together, bytes what each worker sent.")
+  clocks = list(dict.fromkeys(result.info["seconds_clock"] for result in comparison.results if result.runs))
+  if len(clocks) == 1:
+    sentences.append(f"Seconds: {clocks[0].rstrip('.')}.")
+  elif clocks:
+    told = "; ".join(f"{result.info['label']}: {result.info['seconds_clock']}" for result in comparison.results)
+    sentences.append(f"The seconds are not all from one clock ({told}).")
+  return sentences
+
+
+def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
+  """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ is not apart from it."""
+  metric, marked = comparison.metric, marks(table, comparison)
+  goal = report_format.target(metric, comparison.target)
+  lines = [["algorithm", report_format.NAMES[metric], "steps", "examples", "bytes sent", "seconds", f"to {goal}"]]
+  for row in table:
+    cells = [row.label]
+    estimates = [("final", metric, row.final, final(row))]
+    estimates += [(name, name, row.costs.get(name), cost(name)(row)) for name in COSTS]
+    for name, kind, estimate, ranked in estimates:
+      half = estimate.half if estimate and name == "final" else None
+      text = report_format.figure(kind, estimate.mean, half) if estimate else "-"
+      text = f"({text})" if estimate and not ranked else text
+      cells.append(text + {"best": "*", "tied": "~", "": " "}[marked[name].get(row.label, "")])
+    lines.append([*cells, f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result"])
+  widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+  widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
+  told = []
+  for line in lines:
+    label = line[0] if len(line[0]) <= widths[0] else line[0][: widths[0] - 2] + ".."
+    rest = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+    told.append("  ".join([label.ljust(widths[0]), *rest]))
+  rule = "-" * len(told[0])
+  key = [
+    "In brackets: the mean of the seeds that got there alone, unranked. *: the best mean of its column. ~:",
+    TIED,
+  ]
+  paragraphs = [" ".join(legend(comparison) + key)]
+  paragraphs += [f"{row.label}: {note}." for row in table for note in row.notes]
+  explained = [textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs]
+  return "\n".join([told[0], rule, *told[1:], rule, *explained])

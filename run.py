@@ -1,0 +1,39 @@
+"""The commands of ddl. `python run.py` lists them; `python run.py <command> --help` shows a command's flags."""
+
+import os
+import sys
+
+COMMANDS = {
+  "train": "one run of one algorithm: --config=configs/X.py --config.algorithm.name=dasgd ...",
+  "compare": "several algorithms over several seeds, with a report: --config=configs/digits_compare.py",
+  "sweep": "tune the learning rate of each algorithm with the same number of trials: --config=...",
+  "bench": "examples per second against a plain optax loop: [--only=...] [--json=FILE]",
+  "list": "the algorithms with their place in the taxonomy, the models and the data sets",
+}
+
+
+def usage() -> str:
+  """The commands, one a line."""
+  lines = [f"  {name:8} {text}" for name, text in COMMANDS.items()]
+  return (
+    "usage: python run.py COMMAND [flags]\n\n" + "\n".join(lines) + "\n\npython run.py COMMAND --help lists its flags."
+  )
+
+
+def main() -> int:
+  """Dispatches to a command; returns the exit code."""
+  command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+  if command in ("-h", "--help", "--helpfull", "help"):
+    print(usage())
+    return 0
+  if command not in COMMANDS:
+    print(f"no command '{command}'; known are {', '.join(COMMANDS)}", file=sys.stderr)
+    return 2
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  from experiments import cli  # only now: JAX takes a second to import
+
+  return cli.run(command, sys.argv[2:])
+
+
+if __name__ == "__main__":
+  sys.exit(main())

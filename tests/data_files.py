@@ -1,0 +1,43 @@
+"""Small data files for the tests, and what a user's error must look like."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+
+def one_line(kind, call, *words):
+  """Asserts that `call` raises `kind` with one line that holds these words."""
+  with pytest.raises(kind) as caught:
+    call()
+  message = str(caught.value)
+  assert "\n" not in message and all(word in message for word in words), message
+
+
+def everything(part):
+  return part.take(np.arange(part.size))
+
+
+def write_npz(folder, **arrays):
+  np.savez(folder / "set.npz", **arrays)
+  return str(folder / "set.npz")
+
+
+def examples(size, shape=(5, 4), seed=0):
+  rng = np.random.default_rng(seed)
+  return rng.integers(0, 256, (size, *shape), dtype=np.uint8), rng.integers(0, 3, size, dtype=np.uint8)
+
+
+def idx_bytes(array, magic=None):
+  return struct.pack(f">I{array.ndim}I", magic or 0x0800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def write_idx(folder, dot=False, zipped=False):
+  parts = {"train": examples(20), "t10k": examples(8, seed=1)}
+  for name, (images, labels) in parts.items():
+    for kind, array in (("images", images), ("labels", labels)):
+      file = f"{name}-{kind}{'.' if dot else '-'}idx{array.ndim}-ubyte" + (".gz" if zipped else "")
+      content = idx_bytes(array)
+      (folder / file).write_bytes(gzip.compress(content) if zipped else content)
+  return parts

@@ -1,0 +1,44 @@
+"""Who may import whom: algorithms and the runtime meet in experiments alone, and perf needs no JAX."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {  # part of ddl: the other parts that it may import
+  "__init__": set(),
+  "api": set(),
+  "collectives": {"api"},
+  "schedule": {"api"},
+  "as_optax": {"api", "collectives", "schedule"},
+  "algorithms": {"api", "collectives"},
+  "models": {"api"},
+  "data": {"api"},
+  "runtime": {"api", "collectives", "schedule"},
+  "perf": set(),
+}
+FILES = sorted((ROOT / "ddl").rglob("*.py"))
+
+
+def imports(path):
+  """Full dotted names of all imports, inside functions too; relative ones are an error."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f"{path}:{node.lineno}: relative import"
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports(path):
+  part = path.relative_to(ROOT / "ddl").parts[0].removesuffix(".py")
+  assert part in MAY_IMPORT, f"ddl/{part}: say in tests/test_layering.py what it may import"
+  for name in imports(path):
+    top, *rest = name.split(".")
+    assert top not in ("experiments", "configs", "run", "tests"), f"{path} imports {name}"
+    if part == "perf":  # ddl.api imports optax, so perf may not have it either
+      assert top not in ("jax", "jaxlib", "flax", "optax", "orbax"), f"{path} imports {name}"
+    if top == "ddl" and rest != ["__version__"]:
+      assert rest and rest[0] in MAY_IMPORT[part] | {part}, f"{path} imports {name}"

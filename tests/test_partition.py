@@ -1,0 +1,189 @@
+"""Shards and orders: who owns which examples, and which of them a worker consumes at a step."""
+
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.data import source
+from ddl.data.order import Order, batches
+from ddl.data.partition import PARTITIONS
+
+SETTINGS = {"iid": {}, "sharded": {}, "dirichlet": {"concentration": 0.3}}
+
+
+def classes(size, count=4):
+  return np.random.default_rng(0).integers(0, count, size)
+
+
+def check(name, size, workers, seed, **more):
+  shards = PARTITIONS[name](size, classes(size), workers=workers, seed=seed, **(SETTINGS[name] | more))
+  assert len(shards) == workers and all(shard.dtype == np.int64 and shard.ndim == 1 for shard in shards)
+  return shards
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 200), workers=st.integers(1, 9), seed=st.integers(0, 2**40))
+def test_iid_shards_are_the_whole_set(size, workers, seed):
+  for shard in check("iid", size, workers, seed):
+    np.testing.assert_array_equal(shard, np.arange(size))
+
+
+@settings(deadline=None)
+@given(data=st.data(), workers=st.integers(1, 9), seed=st.integers(0, 2**40))
+def test_sharded_is_disjoint_and_even(data, workers, seed):
+  shards = check("sharded", data.draw(st.integers(workers, 200)), workers, seed)
+  np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(sum(map(len, shards))))
+  assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@settings(deadline=None)
+@given(data=st.data(), workers=st.integers(1, 9), seed=st.integers(0, 2**40), concentration=st.floats(1e-4, 1e4))
+def test_dirichlet_is_disjoint_and_leaves_nobody_empty(data, workers, seed, concentration):
+  size = data.draw(st.integers(workers, 200))
+  shards = check("dirichlet", size, workers, seed, concentration=concentration)
+  np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(size))
+  assert min(map(len, shards)) >= 1
+
+
+def test_dirichlet_concentration_is_the_skew():
+  labels = classes(20_000)
+
+  def largest_share(concentration):
+    shards = PARTITIONS["dirichlet"](20_000, labels, workers=4, seed=1, concentration=concentration)
+    counts = np.array([np.bincount(labels[shard], minlength=4) for shard in shards])  # [worker, class]
+    return np.mean(counts.max(axis=0) / counts.sum(axis=0))
+
+  assert largest_share(1e-3) > 0.95  # a class is one worker's
+  np.testing.assert_allclose(largest_share(1e5), 0.25, atol=0.01)  # a quarter of each class for each
+  # A share is Beta(a, 3 a) with variance (3/16) / (4 a + 1); here of 4 classes, 4 workers, 100 seeds.
+  shares = []
+  for seed in range(100):
+    shards = PARTITIONS["dirichlet"](20_000, labels, workers=4, seed=seed, concentration=0.5)
+    counts = np.array([np.bincount(labels[shard], minlength=4) for shard in shards])
+    shares.append(counts / counts.sum(axis=0))
+  np.testing.assert_allclose(np.var(shares), (3 / 16) / 3, rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["sharded", "dirichlet"])
+def test_partition_follows_the_seed(name):
+  first, again, other = (np.concatenate(check(name, 100, 4, seed)) for seed in (0, 0, 1))
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["sharded", "dirichlet"])
+def test_more_workers_than_examples(name):
+  with pytest.raises(ValueError, match=r"^6 workers can't share 5 examples[^\n]*$"):
+    check(name, 5, 6, 0)
+
+
+def test_dirichlet_bad_input():
+  with pytest.raises(ValueError, match=r"^[^\n]*class labels[^\n]*$"):
+    PARTITIONS["dirichlet"](10, None, workers=2, seed=0, concentration=1.0)
+  for concentration in (0.0, -1.0, float("nan"), float("inf")):
+    with pytest.raises(ValueError, match=r"^concentration=[^\n]*> 0$"):
+      check("dirichlet", 10, 2, 0, concentration=concentration)
+
+
+# Orders
+
+sizes = st.lists(st.integers(3, 40), min_size=1, max_size=4)
+
+
+def orders(shard_sizes, batch, seed):
+  starts = np.cumsum([0, *shard_sizes])
+  return Order([np.arange(a, b) for a, b in pairwise(starts)], batch=batch, seed=seed)
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(1, 3), st.integers(0, 2**40), st.lists(st.integers(0, 30), max_size=8))
+def test_any_chunking_gives_the_same_stream(shard_sizes, batch, seed, chunks):
+  whole, pieces, backwards = (orders(shard_sizes, batch, seed) for _ in range(3))
+  starts = np.cumsum([0, *chunks])
+  for worker in range(len(shard_sizes)):
+    expected = whole.indices(worker, 0, int(starts[-1]))
+    got = [pieces.indices(worker, int(start), steps) for start, steps in zip(starts, chunks, strict=False)]
+    np.testing.assert_array_equal(np.concatenate([*got, np.empty((0, batch), np.int64)]), expected)
+    for step in reversed(range(int(starts[-1]))):
+      np.testing.assert_array_equal(backwards.indices(worker, step, 1)[0], expected[step])
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(1, 3), st.integers(0, 2**40))
+def test_each_epoch_visits_each_example_once(shard_sizes, batch, seed):
+  order = orders(shard_sizes, batch, seed)
+  for worker, shard in enumerate(order.shards):
+    stream = order.indices(worker, 0, 4 * len(shard)).reshape(-1)
+    for epoch in stream[: 4 * len(shard)].reshape(4, -1):
+      np.testing.assert_array_equal(np.sort(epoch), shard)
+
+
+def test_order_depends_on_seed_worker_and_epoch_alone():
+  shard = np.arange(50)
+  stream = Order([shard] * 3, batch=50, seed=0).indices(1, 0, 2)
+  assert not np.array_equal(stream[0], stream[1])
+  assert not np.array_equal(stream, Order([shard] * 3, batch=50, seed=0).indices(2, 0, 2))
+  assert not np.array_equal(stream, Order([shard] * 3, batch=50, seed=1).indices(1, 0, 2))
+  np.testing.assert_array_equal(stream, Order([shard] * 8, batch=50, seed=0).indices(1, 0, 2))  # more workers
+
+
+def test_batches_are_the_same_however_workers_are_grouped():
+  x = np.random.default_rng(0).standard_normal((90, 2, 3)).astype(np.float32)
+  calls = []
+  inner = source.in_memory(x, np.arange(90, dtype=np.int32))
+  counted = inner._replace(take=lambda indices: calls.append(indices) or inner.take(indices))
+  order = Order(PARTITIONS["sharded"](90, None, workers=8, seed=0), batch=5, seed=3)
+  everyone = batches(counted, order, range(8), 7, 4)
+  assert len(calls) == 1 and everyone["x"].shape == (8, 4, 5, 2, 3) and everyone["y"].shape == (8, 4, 5)
+  np.testing.assert_array_equal(everyone["x"], x[everyone["y"]])
+  for group in ([0, 1, 2, 3], [4, 5, 6, 7], [6], [5, 2]):
+    part = batches(counted, Order(order.shards, batch=5, seed=3), group, 7, 4)
+    for name in part:
+      np.testing.assert_array_equal(part[name], everyone[name][group])
+
+
+def test_batch_larger_than_a_shard():
+  with pytest.raises(ValueError, match=r"^a batch of 8 [^\n]*worker 1's shard of 7 [^\n]*from 1 to 7[^\n]*$"):
+    orders([9, 7, 8], 8, 0)
+  with pytest.raises(ValueError, match=r"^a batch of 0 [^\n]*$"):
+    orders([9], 0, 0)
+
+
+def test_threads_see_the_same_stream(monkeypatch):
+  expected = orders([12], 3, 0).indices(0, 0, 40)  # 4 steps are an epoch
+  order, make, wrong = orders([12], 3, 0), np.random.default_rng, []
+
+  def slow(*args):
+    time.sleep(1e-3)  # the other threads now run, half-way through a change of epochs
+    return make(*args)
+
+  def read(offset):
+    for step in range(40):
+      step = (step * 7 + offset) % 40
+      if not np.array_equal(order.indices(0, step, 1)[0], expected[step]):
+        wrong.append(step)
+
+  monkeypatch.setattr(np.random, "default_rng", slow)
+  threads = [threading.Thread(target=read, args=(offset,)) for offset in (0, 13, 26)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert not wrong
+
+
+def test_order_is_fast():
+  order = Order([np.arange(60_000)] * 2, batch=32, seed=0)
+  order.indices(0, 0, 1)
+
+  def measure(step):
+    start = time.perf_counter()
+    order.indices(0, step, 10)
+    return time.perf_counter() - start
+
+  assert np.median([measure(step) for step in range(0, 1800, 10)]) < 100e-6  # seconds; about 3e-6 in fact
