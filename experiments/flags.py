@@ -18,3 +18,5 @@ OVERLAP = flags.DEFINE_enum("overlap", "on", ["on", "off"], "off: the steps afte
 BATCH_STATS = flags.DEFINE_enum(
   "batch_stats", "mean", ["mean", "reestimate"], "batch-norm statistics of the tested model: the workers' mean, or anew"
 )
+WORKDIR = flags.DEFINE_string("workdir", "", "folder of the run, comparison or sweep; default: runs/<what>-<time>")
+RESUME = flags.DEFINE_bool("resume", False, "continue what is in --workdir")

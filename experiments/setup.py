@@ -1,5 +1,8 @@
 """From a config and the flags to a trainer on real devices."""
 
+import time
+from pathlib import Path
+
 import jax
 import ml_collections
 
@@ -66,3 +69,26 @@ def describe(trainer: Trainer) -> str:
     f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
     f"overlap {'on' if h.overlap else 'off'}; {copies}"
   )
+
+
+def workdir(what: str) -> Path:
+  """The folder that --workdir names, or a new one under runs/.
+
+  Raises:
+    ValueError: for --resume without a folder.
+  """
+  if flags.RESUME.value and not flags.WORKDIR.value:
+    raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
+  return Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def launch(workers: int, path: Path) -> int:
+  """This command as --processes local processes, all with the same folder; returns the exit code."""
+  check_processes(workers, flags.PROCESSES.value)
+  return hosts.launch(flags.PROCESSES.value, [*hosts.command_line(), f"--workdir={path}"])
+
+
+def say(text: str) -> None:
+  """Prints in the main process."""
+  if hosts.is_main():
+    print(text, flush=True)

@@ -1,0 +1,36 @@
+"""The main job: seven algorithms on handwritten digits, eight workers, three seeds, the same budget of examples.
+
+Das et al. 1602.06709 (sync SGD), Stich 1805.09767 (local SGD), Lin et al. 1808.07217 (post-local SGD), Zhou et al.
+2006.00441 (DaSGD), Zhang et al. 1412.6651 and You et al. 1708.02983 (EASGD, EAMSGD).
+
+  python run.py compare --config=configs/digits_compare.py
+"""
+
+from experiments.config import base
+
+
+def get_config():
+  config = base()
+  config.model.hidden = (64, 64)
+  config.workers = 8
+  config.batch = 16
+  config.steps = 400
+  config.eval_every = 10
+  config.optimiser.momentum = 0.9
+  config.optimiser.learning_rate = 0.05
+  config.compare.title = "Handwritten digits on eight workers"
+  config.compare.target = 0.95
+  config.compare.algorithms = {
+    "sync SGD": {"algorithm": {"name": "sync_sgd"}},
+    "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}},
+    "post-local SGD": {"algorithm": {"name": "post_local_sgd", "period": 10, "start": 100}},
+    "DaSGD": {"algorithm": {"name": "dasgd", "period": 10, "delay": 2, "keep": 0.25}},
+    "EASGD": {"algorithm": {"name": "easgd", "period": 10}},
+    "EAMSGD": {
+      "algorithm": {"name": "eamsgd", "period": 10, "momentum": 0.9},
+      "optimiser": {"momentum": 0.0},
+    },
+    "round robin EASGD": {"algorithm": {"name": "round_robin_easgd"}},
+    "independent": {"algorithm": {"name": "independent"}},
+  }
+  return config

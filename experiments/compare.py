@@ -1,0 +1,130 @@
+"""`python run.py compare`: several algorithms over several seeds on the same budget of examples, and a report."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags as absl_flags
+
+from ddl.runtime import hosts
+from experiments import config as configs
+from experiments import flags, folder, session, setup
+from experiments.evaluate import Evaluator
+from experiments.variants import only, variants
+
+TUNED = absl_flags.DEFINE_string(
+  "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
+)
+ONLY = absl_flags.DEFINE_list("only", [], "labels of config.compare.algorithms to run; default: all")
+
+
+def main(config: Any) -> int:
+  """Runs the comparison; returns the exit code."""
+  if ONLY.value:
+    config = only(config, ONLY.value)
+  chosen = variants(config, TUNED.value)
+  data = configs.load(config)
+  experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
+  path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
+  if flags.PROCESSES.value > 1 and hosts.processes() == 1:
+    return setup.launch(config.workers, path)
+  setup.start_devices(config.workers)
+  started, failed, runs = time.perf_counter(), {}, {}
+  evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
+  _check_target(config, experiments)
+  setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
+  for label, variant in chosen.items():
+    trainer = setup.make_trainer(experiments[label], variant)
+    setup.say(f"{label}: {setup.describe(trainer)}")
+    runs[label] = []
+    for seed in config.compare.seeds:
+      variant.seed = seed
+      experiment = configs.build(variant, data)
+      runs[label].append(f"{_slug(label)}/seed-{seed}")
+      try:
+        last = _run(experiment, trainer, path / runs[label][-1], evaluator, f"{label}, seed {seed}")
+      except session.Diverged as error:
+        failed[label] = str(error)
+        setup.say(f"  seed {seed}: {error}")
+        continue
+      except session.Stopped as stopped:
+        setup.say(f"stopped in {label}, seed {seed}, and saved; continue with --resume --workdir={path}")
+        return 128 + stopped.args[1]
+      setup.say(
+        f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
+      )
+  if hosts.is_main():
+    _write(path, config, chosen, experiments, runs, failed)
+    from experiments import report  # matplotlib takes a second to import
+
+    page = report.write_report(path)
+    print(f"\n{report.table(path)}\n\n{time.perf_counter() - started:.0f} s; report: {page}")
+  return 0
+
+
+def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label: str) -> dict[str, Any]:
+  """One run, or what it left if it was complete before a resume."""
+  resume = flags.RESUME.value and (path / folder.CONFIG).exists()
+  files = folder.RunFolder(path, writes=hosts.is_main())
+  if resume and (path / folder.RESULT).exists():
+    files.reopen(experiment.resolved)
+    return json.loads((path / folder.RESULT).read_text())
+  options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label)
+  return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
+
+
+def _check_target(config: Any, experiments: dict[str, configs.Experiment]) -> None:
+  for label, experiment in experiments.items():
+    if experiment.resolved["model"] != next(iter(experiments.values())).resolved["model"]:
+      raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
+  if not config.compare.seeds:
+    raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
+
+
+def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, failed: dict[str, str]) -> None:
+  """comparison.json: what the report needs beside the runs' metrics."""
+  first = next(iter(experiments.values()))
+  accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / folder.METRICS).open()))
+  algorithms = []
+  for label, variant in chosen.items():
+    spec, resolved = experiments[label].spec, experiments[label].resolved
+    settings = {f"{k} of {kind}": v for kind in ("optimiser", "schedule") for k, v in resolved[kind].items()}
+    algorithms.append(
+      {
+        "label": label,
+        "name": variant.algorithm.name,
+        "title": spec.title,
+        "citation": spec.citation,
+        "taxonomy": spec.taxonomy._asdict(),
+        "hyper": experiments[label].hyper,
+        "settings": settings,
+        "seconds_clock": "measured here, compilation and evaluation excluded",
+        "failed": failed.get(label),
+        "runs": runs[label],
+      }
+    )
+  about = folder.about(["python", *sys.argv])
+  common = {k: v for k, v in configs.jsonable(config.to_dict()).items() if k != "sweep"}
+  page = {
+    "title": config.compare.title or f"{len(chosen)} algorithms, {config.model.name} on {config.data.name}",
+    "command": about["command"],
+    "config": common,
+    "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": config.compare.target},
+    "versions": about["versions"],
+    "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "git": about["git"],
+    "data": first.data.meta["description"],
+    "model": f"{config.model.name} {first.resolved['model']}",
+    "workers": config.workers,
+    "batch": config.batch,
+    "seeds": list(config.compare.seeds),
+    "algorithms": algorithms,
+  }
+  (path / "comparison.json").write_text(json.dumps(page, indent=2) + "\n")
+
+
+def _slug(label: str) -> str:
+  return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)

@@ -1,0 +1,49 @@
+"""`python run.py list`: the algorithms with what they declare, the models, the data sets, the other parts."""
+
+from absl import flags
+
+from ddl.algorithms import COLLECTIVE
+from ddl.api import Spec
+from ddl.data import DATA
+from ddl.data.partition import PARTITIONS
+from ddl.models import MODELS
+from experiments.optimisers import OPTIMISERS, SCHEDULES
+from experiments.parts import keywords
+
+MARKDOWN = flags.DEFINE_bool("markdown", False, "the table of algorithms as it stands in the README")
+
+HEAD = ("name", "optimisation", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
+
+
+def main() -> int:
+  """Prints it; returns the exit code."""
+  if MARKDOWN.value:
+    print(markdown())
+    return 0
+  widths = [max(len(row[i]) for row in [HEAD, *rows()]) for i in range(len(HEAD))]
+  for row in [HEAD, *rows()]:
+    print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+  print("\nall are data parallel; the axes are those of Langer et al. 2020, arXiv 2007.03970\n")
+  kinds = {"model": MODELS, "data": DATA, "partition": PARTITIONS, "optimiser": OPTIMISERS, "schedule": SCHEDULES}
+  for kind, registry in kinds.items():
+    print(f"config.{kind}.name")
+    for name, factory in registry.items():
+      print(f"  {name:14} {', '.join(str(p).replace('tuple[int, ...]', 'tuple') for p in keywords(factory).values())}")
+  return 0
+
+
+def rows() -> list[tuple[str, ...]]:
+  """A line per algorithm, from its `Spec` alone."""
+  return [(name, *spec.taxonomy[1:], _hyper(spec), spec.citation) for name, spec in COLLECTIVE.items()]
+
+
+def markdown() -> str:
+  """The same as a Markdown table."""
+  lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+  for name, *rest in rows():
+    lines.append(f"| `{name}` | " + " | ".join(rest) + " |")
+  return "\n".join(lines)
+
+
+def _hyper(spec: Spec) -> str:
+  return ", ".join(f"{name} ({h.symbol})" for name, h in spec.hyper.items()) or "-"
