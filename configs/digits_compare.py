@@ -12,6 +12,7 @@ from experiments.config import base
 def get_config():
   config = base()
   config.model.hidden = (64, 64)
+  config.partition.name = "sharded"  # disjoint parts, one per worker
   config.workers = 8
   config.batch = 16
   config.steps = 400

@@ -52,9 +52,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName) -> optax.GradientTransfo
     message = _varying((state, params))(_no_message(algorithm, axis_name, state, params)) if carried else ()
     return AsOptaxState(jnp.zeros((), jnp.int32), state, message)
 
-  def update(
-    updates: Tree, state: AsOptaxState, params: Tree | None = None, **extra_args: Any
-  ) -> tuple[Tree, AsOptaxState]:
+  def update(updates: Tree, state: Any, params: Tree | None = None, **extra_args: Any) -> tuple[Tree, AsOptaxState]:
     del extra_args
     if params is None:
       raise ValueError("as_optax: update needs the params: tx.update(grads, state, params)")
@@ -62,7 +60,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName) -> optax.GradientTransfo
     # under vmap, and the collective would run at every step.
     now = due(algorithm, 0 if alike else collectives.pmax(state.count, axis_name))
     cond = _uniform_cond((updates, state, params))
-    launch, merge = algorithm.launch, algorithm.merge
+    launch, merge = algorithm.launch or _never, algorithm.merge or _never
     inner, message = state.algorithm, state.message
 
     if algorithm.delay and not carried:
@@ -75,17 +73,21 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName) -> optax.GradientTransfo
     new, inner = cond(now.exchange, lambda i, x: merge(launch(i, x), i, x), lambda i, x: (x, i), inner, new)
 
     step = jax.tree.map(lambda x, old: x - old, new, params)
-    return step, AsOptaxState(optax.safe_increment(state.count), inner, message if carried else ())
+    return step, AsOptaxState(state.count + 1, inner, message if carried else ())
 
   return optax.GradientTransformationExtraArgs(init, update)
 
 
+def _never(*_: Tree) -> Tree:
+  raise AssertionError("an algorithm without launch and merge has nothing due")
+
+
 def _no_message(algorithm: Algorithm, axis_name: AxisName, state: Tree, params: Tree) -> Tree:
   """Zeros of the shapes that `launch` gives, found without communicating."""
+  launch = algorithm.launch or _never
   try:
-    shapes = jax.eval_shape(algorithm.launch, state, params)
+    shapes = jax.eval_shape(launch, state, params)
   except NameError:  # `init` outside the axis: bind it with size 1, as a message's shape does not depend on p
-    launch = algorithm.launch
     for name in reversed(collectives.axes(axis_name)):
       launch = jax.vmap(launch, axis_name=name, axis_size=1, in_axes=None, out_axes=0)
     depth = len(collectives.axes(axis_name))

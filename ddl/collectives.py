@@ -5,6 +5,7 @@ because a permutation or a split of the product axis is none of either axis alon
 last axis is the fastest.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax
 from ddl.api import AxisName, Tree
 
 
-def axes(axis: AxisName) -> tuple[Any, ...]:
+def axes(axis: AxisName) -> Sequence[Any]:
   """The axis as a tuple of names, slowest first."""
   return axis if isinstance(axis, tuple) else (axis,)
 

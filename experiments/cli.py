@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from ddl.runtime import hosts
+from experiments.parts import Config
 
 WITH_CONFIG = ("train", "compare", "sweep")
 
@@ -36,10 +38,17 @@ def run(command: str, arguments: list[str]) -> int:
     return 2
   except KeyboardInterrupt:
     print(f"{command}: interrupted", file=sys.stderr)
+    hosts.leave(130)
     return 130
+  except Exception:
+    if hosts.processes() == 1:
+      raise
+    traceback.print_exc()
+    hosts.leave(1)
+    raise
 
 
-def _config(arguments: list[str]) -> ml_collections.ConfigDict:
+def _config(arguments: list[str]) -> Config:
   """The config file's, with the --config.key=value flags over it.
 
   Raises:
@@ -58,7 +67,7 @@ def _config(arguments: list[str]) -> ml_collections.ConfigDict:
   return _overridden(config, overrides)
 
 
-def _overridden(config: ml_collections.ConfigDict, overrides: list[str]) -> ml_collections.ConfigDict:
+def _overridden(config: Config, overrides: list[str]) -> Config:
   """Lets config_flags parse the values by the types of the keys; it reads them from sys.argv."""
   values, before = flags.FlagValues(), sys.argv
   sys.argv = ["run.py", *overrides]
@@ -72,7 +81,7 @@ def _overridden(config: ml_collections.ConfigDict, overrides: list[str]) -> ml_c
   return holder.value
 
 
-def _load(file: Path) -> ml_collections.ConfigDict:
+def _load(file: Path) -> Config:
   if not file.exists():
     here = sorted(str(p) for p in Path("configs").glob("*.py"))
     raise ValueError(f"no config file {file}; there are {', '.join(here) or 'none in configs/'}")

@@ -16,12 +16,12 @@ from ddl.models import MODELS
 from ddl.runtime.trainer import Feed
 from ddl.runtime.workers import AXIS
 from experiments.optimisers import OPTIMISERS, SCHEDULES
-from experiments.parts import hyper, named, section, settings
+from experiments.parts import Config, hyper, named, section, settings
 
 
-def base() -> ml_collections.ConfigDict:
+def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
-  config = ml_collections.ConfigDict()
+  config: Config = ml_collections.ConfigDict()
   config.algorithm = section("sync_sgd", [spec.factory for spec in COLLECTIVE.values()])
   config.model = section("mlp", MODELS.values())
   config.data = section("digits", DATA.values())
@@ -69,7 +69,7 @@ class Experiment(NamedTuple):
     return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
 
 
-def build(config: ml_collections.ConfigDict, data: Data | None = None) -> Experiment:
+def build(config: Config, data: Data | None = None) -> Experiment:
   """Makes the parts that a config names; `data`: already loaded, where several experiments share it.
 
   Raises:
@@ -96,7 +96,7 @@ def build(config: ml_collections.ConfigDict, data: Data | None = None) -> Experi
   return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
 
 
-def load(config: ml_collections.ConfigDict) -> Data:
+def load(config: Config) -> Data:
   """The data set that the config names."""
   factory = named("data", DATA, config.data.name)
   return factory(**settings("data", factory, config.data))
@@ -121,7 +121,7 @@ def jsonable(value: Any) -> Any:
   return value.item() if isinstance(value, np.generic) else value
 
 
-def _optimiser(config: ml_collections.ConfigDict) -> optax.GradientTransformation:
+def _optimiser(config: Config) -> optax.GradientTransformation:
   rate = config.optimiser.learning_rate
   if not rate > 0:
     raise ValueError(f"config.optimiser.learning_rate is {rate}; it has to be positive")
@@ -132,7 +132,7 @@ def _optimiser(config: ml_collections.ConfigDict) -> optax.GradientTransformatio
   return make(schedule, **settings("optimiser", make, rest))
 
 
-def _order(config: ml_collections.ConfigDict, train: Source) -> Order:
+def _order(config: Config, train: Source) -> Order:
   partition = named("partition", PARTITIONS, config.partition.name)
   chosen = settings("partition", partition, config.partition)
   shards = partition(train.size, train.labels, workers=config.workers, seed=config.seed, **chosen)

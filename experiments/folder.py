@@ -33,12 +33,12 @@ class RunFolder:
       ValueError: if the folder holds a run already.
     """
     if self.writes:
-      if (self.path / METRICS).exists():
+      if (self.path / CONFIG).exists():
         raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
       self.path.mkdir(parents=True, exist_ok=True)
-      (self.path / CONFIG).write_text(json.dumps(resolved, indent=2) + "\n")
       (self.path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-      (self.path / METRICS).touch()
+      (self.path / METRICS).write_text("")
+      self._replace(CONFIG, json.dumps(resolved, indent=2) + "\n")  # last: with it the folder holds a run
 
   def reopen(self, resolved: dict[str, Any]) -> None:
     """Continues a run.
@@ -63,9 +63,7 @@ class RunFolder:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:
       kept = (self.path / METRICS).read_text().splitlines(keepends=True)[:lines]
-      temporary = self.path / (METRICS + ".tmp")
-      temporary.write_text("".join(kept))
-      temporary.replace(self.path / METRICS)
+      self._replace(METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:
     """Adds a line of metrics, and its events for TensorBoard."""
@@ -85,6 +83,12 @@ class RunFolder:
     self.close()
     if self.writes:
       (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
+
+  def _replace(self, name: str, text: str) -> None:
+    """Writes a file so that a crash leaves the old one or the new one."""
+    temporary = self.path / (name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(self.path / name)
 
   def close(self) -> None:
     """Flushes the events."""

@@ -14,6 +14,7 @@ from ml_collections import config_dict
 from ddl.api import Spec
 
 Factory = Callable[..., Any]
+Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
 
 
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
@@ -22,13 +23,13 @@ def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
   return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("axis_name", "workers", "seed")}
 
 
-def section(name: str, factories: Iterable[Factory]) -> config_dict.ConfigDict:
-  """A config section with `name` and all keywors of the factories, unset but typed."""
+def section(name: str, factories: Iterable[Factory]) -> Config:
+  """A config section with `name` and all keywords of the factories, unset but typed."""
   types: dict[str, set[type]] = {}
   for factory in factories:
     for key, parameter in keywords(factory).items():
       types.setdefault(key, set()).add(_plain_type(parameter.annotation))
-  out = config_dict.ConfigDict({"name": name})
+  out: Config = config_dict.ConfigDict({"name": name})
   for key in sorted(types):
     out[key] = config_dict.placeholder(types[key].pop() if len(types[key]) == 1 else object)
   return out

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -81,16 +81,17 @@ def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: 
     "svg.fonttype": "path", "svg.hashsalt": "ddl", "axes.titlesize": 14 if wide else 12,
     "axes.titleweight": "bold", "text.parse_math": False, "xtick.minor.size": 2.5, "ytick.minor.size": 2.5,
   }  # fmt: skip
-  with matplotlib.rc_context(style):
+  with matplotlib.rc_context(cast(Any, style)):
     picture = Figure(figsize=size, layout="constrained")
-    picture.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+    layout: Any = picture.get_layout_engine()
+    layout.set(w_pad=0.12, h_pad=0.1)
     axes = picture.add_subplot()
     for line in shown.lines:
       _line(axes, line, 2.2 if wide else 1.8)
     _axes(axes, shown)
     handles = {artist.get_label(): artist for artist in axes.get_lines()}
     columns = 2 if max(len(line.label) for line in order) <= 20 else 1
-    place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": columns}
+    place: dict[str, Any] = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": columns}
     picture.legend(
       [handles[line.label] for line in order], [line.label for line in order], frameon=False, handlelength=2.6,
       labelspacing=0.75 if wide else 0.5, fontsize=11 if wide else 9.5, **place,

@@ -98,11 +98,10 @@ def ranking(
 ) -> tuple[list[Row], list[Row]]:
   """Those with an estimate, best mean first, and those of them whose range overlaps the best one's, or equals it."""
   sign = -1 if higher else 1
-  ranked = sorted((row for row in table if estimate(row)), key=lambda row: sign * estimate(row).mean)
-  if not ranked:
-    return [], []
-  best = estimate(ranked[0])
-  return ranked, [row for row in ranked[1:] if _overlap(best, estimate(row))]
+  known = [(found, row) for row in table if (found := estimate(row))]
+  known.sort(key=lambda pair: sign * pair[0].mean)
+  ranked = [row for _, row in known]
+  return ranked, [row for found, row in known[1:] if _overlap(known[0][0], found)]
 
 
 def _overlap(first: Estimate, second: Estimate) -> bool:

@@ -17,9 +17,10 @@ def marks(table: Sequence[Row], comparison: Comparison) -> dict[str, dict[str, s
   found: dict[str, dict[str, str]] = {}
   for name, (estimate, higher) in estimates.items():
     ranked, rivals = ranking(table, estimate, higher)
-    best = estimate(ranked[0]).mean if ranked else None
+    means = {row.label: e.mean for row in ranked if (e := estimate(row))}
+    best = means[ranked[0].label] if ranked else None
     found[name] = {row.label: "tied" for row in rivals}
-    found[name] |= {row.label: "best" for row in ranked if estimate(row).mean == best}
+    found[name] |= {row.label: "best" for row in ranked if means[row.label] == best}
   return found
 
 

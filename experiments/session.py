@@ -13,7 +13,7 @@ from tqdm import tqdm
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.hosts import Vote, is_main
 from ddl.runtime.plan import Call
-from ddl.runtime.trainer import Trainer
+from ddl.runtime.trainer import Consensus, Trainer
 from experiments.config import Experiment, initial_key, training_key
 from experiments.evaluate import REESTIMATED, Evaluator
 from experiments.folder import RunFolder
@@ -86,8 +86,7 @@ class _Run:
     self.layout = {"devices": trainer.workers.devices, "how": list(trainer.how), "processes": jax.process_count()}
     self.about = about | {"layout": self.layout}
     self.calls = trainer.plan(0, self.config["steps"], self.config["eval_every"])
-    self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0}
-    self.last: dict[str, Any] = {}
+    self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
 
   def go(self) -> dict[str, Any]:
     carry = self._open()
@@ -108,15 +107,18 @@ class _Run:
           save = self._checkpoint_due(call)
           stop = False
           while len(pending) > (0 if pause or save else 1):  # one call stays in flight while its forerunner is read
-            stop |= self._account(*pending.popleft(), vote)
+            stop |= self._account(pending.popleft(), vote)
           if pause or save or stop:
             while pending:
-              stop |= self._account(*pending.popleft(), vote)
+              stop |= self._account(pending.popleft(), vote)
             clock.stop()
             self.figures["seconds"] = clock.seconds
             if pause:
               self._line(carry, call.end)
-              bar.set_postfix({k: f"{self.last[k]:.4g}" for k in ("train_loss", "test_accuracy") if k in self.last})
+              shown = ("train_loss", "test_accuracy")
+              bar.set_postfix({k: f"{v:.4g}" for k, v in self.figures["last"].items() if k in shown})
+            elif save or stop:
+              self._sound(self.trainer.consensus(carry), call.end)
             if save or stop:
               self._save(carry, wait=stop)
             if stop and call.end < total:
@@ -127,9 +129,8 @@ class _Run:
       if self.checkpoints:
         self.checkpoints.close()
       self.folder.close()
-    if self.last:
-      self.folder.finish(self.last)
-    return self.last
+    self.folder.finish(self.figures["last"])
+    return self.figures["last"]
 
   def _open(self) -> Any:
     """A fresh or a restored carry, and `figures` to match."""
@@ -157,38 +158,52 @@ class _Run:
     like = self.trainer.shapes(carry, step)
     return self.checkpoints.carry(step, like)
 
-  def _account(self, call: Call, losses: jax.Array, ballot: Any, vote: Vote) -> bool:
+  def _account(self, entry: tuple[Call, jax.Array, Any], vote: Vote) -> bool:
     """Reads the losses of a call that is done; returns whether any process was asked to stop by then."""
+    call, losses, ballot = entry
     values = np.asarray(losses, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-      kept = self.checkpoints.latest() if self.checkpoints else None
-      good = f"the last good checkpoint, of step {kept}, is kept" if kept is not None else "there was no checkpoint yet"
-      rate = self.config["optimiser"]["learning_rate"]
-      raise Diverged(
-        f"{self.config['algorithm']['name']} diverged: its loss is {values[bad[0]]} at step {call.first + bad[0] + 1}; "
-        f"a config.optimiser.learning_rate below {rate} may help; {good}"
-      )
+      raise self._diverged(f"its loss is {values[bad[0]]} at step {call.first + bad[0] + 1}")
     self.figures["step"] = call.end
     self.figures["nbytes"] += self.trainer.meter.of(call.unit).nbytes * call.repeat
     self.figures["loss_sum"] += math.fsum(values)
     self.figures["loss_count"] += values.size
     return vote.count(ballot)
 
+  def _diverged(self, what: str) -> Diverged:
+    kept = self.checkpoints.latest() if self.checkpoints else None
+    good = f"the last good checkpoint, of step {kept}, is kept" if kept is not None else "there was no checkpoint yet"
+    rate = self.config["optimiser"]["learning_rate"]
+    return Diverged(
+      f"{self.config['algorithm']['name']} diverged: {what}; a config.optimiser.learning_rate below {rate} may help; "
+      f"{good}"
+    )
+
+  def _sound(self, consensus: Consensus, step: int) -> float:
+    """The workers' distance, which is finite if all parameters are: a finite loss may leave others behind."""
+    distance = float(np.asarray(consensus.distance.addressable_data(0)))
+    if not math.isfinite(distance):
+      raise self._diverged(f"its parameters are not finite after step {step}")
+    return distance
+
   def _line(self, carry: Any, step: int) -> None:
     """Tests the consensus model and writes a line."""
     consensus = self.trainer.consensus(carry)
+    distance = self._sound(consensus, step)
     tested = self.evaluator(consensus, self._refresh(step) if self.options.batch_stats == "reestimate" else None)
     examples = step * self.config["workers"] * self.config["batch"]
     line = {"step": step, "examples": examples, "epoch": examples / self.experiment.data.train.size}
     if self.figures["loss_count"]:
       line["train_loss"] = self.figures["loss_sum"] / self.figures["loss_count"]
     line |= {f"test_{name}": value for name, value in tested.items()}
-    line["distance"] = float(np.asarray(consensus.distance.addressable_data(0)))
+    line["distance"] = distance
     line["bytes_sent"] = self.figures["nbytes"]
     line["seconds"] = round(self.figures["seconds"], 6)
-    self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1}
-    self.last = line
+    bad = [name for name, value in line.items() if not math.isfinite(value)]
+    if bad:
+      raise self._diverged(f"its {bad[0]} is {line[bad[0]]} after step {step}")
+    self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1, "last": line}
     self.folder.line(line)
 
   def _refresh(self, step: int) -> list[dict[str, np.ndarray]]:

@@ -2,9 +2,9 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
-import ml_collections
 
 from ddl.runtime import choose, hosts
 from ddl.runtime.rounds import How
@@ -12,6 +12,7 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import Workers, make_workers
 from experiments import flags
 from experiments.config import Experiment
+from experiments.parts import Config
 
 
 def start_devices(workers: int) -> None:
@@ -42,7 +43,7 @@ def check_processes(workers: int, processes: int) -> int:
   return processes
 
 
-def make_trainer(experiment: Experiment, config: ml_collections.ConfigDict) -> Trainer:
+def make_trainer(experiment: Experiment, config: Config) -> Trainer:
   """The trainer of an experiment, run as the flags say, or as chosen for this backend and model."""
   workers = make_workers(config.workers, flags.DEVICES.value or None)
   return Trainer(experiment.algorithm, experiment.model, workers, how(experiment, workers))
@@ -52,18 +53,17 @@ def how(experiment: Experiment, workers: Workers) -> How:
   """How to run: what is chosen for this backend and model, and the flags over it."""
   step = experiment.feed(workers.local)(0, 1)
   chosen = choose.choose_how(workers, experiment.model.dense, sum(x.nbytes for x in step.values()))
-  return How(
-    chosen.gradients if flags.GRADIENTS.value == "auto" else flags.GRADIENTS.value,
-    chosen.steps if flags.STEPS.value == "auto" else flags.STEPS.value,
-    flags.STEPS_PER_CALL.value or chosen.steps_per_call,
-    flags.OVERLAP.value == "on",
-  )
+  gradients: Any = chosen.gradients if flags.GRADIENTS.value == "auto" else flags.GRADIENTS.value
+  steps: Any = chosen.steps if flags.STEPS.value == "auto" else flags.STEPS.value
+  return How(gradients, steps, flags.STEPS_PER_CALL.value or chosen.steps_per_call, flags.OVERLAP.value == "on")
 
 
 def describe(trainer: Trainer) -> str:
   """One line that says how a run is run."""
   w, h, c = trainer.workers, trainer.how, trainer.copies
-  copies = "one model per worker" if c.params else "one model per device, as all workers' are equal"
+  copies = (
+    "one model per worker" if any(jax.tree.leaves(c.params)) else "one model per device, as all workers' are equal"
+  )
   return (
     f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
     f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "

@@ -34,6 +34,7 @@ def main(config: Any) -> int:
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
+  assert data.validation
   evaluator = Evaluator(configs.build(next(iter(chosen.values())), data).model, data.validation)
   results = {}
   for label, variant in chosen.items():

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
-from experiments.parts import named
+from experiments.parts import Config, named
 
 
-def variants(config: ml_collections.ConfigDict, tuned: str = "") -> dict[str, ml_collections.ConfigDict]:
+def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   """A config for each label: the common one, what the label changes in it, and what a sweep found.
 
   Args:
@@ -35,7 +33,7 @@ def variants(config: ml_collections.ConfigDict, tuned: str = "") -> dict[str, ml
   return out
 
 
-def only(config: ml_collections.ConfigDict, labels: list[str]) -> ml_collections.ConfigDict:
+def only(config: Config, labels: list[str]) -> Config:
   """The config with these labels alone."""
   known = config.compare.algorithms
   for label in labels:
@@ -45,7 +43,7 @@ def only(config: ml_collections.ConfigDict, labels: list[str]) -> ml_collections
   return config
 
 
-def _apply(config: ml_collections.ConfigDict, changes: Mapping[str, Any], where: str) -> None:
+def _apply(config: Config, changes: Mapping[str, Any], where: str) -> None:
   for key, value in changes.items():
     named(f"key in {where}", config, key)
     if isinstance(value, Mapping):

@@ -51,8 +51,10 @@ def sharded_sync_sgd(inner: optax.GradientTransformation, *, axis_name: AxisName
     packed, unpack = ravel_pytree(params)
     total = collectives.psum_scatter(pad(ravel_pytree(grads)[0]), axis_name)  # part-reduce: sum_j g_j on strip i
     mean = total / collectives.size(axis_name)  # g = (1/p) sum_j g_j
-    updates, inner_state = inner.update(mean, state.inner, strip(packed))  # u_s = -eta g_s, by its owner
-    updates = collectives.all_gather(updates, axis_name).reshape(-1)[: packed.shape[0]]  # part-broadcast
+    strip_updates, inner_state = inner.update(mean, state.inner, strip(packed))  # u_s = -eta g_s, by its owner
+    updates = collectives.all_gather(jnp.asarray(strip_updates), axis_name).reshape(-1)[
+      : packed.shape[0]
+    ]  # part-broadcast
     return unpack(packed + updates), ShardedSyncSGDState(inner_state)  # x <- x + u
 
   def evaluate(state: ShardedSyncSGDState, params: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""The seam between Flax modules and `ddl.api.Model`: objective, per-example figures, running statistics, dropout."""
+"""The seam between Flax modules and `ddl.api.Model`: objective, figures per example, statistics, dropout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ from ddl.api import Batch, Model, Tree
 def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Model:
   """A model from a Flax linen module whose call is module(x, train) -> [batch, ..., num_outputs].
 
-  Training loss: mean cross entropy -log softmax(z)_y over examples (language: over tokens too), or for regression the
-  mean over examples of 1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
+  Training loss: the mean over examples (language: and tokens) of -log softmax(z)_y, or for regression of
+  1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
   jax_enable_x64), and floating inputs are cast to the parameters' type. The key of the loss feeds dropout alone.
 
   Args:
@@ -61,7 +61,7 @@ def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Mod
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
-  """Checks that a model takes this data: text or arrays, for an image model [height, width, channels], both >= side.
+  """Checks that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
 
   Raises:
     ValueError: if it does not; the line names the models that do.
@@ -77,4 +77,4 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
   if image and len(shape) != 3:
     raise ValueError(f"{name}: takes images [height, width, channels], not {what}; models that fit: {others}")
   if image and min(shape[:2]) < side:
-    raise ValueError(f"{name}: needs images of {side} x {side} pixels or more, not {what}; models that fit: {others}")
+    raise ValueError(f"{name}: needs images of {side} x {side} or more, not {what}; models that fit: {others}")

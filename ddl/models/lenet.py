@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from ddl.api import Model
-from ddl.models.cpu import convolve, dot_general
+from ddl.models.cpu import convolve
 from ddl.models.flax_model import from_flax, require
 
 
@@ -35,8 +35,8 @@ class _LeNet(nn.Module):
       x = nn.Conv(channels, (self.kernel, self.kernel), conv_general_dilated=convolve)(x)
       x = nn.relu(pool(x))  # relu and maximum commute; this way round relu has a quarter of the work
     x = x.reshape(x.shape[0], -1)
-    x = nn.relu(nn.Dense(self.hidden, dot_general=dot_general)(x))
-    return nn.Dense(self.outputs, dot_general=dot_general)(x)
+    x = nn.relu(nn.Dense(self.hidden)(x))
+    return nn.Dense(self.outputs)(x)
 
 
 def lenet(

@@ -7,7 +7,6 @@ import jax
 from flax import linen as nn
 
 from ddl.api import Model
-from ddl.models.cpu import dot_general
 from ddl.models.flax_model import from_flax, require
 
 
@@ -20,9 +19,9 @@ class _MLP(nn.Module):
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     x = x.reshape(x.shape[0], -1)
     for width in self.hidden:
-      x = nn.relu(nn.Dense(width, dot_general=dot_general)(x))
+      x = nn.relu(nn.Dense(width)(x))
       x = nn.Dropout(self.dropout, deterministic=not train)(x)
-    return nn.Dense(self.outputs, dot_general=dot_general)(x)
+    return nn.Dense(self.outputs)(x)
 
 
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout: float = 0.0) -> Model:

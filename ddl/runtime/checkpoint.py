@@ -32,12 +32,12 @@ class Checkpoints:
 
   def figures(self, step: int) -> dict[str, Any]:
     """The figures that were saved with `step`."""
-    return self._manager.restore(step, args=ocp.args.Composite(figures=ocp.args.JsonRestore())).figures
+    return self._manager.restore(step, args=ocp.args.Composite(figures=ocp.args.JsonRestore()))["figures"]
 
   def carry(self, step: int, like: Any) -> Any:
     """The carry saved at `step`; `like`: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays."""
     restore = ocp.args.StandardRestore(_plain(like))
-    leaves = self._manager.restore(step, args=ocp.args.Composite(carry=restore)).carry
+    leaves = self._manager.restore(step, args=ocp.args.Composite(carry=restore))["carry"]
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 
   def close(self) -> None:

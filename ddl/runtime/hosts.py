@@ -9,6 +9,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +27,14 @@ def launch(count: int, command: Sequence[str]) -> int:
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-  complaints = [tempfile.TemporaryFile() for _ in range(count)]
+  complaints = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
   children = [
     subprocess.Popen(
       command,
       env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
       stdout=subprocess.DEVNULL if rank else None,
       stderr=complaints[rank] if rank else None,
+      start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second one kills
     )
     for rank in range(count)
   ]
@@ -131,7 +133,7 @@ def _ranks() -> range:
   return range(jax.process_count())
 
 
-def _first_device(rank: int) -> jax.Device:
+def _first_device(rank: int) -> Any:
   return next(d for d in jax.devices() if d.process_index == rank)
 
 

@@ -15,17 +15,18 @@ from jax import lax
 
 from ddl import collectives
 from ddl.api import Algorithm, Model, Tree
+from ddl.runtime.copies import Copies, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due
 
 
 class Carry(NamedTuple):
-  """What goes from call to call. [copies, ...] is one copy per worker, or per device where all workers are equal."""
+  """What goes from call to call. [copies, ...] is one copy per worker, or per device where all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
   extra: Tree  # [workers, ...]: the model's non-trained state
-  message: Tree  # [workers, ...] if one is in flight between two calls, else ()
+  message: Tree  # [copies, ...] if one is in flight between two calls, else ()
 
 
 class How(NamedTuple):
@@ -35,39 +36,6 @@ class How(NamedTuple):
   steps: Literal["unroll", "scan"]
   steps_per_call: int
   overlap: bool = True  # False: the steps after a launch wait for its message
-
-
-class Copies(NamedTuple):
-  """Whether workers need params and state of their own; False where tracing shows that all workers stay equal."""
-
-  params: bool
-  state: bool
-
-
-def find_copies(algorithm: Algorithm, workers: Workers, state: Tree, params: Tree) -> Copies:
-  """Traces `local` with params (and state) shared by all workers: so it may stay if no result differs between them.
-
-  state, params: one worker's, as arrays or shapes.
-  """
-
-  def shared(state_axis: int | None) -> bool:
-    def per_device(grads: Tree, state: Tree, params: Tree) -> Any:
-      axes, out = (0, state_axis, None), (None, state_axis)
-      return jax.vmap(algorithm.local, axes, out, axis_name=AXIS[1], axis_size=workers.virtual)(grads, state, params)
-
-    def stack(tree: Tree) -> Tree:
-      return jax.tree.map(lambda x: jax.ShapeDtypeStruct((workers.virtual, *x.shape), x.dtype), tree)
-
-    whole = jax.vmap(per_device, in_axes=None, axis_name=AXIS[0], axis_size=workers.devices)
-    try:
-      jax.eval_shape(whole, stack(params), state if state_axis is None else stack(state), params)
-    except ValueError:  # vmap: a result differs between workers, though out_axes says that none does
-      return False
-    return True
-
-  if algorithm.launch is not None:
-    return Copies(True, True)
-  return Copies(False, False) if shared(None) else Copies(False, True) if shared(0) else Copies(True, True)
 
 
 def communicates(algorithm: Algorithm, state: Tree, params: Tree) -> bool:
@@ -106,15 +74,16 @@ def make_call(
     first step's number; key: the experiment's, as key data; losses: [repeat * len(unit)], means over the workers.
     The carry is donated.
   """
-  in_params, in_state = (0 if copies.params else None), (0 if copies.state else None)
+  in_params, in_state, in_message = (axes(c) for c in copies)
   value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
 
-  def everyone(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    return jax.vmap(fn, in_axes=in_axes, out_axes=out_axes, axis_name=AXIS[1], axis_size=workers.virtual)
+  def everyone(fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+    return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=workers.virtual)
 
   local = everyone(algorithm.local, (0, in_state, in_params), (in_params, in_state))
-  launch = everyone(algorithm.launch) if algorithm.launch else None
-  merge = everyone(algorithm.merge) if algorithm.merge else None
+  if algorithm.launch and algorithm.merge:
+    launch = everyone(algorithm.launch, (in_state, in_params), in_message)
+    merge = everyone(algorithm.merge, (in_message, in_state, in_params), (in_params, in_state))
 
   def alone(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
     """One worker's steps up to the next exchange. batches: [steps, batch, ...]."""
@@ -132,7 +101,8 @@ def make_call(
 
     def step(carry: Any, batch_and_key: Any) -> Any:
       params, state, extra = carry
-      (loss, extra), grads = _spread(value_and_grad, how.gradients, (in_params, 0, 0, 0))(params, extra, *batch_and_key)
+      each = _spread(value_and_grad, how.gradients, (in_params, 0, 0, 0), 0)
+      (loss, extra), grads = each(params, extra, *batch_and_key)
       params, state = local(grads, state, params)
       return (params, state, extra), loss
 
@@ -141,7 +111,9 @@ def make_call(
     return carry, losses.T
 
   def stretch(carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
-    run = _spread(alone, how.gradients, 0) if free and copies.params else together
+    run = together
+    if free:
+      run = _spread(alone, how.gradients, (in_params, in_state, 0, 0, 0), ((in_params, in_state, 0), 0))
     (params, state, extra), losses = run(carry.params, carry.state, carry.extra, batches, keys)
     return Carry(params, state, extra, carry.message), losses
 
@@ -169,7 +141,8 @@ def make_call(
     return carry, jnp.concatenate(losses, axis=1)
 
   def device(carry: Carry, batches: Tree, step: jax.Array, key: jax.Array) -> tuple[Carry, jax.Array]:
-    carry = Carry(_unpack(carry.params, copies.params), _unpack(carry.state, copies.state), carry.extra, carry.message)
+    message = unpack(carry.message, copies.message) if jax.tree.leaves(carry.message) else ()
+    carry = Carry(unpack(carry.params, copies.params), unpack(carry.state, copies.state), carry.extra, message)
     ranks = lax.axis_index(AXIS[0]) * workers.virtual + jnp.arange(workers.virtual, dtype=jnp.int32)
     numbers = step + jnp.arange(repeat * len(unit), dtype=step.dtype)
     key = jax.random.wrap_key_data(key)
@@ -183,8 +156,9 @@ def make_call(
     else:
       carry, losses = _loop(one_unit, carry, jax.tree.map(units_first, (batches, keys)), how.steps)
       losses = jnp.swapaxes(losses, 0, 1).reshape(workers.virtual, -1)
-    losses = everyone(lambda x: collectives.pmean(x, AXIS), out_axes=None)(losses)
-    return Carry(_pack(carry.params, copies.params), _pack(carry.state, copies.state), *carry[2:]), losses
+    losses = everyone(lambda x: collectives.pmean(x, AXIS), 0, None)(losses)
+    message = pack(carry.message, copies.message) if jax.tree.leaves(carry.message) else ()
+    return Carry(pack(carry.params, copies.params), pack(carry.state, copies.state), carry.extra, message), losses
 
   lifted = workers.lift(device, (True, True, False, False), (True, False))
   return jax.jit(lifted, donate_argnums=0)
@@ -202,30 +176,32 @@ def _loop(step: Callable[..., Any], carry: Any, xs: Any, steps: str) -> tuple[An
   return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
 
 
-def _spread(fn: Callable[..., Any], mode: str, in_axes: Any) -> Callable[..., Any]:
-  """`jax.vmap(fn, in_axes)` without named axes: as it is, as a loop, or unrolled into one copy per worker."""
+def _spread(fn: Callable[..., Any], mode: str, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
+  """`jax.vmap(fn, in_axes, out_axes)` without a named axis: as it is, as a loop, or unrolled, one copy per worker.
+
+  A result whose out_axes is None is the same for all workers: the last one's.
+  """
   if mode == "vmap":
-    return jax.vmap(fn, in_axes=in_axes)
+    return jax.vmap(fn, in_axes, out_axes)
+
+  def each_leaf(prefix: Any, tree: Tree, fn: Callable[[bool, Any], Any]) -> Tree:
+    full = jax.tree.broadcast(prefix, tree, is_leaf=lambda x: x is None)
+    return jax.tree.map(lambda axis, x: fn(axis == 0, x), full, tree, is_leaf=lambda x: x is None)
 
   def run(*args: Any) -> Any:
-    axes = (in_axes,) * len(args) if isinstance(in_axes, int) else in_axes
-    count = next(x.shape[0] for a, axis in zip(args, axes, strict=True) if axis == 0 for x in jax.tree.leaves(a))
+    sizes: list[int] = []
+    each_leaf(in_axes, args, lambda own, x: sizes.append(x.shape[0]) if own else None)
+    count = sizes[0]
 
     def pick(i: Any) -> Any:
-      return fn(*(a if axis is None else jax.tree.map(lambda x: x[i], a) for a, axis in zip(args, axes, strict=True)))
+      return fn(*each_leaf(in_axes, args, lambda own, x: x[i] if own else x))
 
     if count == 1:
-      return jax.tree.map(lambda x: x[None], pick(0))
+      return each_leaf(out_axes, pick(0), lambda own, x: x[None] if own else x)
     if mode == "map":
-      return lax.map(pick, jnp.arange(count))
-    return jax.tree.map(lambda *x: jnp.stack(x), *(pick(i) for i in range(count)))
+      return each_leaf(out_axes, lax.map(pick, jnp.arange(count)), lambda own, x: x if own else x[-1])
+    results = [pick(i) for i in range(count)]
+    stacked = iter(zip(*(jax.tree.leaves(r) for r in results), strict=True))
+    return each_leaf(out_axes, results[-1], lambda own, x: jnp.stack(next(stacked)) if own else (next(stacked), x)[1])
 
   return run
-
-
-def _unpack(tree: Tree, per_worker: bool) -> Tree:
-  return tree if per_worker else jax.tree.map(lambda x: x[0], tree)
-
-
-def _pack(tree: Tree, per_worker: bool) -> Tree:
-  return tree if per_worker else jax.tree.map(lambda x: x[None], tree)

@@ -71,7 +71,7 @@ class Meter(NamedTuple):
 def meter(algorithm: Algorithm, state: Tree, params: Tree, workers: int) -> Meter:
   """Counts a local step and an exchange. state, params: one worker's, as arrays or shapes."""
   local = count(algorithm.local, params, state, params, workers=workers)
-  if algorithm.launch is None:
+  if algorithm.launch is None or algorithm.merge is None:
     return Meter(local, Traffic())
   message = jax.make_jaxpr(algorithm.launch, axis_env=[(AXIS[0], workers), (AXIS[1], 1)], return_shape=True)
   shapes = message(state, params)[1]

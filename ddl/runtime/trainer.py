@@ -1,6 +1,7 @@
 """A run as a sequence of compiled calls: set-up, input, and the loop that every experiment shares."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from ddl import collectives
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import rounds, traffic
+from ddl.runtime.copies import axes, find_copies, pack, unpack
 from ddl.runtime.plan import Call, plan
 from ddl.runtime.prefetch import prefetch
 from ddl.runtime.workers import AXIS, Workers
@@ -40,7 +42,7 @@ class Trainer:
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     axes = list(zip(AXIS, (workers.devices, workers.virtual), strict=True))
     state = jax.make_jaxpr(algorithm.init, axis_env=axes, return_shape=True)(params)[1]
-    self.copies = rounds.find_copies(algorithm, workers, state, params)
+    self.copies = find_copies(algorithm, workers, params)
     self.free = not rounds.communicates(algorithm, state, params)
     shapes = jax.make_jaxpr(algorithm.init, axis_env=[(AXIS[0], workers.count), (AXIS[1], 1)], return_shape=True)
     self.meter = traffic.meter(algorithm, shapes(params)[1], params, workers.count)
@@ -58,8 +60,7 @@ class Trainer:
     """Shapes and shardings of the carry before `step`, given one without a message: what a checkpoint restores."""
     message = ()
     if in_flight(self.algorithm, step):
-      lifted = self.workers.lift(jax.vmap(self.algorithm.launch, axis_name=AXIS[1]), (True, True), True)
-      message = jax.eval_shape(lifted, carry.state, carry.params)
+      message = jax.eval_shape(self.workers.lift(self._message_of, (True, True), True), carry.params, carry.state)
     return jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry._replace(message=message)
     )
@@ -94,21 +95,27 @@ class Trainer:
       fn = rounds.make_call(
         self.algorithm, self.model, self.workers, self.how, self.copies, self.free, call.unit, call.repeat
       )
-      self._calls[kind] = fn.lower(*args).compile()
+      with warnings.catch_warnings():
+        # A call that only merges takes a message and gives none back, so that this buffer serves for nothing.
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        self._calls[kind] = fn.lower(*args).compile()
       self.compile_seconds += time.perf_counter() - began
     return self._calls[kind]
 
   def _start_of(self, params: Tree, extra: Tree) -> rounds.Carry:
-    virtual = self.workers.virtual
+    def everyone(tree: Tree, copies: Tree) -> Tree:
+      return jax.tree.map(lambda own, x: jnp.broadcast_to(x, (self._virtual if own else 1, *x.shape)), copies, tree)
 
-    def everyone(tree: Tree, per_worker: bool) -> Tree:
-      return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (virtual if per_worker else 1, *x.shape)), tree)
+    init = jax.vmap(self.algorithm.init, None, axes(self.copies.state), axis_name=AXIS[1], axis_size=self._virtual)
+    state = pack(init(params), self.copies.state)
+    return rounds.Carry(everyone(params, self.copies.params), state, everyone(extra, self._own(extra)), ())
 
-    init = jax.vmap(lambda _: self.algorithm.init(params), axis_name=AXIS[1])
-    state = init(jnp.arange(virtual))
-    if not self.copies.state:
-      state = jax.tree.map(lambda x: x[:1], state)
-    return rounds.Carry(everyone(params, self.copies.params), state, everyone(extra, True), ())
+  def _message_of(self, params: Tree, state: Tree) -> Tree:
+    in_params, in_state, out = (axes(c) for c in self.copies)
+    assert self.algorithm.launch
+    launch = jax.vmap(self.algorithm.launch, (in_state, in_params), out, axis_name=AXIS[1], axis_size=self._virtual)
+    message = launch(unpack(state, self.copies.state), unpack(params, self.copies.params))
+    return pack(message, self.copies.message)
 
   def _consensus_of(self, carry: rounds.Carry) -> Consensus:
     def one(params: Tree, state: Tree, extra: Tree) -> Consensus:
@@ -116,14 +123,17 @@ class Trainer:
       square = collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS)
       return Consensus(self.algorithm.evaluate(state, params), _mean(extra), jnp.sqrt(square))
 
-    def everyone(tree: Tree, per_worker: bool) -> Tree:
-      if per_worker:
-        return tree
-      return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers.virtual, *x.shape[1:])), tree)
-
-    params, state = everyone(carry.params, self.copies.params), everyone(carry.state, self.copies.state)
-    tested = jax.vmap(one, axis_name=AXIS[1])(params, state, carry.extra)
+    in_axes = (axes(self.copies.params), axes(self.copies.state), 0)
+    params, state = unpack(carry.params, self.copies.params), unpack(carry.state, self.copies.state)
+    tested = jax.vmap(one, in_axes, 0, axis_name=AXIS[1], axis_size=self._virtual)(params, state, carry.extra)
     return jax.tree.map(lambda x: x[0], tested)
+
+  @property
+  def _virtual(self) -> int:
+    return self.workers.virtual
+
+  def _own(self, tree: Tree) -> Tree:
+    return jax.tree.map(lambda _: True, tree)
 
 
 def _mean(extra: Tree) -> Tree:

@@ -1,0 +1,40 @@
+# make demo: the main job on a fresh machine. make test: what CI runs. Both make their own environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test slow lint bench clean
+
+demo: $(VENV)/.run
+	$(BIN)/python run.py compare --config=configs/digits_compare.py
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -q -n 2
+
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 --slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.run
+	$(BIN)/python run.py bench
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ddl needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; pass another: make demo PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: requirements.txt constraints.txt | $(VENV)/.made
+	$(PIP) -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt requirements.txt constraints.txt | $(VENV)/.made
+	$(PIP) -r requirements-dev.txt
+	@touch $@ $(VENV)/.run
+
+clean:
+	rm -rf $(VENV)

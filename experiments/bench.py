@@ -1,0 +1,108 @@
+"""`python run.py bench`: examples per second of each workload and algorithm, against a plain optax loop.
+
+Both sides are processes of their own, as a user would start them, and take turns: the ratio is the median over pairs
+of blocks that follow each other, so that what else the machine does meets both. It is a report, not a test.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags as absl_flags
+
+from experiments import flags  # noqa: F401  (its flags are passed on)
+from experiments.folder import about
+from experiments.workloads import ALGORITHMS, WORKLOADS
+
+ONLY = absl_flags.DEFINE_list("only", [], "parts of case names, e.g. 'mlp 8x64' or 'lenet,dasgd'; default: all cases")
+JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to")
+TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
+PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
+
+
+class Side:
+  """A running `experiments.bench_side`."""
+
+  def __init__(self, *arguments: str):
+    """Starts it and waits until it is warm."""
+    command = [sys.executable, "-m", "experiments.bench_side", *arguments]
+    self._process = subprocess.Popen(
+      command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent
+    )
+    self.figures = self._read()
+
+  def rate(self) -> float:
+    """Examples per second of one more block."""
+    assert self._process.stdin
+    self._process.stdin.write("go\n")
+    self._process.stdin.flush()
+    return self._read()["rate"]
+
+  def end(self) -> None:
+    """Ends the process."""
+    self._process.kill()
+    self._process.wait()
+
+  def _read(self) -> dict[str, Any]:
+    assert self._process.stdout
+    line = self._process.stdout.readline()
+    if not line:
+      raise ValueError("a side of the benchmark ended early; what it said is above")
+    return json.loads(line)
+
+
+def main() -> int:
+  """Measures and prints; returns the exit code."""
+  cases = [(w, a) for w in WORKLOADS for a in ALGORITHMS if _chosen(f"{w} {a}")]
+  if not cases:
+    raise ValueError(
+      f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(ALGORITHMS)}"
+    )
+  passed = [f"--{n}={absl_flags.FLAGS[n].value}" for n in PASSED_ON if absl_flags.FLAGS[n].present]
+  print(f"{'case':28}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
+  results, plain, current = [], None, ""
+  for workload, algorithm in cases:
+    if workload != current:
+      if plain:
+        plain.end()
+      plain, current = Side("plain", workload, "-"), workload
+    assert plain
+    ours = Side("ddl", workload, algorithm, *passed)
+    pairs = [(plain.rate(), ours.rate()) for _ in range(TURNS.value)]
+    ours.end()
+    results.append(_figures(workload, algorithm, pairs, ours.figures))
+    print(_row(results[-1]), flush=True)
+  if plain:
+    plain.end()
+  worst = min(results, key=lambda r: r["ratio"])
+  print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
+  if JSON.value:
+    Path(JSON.value).write_text(json.dumps({"about": about(["python", *sys.argv]), "cases": results}, indent=2) + "\n")
+  return 0
+
+
+def _chosen(case: str) -> bool:
+  return not ONLY.value or any(part.strip() in case for part in ONLY.value)
+
+
+def _figures(
+  workload: str, algorithm: str, pairs: list[tuple[float, float]], figures: dict[str, Any]
+) -> dict[str, Any]:
+  return {
+    "workload": workload,
+    "algorithm": algorithm,
+    "examples_per_s": statistics.median(ours for _, ours in pairs),
+    "plain_examples_per_s": statistics.median(plain for plain, _ in pairs),
+    "ratio": statistics.median(ours / plain for plain, ours in pairs),
+    **{k: v for k, v in figures.items() if k != "ready"},
+  }
+
+
+def _row(r: dict[str, Any]) -> str:
+  return (
+    f"{r['workload'] + ' ' + r['algorithm']:28}{r['examples_per_s']:11,.0f}{r['plain_examples_per_s']:9,.0f}"
+    f"{r['ratio']:7.2f}{r['compile_s']:7.1f} s{r['whole_s']:6.1f} s{r['peak_mb']:6,.0f} MB  {r['how']}"
+  )

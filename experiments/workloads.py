@@ -1,0 +1,54 @@
+"""The benchmark's workloads: models and batches of fixed sizes on synthetic data of the right shapes."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.api import Data, Source
+
+
+class Workload(NamedTuple):
+  """A model with its sizes, on `workers` workers of `batch` examples each."""
+
+  name: str
+  model: str
+  sizes: Mapping[str, Any]
+  workers: int
+  batch: int
+
+
+SIZES: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
+  "mlp": ({"hidden": (512, 512)}, [(2, 64), (4, 64), (8, 64), (32, 64)]),
+  "lenet": ({"channels": (16, 32), "kernel": 5, "hidden": 128}, [(2, 32), (8, 32)]),
+  "transformer": ({"layers": 2, "width": 128, "heads": 4}, [(2, 8), (8, 8)]),
+}
+WORKLOADS = {
+  f"{model} {p}x{batch}": Workload(f"{model} {p}x{batch}", model, sizes, p, batch)
+  for model, (sizes, layouts) in SIZES.items()
+  for p, batch in layouts
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+  "sync_sgd": {},
+  "local_sgd": {"period": 10},
+  "dasgd": {"period": 10, "delay": 2, "keep": 0.25},
+  "easgd": {"period": 10},
+}
+
+
+def synthetic(model: str) -> Data:
+  """Random examples: 784 pixels as [28, 28, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+  rng = np.random.default_rng(0)
+  size = 8192
+  if model == "transformer":
+    tokens = rng.integers(0, 64, (size, 65), dtype=np.int32)
+    arrays = {"x": tokens[:, :-1], "y": tokens[:, 1:]}
+    meta = {"task": "language", "shape": (64,), "num_outputs": 64}
+  else:
+    arrays = {
+      "x": rng.normal(size=(size, 28, 28, 1)).astype(np.float32),
+      "y": rng.integers(0, 10, size, dtype=np.int32),
+    }
+    meta = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}
+  source = Source(size, lambda i: {k: v.take(i, axis=0) for k, v in arrays.items()})
+  return Data(source, source, meta | {"description": "synthetic"})
