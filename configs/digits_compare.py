@@ -1,9 +1,12 @@
-"""The main job: seven algorithms on handwritten digits, eight workers, three seeds, the same budget of examples.
+"""The main job: eight algorithms on handwritten digits, eight workers, three seeds, the same budget of examples.
 
 Das et al. 1602.06709 (sync SGD), Stich 1805.09767 (local SGD), Lin et al. 1808.07217 (post-local SGD), Zhou et al.
 2006.00441 (DaSGD), Zhang et al. 1412.6651 and You et al. 1708.02983 (EASGD, EAMSGD).
 
   python run.py compare --config=configs/digits_compare.py
+
+Expected: under a minute on two cores; every method but the control reaches 95 % with all seeds, local SGD and DaSGD
+with about a tenth of the bytes of synchronous SGD.
 """
 
 from experiments.config import base
@@ -18,20 +21,26 @@ def get_config():
   config.steps = 400
   config.eval_every = 10
   config.optimiser.momentum = 0.9
-  config.optimiser.learning_rate = 0.05
   config.compare.title = "Handwritten digits on eight workers"
   config.compare.target = 0.95
+  # Each rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_compare.py
   config.compare.algorithms = {
-    "sync SGD": {"algorithm": {"name": "sync_sgd"}},
-    "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}},
-    "post-local SGD": {"algorithm": {"name": "post_local_sgd", "period": 10, "start": 100}},
-    "DaSGD": {"algorithm": {"name": "dasgd", "period": 10, "delay": 2, "keep": 0.25}},
-    "EASGD": {"algorithm": {"name": "easgd", "period": 10}},
+    "sync SGD": {"algorithm": {"name": "sync_sgd"}, "optimiser": {"learning_rate": 0.3162}},
+    "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}, "optimiser": {"learning_rate": 0.1334}},
+    "post-local SGD": {
+      "algorithm": {"name": "post_local_sgd", "period": 10, "start": 100},
+      "optimiser": {"learning_rate": 0.1778},
+    },
+    "DaSGD": {
+      "algorithm": {"name": "dasgd", "period": 10, "delay": 2, "keep": 0.25},
+      "optimiser": {"learning_rate": 0.1778},
+    },
+    "EASGD": {"algorithm": {"name": "easgd", "period": 10}, "optimiser": {"learning_rate": 0.1}},
     "EAMSGD": {
       "algorithm": {"name": "eamsgd", "period": 10, "momentum": 0.9},
-      "optimiser": {"momentum": 0.0},
+      "optimiser": {"learning_rate": 0.1334, "momentum": 0.0},
     },
-    "round robin EASGD": {"algorithm": {"name": "round_robin_easgd"}},
-    "independent": {"algorithm": {"name": "independent"}},
+    "round robin EASGD": {"algorithm": {"name": "round_robin_easgd"}, "optimiser": {"learning_rate": 0.1334}},
+    "independent": {"algorithm": {"name": "independent"}, "optimiser": {"learning_rate": 0.01334}},
   }
   return config

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -32,7 +33,7 @@ def run(command: str, arguments: list[str]) -> int:
     if left:
       raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
     return module.main(config) if command in WITH_CONFIG else module.main()
-  except (ValueError, FileNotFoundError, flags.Error) as error:
+  except (ValueError, OSError, flags.Error) as error:
     print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
     hosts.leave(2)
     return 2
@@ -55,7 +56,7 @@ def _config(arguments: list[str]) -> Config:
     ValueError: for a missing or broken file, an unknown key or a value of the wrong type.
   """
   files = [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
-  if not files:
+  if not files or not files[-1]:
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
   config = _load(Path(files[-1]))
   overrides = [a for a in arguments if a.startswith("--config.")]
@@ -82,20 +83,33 @@ def _overridden(config: Config, overrides: list[str]) -> Config:
 
 
 def _load(file: Path) -> Config:
-  if not file.exists():
+  if not file.is_file() or file.suffix != ".py":
     here = sorted(str(p) for p in Path("configs").glob("*.py"))
-    raise ValueError(f"no config file {file}; there are {', '.join(here) or 'none in configs/'}")
+    raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
   spec = importlib.util.spec_from_file_location(file.stem, file)
   assert spec and spec.loader
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
     config = module.get_config()
-  except (AttributeError, KeyError, TypeError, SyntaxError, NameError, ImportError) as error:
-    raise ValueError(f"{file}: {' '.join(str(a) for a in error.args)}") from error
+  except Exception as error:  # the file is the user's, and so is what goes wrong in it
+    raise ValueError(f"{file}{_where(file, error)}") from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
   return config
+
+
+def _where(file: Path, error: Exception) -> str:
+  """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+  text = error.msg if isinstance(error, SyntaxError) else str(error)
+  while error.args and isinstance(error.args[0], Exception):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    text = str(error.args[0])
+  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
+  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"
 
 
 def _check(config: Any, path: str) -> None:

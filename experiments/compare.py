@@ -32,13 +32,14 @@ def main(config: Any) -> int:
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
-  started, failed, runs = time.perf_counter(), {}, {}
+  started, failed, runs, how = time.perf_counter(), {}, {}, ""
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
   _check_target(config, experiments)
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
     trainer = setup.make_trainer(experiments[label], variant)
-    setup.say(f"{label}: {setup.describe(trainer)}")
+    setup.say(f"{label}" + (f": {setup.describe(trainer)}" if setup.describe(trainer) != how else ""))
+    how = setup.describe(trainer)
     runs[label] = []
     for seed in config.compare.seeds:
       variant.seed = seed
@@ -117,13 +118,20 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "git": about["git"],
     "data": first.data.meta["description"],
-    "model": f"{config.model.name} {first.resolved['model']}",
+    "model": _words(first.resolved["model"]),
     "workers": config.workers,
     "batch": config.batch,
     "seeds": list(config.compare.seeds),
     "algorithms": algorithms,
   }
   (path / "comparison.json").write_text(json.dumps(page, indent=2) + "\n")
+
+
+def _words(model: dict[str, Any]) -> str:
+  sizes = ", ".join(
+    f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
+  )
+  return f"{model['name']} ({sizes})" if sizes else model["name"]
 
 
 def _slug(label: str) -> str:

@@ -44,7 +44,7 @@ def base() -> Config:
   )
   config.sweep = ml_collections.ConfigDict(
     {
-      "trials": 8,  # per algorithm
+      "trials": 9,  # per algorithm
       "validation": 0.2,  # share of the training examples, where the data section sets none
       "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
       "space": ml_collections.ConfigDict(),  # algorithm label -> {key of config.algorithm: (low, high)}
@@ -90,7 +90,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   resolved["model"] = {"name": config.model.name, **jsonable(model_settings)}
   for kind, registry in (("data", DATA), ("partition", PARTITIONS), ("optimiser", OPTIMISERS), ("schedule", SCHEDULES)):
     part = config[kind]
-    taken = settings(kind, registry[part.name], {k: v for k, v in part.items() if k != "learning_rate"})
+    taken = settings(kind, named(kind, registry, part.name), {k: v for k, v in part.items() if k != "learning_rate"})
     resolved[kind] = {"name": part.name, **jsonable(taken)}
   resolved["optimiser"]["learning_rate"] = config.optimiser.learning_rate
   return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)

@@ -49,19 +49,18 @@ def named(kind: str, registry: Mapping[str, Any], name: str) -> Any:
 
 
 def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
-  """The keyword arguments that a section sets for its factory, all that it has.
+  """The keyword arguments that a section sets for its factory, and the factory's defaults for the others.
 
   Raises:
-    ValueError: for a key that is set but that the factory does not take.
+    ValueError: for a key that is set but that the factory does not take, or one without a default that is not set.
   """
-  taken = keywords(factory)
-  given = {k: v for k, v in chosen.items() if k != "name" and v is not None}
-  for key in given:
-    if key not in taken:
-      known = f"it takes: {', '.join(taken)}" if taken else "it takes no settings"
-      raise ValueError(f"config.{kind}.{key} is set, but {kind} '{chosen['name']}' does not read it; {known}")
-  return {k: _cast(given[k], p.annotation) if k in given else p.default for k, p in taken.items() if
-          k in given or p.default is not p.empty}  # fmt: skip
+  given = _given(kind, factory, chosen)
+  for key, parameter in keywords(factory).items():
+    if key not in given:
+      if parameter.default is parameter.empty:
+        raise ValueError(f"config.{kind}.{key} must be set for '{chosen['name']}': it has no default")
+      given[key] = parameter.default
+  return given
 
 
 def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]:
@@ -70,13 +69,27 @@ def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]
   Raises:
     ValueError: for a key that the algorithm does not read, or one that has no default and is not set.
   """
-  given = settings("algorithm", spec.factory, chosen)
+  given = _given("algorithm", spec.factory, chosen)
   for key, declared in spec.hyper.items():
     if key not in given:
       given[key] = declared.default(workers) if callable(declared.default) else declared.default
     if given[key] is None:
       raise ValueError(f"config.algorithm.{key} must be set for '{chosen['name']}': {declared.meaning}")
   return given
+
+
+def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
+  """What a section sets, all of which the factory takes."""
+  taken = keywords(factory)
+  given = {k: v for k, v in chosen.items() if k != "name" and v is not None}
+  for key in given:
+    if key not in taken:
+      known = f"it takes {', '.join(taken)}" if taken else "it takes no settings"
+      raise ValueError(
+        f"config.{kind}.{key} is set, but {kind} '{chosen['name']}' does not read it: {known}; "
+        f"--config.{kind}.{key}=None unsets it"
+      )
+  return {k: _cast(v, taken[k].annotation) for k, v in given.items()}
 
 
 def _plain_type(annotation: Any) -> type:

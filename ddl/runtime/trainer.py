@@ -16,7 +16,7 @@ from ddl.runtime.copies import axes, find_copies, pack, unpack
 from ddl.runtime.plan import Call, plan
 from ddl.runtime.prefetch import prefetch
 from ddl.runtime.workers import AXIS, Workers
-from ddl.schedule import in_flight
+from ddl.schedule import due, in_flight
 
 Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [local workers, steps, batch, ...]
 
@@ -38,6 +38,7 @@ class Trainer:
     Raises:
       ValueError: if the model's non-trained state changes its shape, or the delay does not fit the period.
     """
+    due(algorithm, 0)  # complains now rather than at the first step
     self.algorithm, self.model, self.workers, self.how = algorithm, model, workers, how
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     axes = list(zip(AXIS, (workers.devices, workers.virtual), strict=True))
