@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.hosts import Vote, is_main
+from ddl.runtime.hosts import Vote, is_main, leave
 from ddl.runtime.plan import Call
 from ddl.runtime.trainer import Consensus, Trainer
 from experiments.config import Experiment, initial_key, training_key
@@ -237,6 +237,7 @@ class _signals:
 
   def _note(self, number: int, _frame: Any) -> None:
     if self.number is not None and number == signal.SIGINT:
+      leave(128 + number)  # a process of a group, whose clean-up could wait for the others
       raise KeyboardInterrupt
     self.number = number
 
