@@ -1,7 +1,7 @@
 """A small decoder-only language model on text, byte by byte; without a path, on CPython's own language reference.
 
-  python run.py train --config=configs/text_transformer.py --config.algorithm.name=dasgd
-  python run.py train --config=configs/text_transformer.py --config.data.path=corpus.txt --config.data.level=char
+python run.py train --config=configs/text_transformer.py --config.algorithm.name=dasgd
+python run.py train --config=configs/text_transformer.py --config.data.path=corpus.txt --config.data.level=char
 """
 
 from experiments.config import base

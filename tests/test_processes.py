@@ -2,15 +2,53 @@
 
 import os
 import signal
+import sys
+import threading
 import time
 
 import numpy as np
+import pytest
 from commands import Command, complaint, metrics
 
 from ddl.algorithms import COLLECTIVE
+from ddl.runtime import hosts
 
 TRAIN = ["train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3"]
 SHORT = ["--config.steps=400", "--config.eval_every=20", "--devices=2", "--steps_per_call=5"]
+
+
+def launched(script, count=3):
+  """`hosts.launch` of Python code in which `rank` is known, without JAX."""
+  rank = f"import os, sys, time\nrank = int(os.environ['{hosts.JOINED}'].split('/')[0])\n"
+  return hosts.launch(count, [sys.executable, "-c", rank + script])
+
+
+@pytest.mark.parametrize(
+  "script, code, error",
+  [
+    ("pass", 0, ""),
+    ("sys.exit(f'from {rank}') if rank == 2 else time.sleep(60)", 1, "from 2\n"),
+    ("sys.exit(f'from {rank}')", 1, "from 0\n"),  # said once
+    (
+      "time.sleep(0.3 * (rank != 1)); print(f'from {rank}', file=sys.stderr); sys.exit(1 + rank)",
+      2,
+      "from 0\nfrom 1\n",
+    ),
+    ("os.kill(os.getpid(), 9 if rank == 1 else 0); time.sleep(60)", 128 + 9, ""),
+  ],
+)
+def test_the_first_to_fail_ends_the_others(script, code, error, capfd):
+  assert launched(script) == code
+  assert capfd.readouterr().err == error
+
+
+def test_a_signal_reaches_each_process_once():
+  """A terminal sends its Ctrl-C to all processes of its session's foreground group, the parent's."""
+  assert launched("assert os.getsid(0) == os.getpid() and os.getpgid(0) != os.getpgid(os.getppid())") == 0
+  timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+  timer.start()
+  script = "import signal; signal.signal(15, lambda *_: sys.exit(128 + 15)); time.sleep(60)"
+  assert launched(script) == 128 + 15
 
 
 def test_every_algorithm_equals_its_twin():

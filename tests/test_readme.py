@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from experiments.listing import markdown
 
 from ddl import collectives
 from ddl.algorithms import COLLECTIVE
@@ -15,6 +14,7 @@ from ddl.api import Algorithm, descend
 from ddl.runtime.rounds import How
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import AXIS, make_workers
+from experiments.listing import markdown
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 STEPS = 1000
@@ -55,7 +55,7 @@ def test_a_new_algorithm_runs():
   def feed(first, steps):
     return {"x": np.ones((8, steps, 2, 3), np.float32), "y": np.ones((8, steps, 2), np.float32)}
 
-  for _call, carry, losses in trainer.run(carry, trainer.plan(0, 40, 40), feed, jax.random.key(1)):  # noqa: B020
+  for _, _, losses in trainer.run(carry, trainer.plan(0, 40, 40), feed, jax.random.key(1)):
     last = float(losses[-1])
   assert last < 1e-3
 

@@ -22,22 +22,13 @@ def launch(count: int, command: Sequence[str]) -> int:
   """Runs `command` as `count` processes on this machine, joined on a loopback port; returns the exit code.
 
   The first process to fail ends the others. SIGTERM and Ctrl-C are passed on. The main process (rank 0) has the
-  terminal; what another one complained of is shown if it, and not the main process, was the trouble.
+  terminal; what another one complained of is shown if it failed first, and not as the main process did.
   """
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     coordinator = f"127.0.0.1:{free.getsockname()[1]}"
   complaints = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
-  children = [
-    subprocess.Popen(
-      command,
-      env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
-      stdout=subprocess.DEVNULL if rank else None,
-      stderr=complaints[rank] if rank else None,
-      start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second one kills
-    )
-    for rank in range(count)
-  ]
+  children: list[subprocess.Popen[bytes]] = []
 
   def forward(number: int, _frame: object) -> None:
     for child in children:
@@ -47,10 +38,19 @@ def launch(count: int, command: Sequence[str]) -> int:
   before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
   first = None
   try:
+    for rank in range(count):
+      child = subprocess.Popen(
+        command,
+        env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
+        stdout=subprocess.DEVNULL if rank else None,
+        stderr=complaints[rank] if rank else None,
+        start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second one kills
+      )
+      children.append(child)
     while any(child.poll() is None for child in children):
       failed = [rank for rank, child in enumerate(children) if child.poll()]
       if failed:
-        first = failed[0]
+        first = failed[0] if first is None else first
         time.sleep(1)  # a stop that all agreed on reaches all within a step; else the others wait for the dead
         forward(signal.SIGKILL, None)
       time.sleep(0.02)
@@ -58,10 +58,10 @@ def launch(count: int, command: Sequence[str]) -> int:
     for number, handler in before.items():
       signal.signal(number, handler)
   codes = [child.wait() for child in children]
-  if first and codes[0] < 0:
+  if first and codes[0] != codes[first]:
     complaints[first].seek(0)
     sys.stderr.write(complaints[first].read().decode(errors="replace"))
-  code = codes[0] if first is None or codes[0] > 0 else codes[first]
+  code = codes[first or 0]
   return code if code >= 0 else 128 - code
 
 
