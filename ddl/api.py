@@ -78,7 +78,8 @@ class Model(NamedTuple):
 
   `loss` trains. `metrics` gives per-example figures for tests, with "loss" always and "accuracy" where it means
   something; None means that the loss itself (with a fixed key) is the only figure.
-  `dense` says that its gradients hold no convolution, so that they keep their speed under vmap and scan on a CPU.
+  `dense` says that its gradients keep their speed under vmap and scan on a CPU, as those of XLA's own convolutions do
+  not (`ddl.models.cpu.convolve` does).
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)

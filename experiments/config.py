@@ -15,6 +15,7 @@ from ddl.data.partition import PARTITIONS
 from ddl.models import MODELS
 from ddl.runtime.trainer import Feed
 from ddl.runtime.workers import AXIS
+from ddl.schedule import due
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import Config, hyper, named, section, settings
 
@@ -81,6 +82,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   spec = named("algorithm", COLLECTIVE, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
   algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
+  due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)
   model_settings = settings("model", make_model, config.model)

@@ -50,4 +50,4 @@ def lenet(
   """
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
-  return from_flax(module, meta, dense=True)  # a step in a scan is 21 times faster than with nn.Conv, see `convolve`
+  return from_flax(module, meta, dense=True)  # in a scan 21 times faster than plain nn.Conv: see `convolve`

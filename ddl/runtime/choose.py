@@ -19,11 +19,11 @@ def cpu_devices(workers: int, processes: int = 1) -> int:
 
 
 def choose_how(workers: Workers, dense: bool, step_bytes: int) -> How:
-  """GPUs and TPUs: vmapped and scanned. CPUs: gradients unrolled; convolutions outside of any loop too.
+  """GPUs and TPUs: vmapped and scanned. CPUs: gradients unrolled; what loses its speed in a loop has none.
 
   Args:
     workers: the layout.
-    dense: whether the gradients keep their speed in a loop (no convolutions).
+    dense: whether the gradients keep their speed in a loop (`Model.dense`).
     step_bytes: input of all workers of one process for one step.
   """
   cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
