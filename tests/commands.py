@@ -38,7 +38,7 @@ class Command:
       process_group=0,
     )
 
-  def end(self, seconds: float = 90) -> Done:
+  def end(self, seconds: float = 240) -> Done:
     """Waits; a process that takes longer is killed with its children, and the test fails."""
     try:
       out, error = self.process.communicate(timeout=seconds)
@@ -57,7 +57,7 @@ class Command:
         os.kill(each, signal.SIGKILL)
     self.process.wait()
 
-  def wait_for(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+  def wait_for(self, condition: Callable[[], bool], seconds: float = 180) -> None:
     """Until something holds, while the command still runs."""
     until = time.monotonic() + seconds
     while not condition():

@@ -47,7 +47,7 @@ CASES = {  # config, how, checkpoint_every, model
                             How("vmap", "scan", 5), 5, None),
   "strips": ({"algorithm": {"name": "sharded_sync_sgd"}, **ADAM}, How("vmap", "scan", 4), 8, None),
   "center": ({"algorithm": {"name": "easgd", "period": 3}, "partition": {"name": "sharded"}},
-             How("map", "scan", 2), 1, None),
+             How("map", "scan", 2), 3, None),
   "turn": ({"algorithm": {"name": "round_robin_easgd"}}, How("vmap", "scan", 3), 9, None),
   "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}}, How("vmap", "scan", 4), 10, None),
   "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}}, How("vmap", "scan", 3), 5, batch_norm),
