@@ -13,19 +13,17 @@ from ddl.runtime import hosts
 from experiments import config as configs
 from experiments import flags, folder, session, setup
 from experiments.evaluate import Evaluator
-from experiments.variants import only, variants
+from experiments.variants import only, slug, variants
 
 TUNED = absl_flags.DEFINE_string(
   "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
 )
-ONLY = absl_flags.DEFINE_list("only", [], "labels of config.compare.algorithms to run; default: all")
+ONLY = absl_flags.DEFINE_list("only", [], "labels of config.compare.algorithms, with commas between; default: all")
 
 
 def main(config: Any) -> int:
   """Runs the comparison; returns the exit code."""
-  if ONLY.value:
-    config = only(config, ONLY.value)
-  chosen = variants(config, TUNED.value)
+  chosen = only(variants(config, TUNED.value), ONLY.value)
   data = configs.load(config)
   experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
   path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
@@ -41,10 +39,12 @@ def main(config: Any) -> int:
     setup.say(f"{label}" + (f": {setup.describe(trainer)}" if setup.describe(trainer) != how else ""))
     how = setup.describe(trainer)
     runs[label] = []
+    if not all((path / slug(label) / f"seed-{seed}" / folder.RESULT).exists() for seed in config.compare.seeds):
+      session.rehearse(experiments[label], trainer)
     for seed in config.compare.seeds:
       variant.seed = seed
       experiment = configs.build(variant, data)
-      runs[label].append(f"{_slug(label)}/seed-{seed}")
+      runs[label].append(f"{slug(label)}/seed-{seed}")
       try:
         last = _run(experiment, trainer, path / runs[label][-1], evaluator, f"{label}, seed {seed}")
       except session.Diverged as error:
@@ -132,7 +132,3 @@ def _words(model: dict[str, Any]) -> str:
     f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
   )
   return f"{model['name']} ({sizes})" if sizes else model["name"]
-
-
-def _slug(label: str) -> str:
-  return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)

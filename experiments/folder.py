@@ -3,6 +3,7 @@
 import contextlib
 import json
 import platform
+import shlex
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -103,7 +104,7 @@ def about(command: list[str], **more: Any) -> dict[str, Any]:
   for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):
     with contextlib.suppress(metadata.PackageNotFoundError):
       versions[name] = metadata.version(name)
-  return {"command": " ".join(command), "git": git_commit(), "versions": versions, **more}
+  return {"command": shlex.join(command), "git": git_commit(), "versions": versions, **more}
 
 
 def git_commit() -> str | None:

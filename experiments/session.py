@@ -71,6 +71,15 @@ def run(
   return _Run(experiment, trainer, folder, evaluator, options, about).go()
 
 
+def rehearse(experiment: Experiment, trainer: Trainer) -> None:
+  """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
+  config = experiment.resolved
+  calls = trainer.plan(0, min(config["steps"], 2 * config["eval_every"]), config["eval_every"])
+  feed, key = experiment.feed(trainer.workers.local), training_key(config["seed"])
+  for _, carry, _ in trainer.run(trainer.start(initial_key(config["seed"])), calls, feed, key):
+    jax.block_until_ready(carry)
+
+
 class _Run:
   def __init__(
     self,

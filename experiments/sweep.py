@@ -14,21 +14,19 @@ from experiments import config as configs
 from experiments import flags, folder, session, setup
 from experiments.compare import ONLY
 from experiments.evaluate import Evaluator
-from experiments.variants import only, variants
+from experiments.variants import only, slug, variants
 
 TRIALS = absl_flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config.sweep.trials", lower_bound=0)
 
 
 def main(config: Any) -> int:
   """Runs the sweep; returns the exit code."""
-  if ONLY.value:
-    config = only(config, ONLY.value)
   if config.data.validation is None:
     config.data.validation = config.sweep.validation
   if not config.data.validation:
     raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
   trials = TRIALS.value or config.sweep.trials
-  chosen, data = variants(config), configs.load(config)
+  chosen, data = only(variants(config), ONLY.value), configs.load(config)
   spaces = {label: _space(config, label, variant) for label, variant in chosen.items()}
   path = setup.workdir(f"sweep-{config.model.name}-{config.data.name}")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
@@ -46,7 +44,7 @@ def main(config: Any) -> int:
         for key, value in keys.items():
           variant[section][key] = value
       try:
-        score = _trial(variant, data, path / label.replace("/", "_") / f"trial-{number}", evaluator, label)
+        score = _trial(variant, data, path / slug(label) / f"trial-{number}", evaluator, label)
       except session.Stopped as stopped:
         setup.say(f"stopped in {label}, trial {number}; --resume --workdir={path} goes on")
         return 128 + stopped.args[1]

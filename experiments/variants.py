@@ -33,14 +33,20 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   return out
 
 
-def only(config: Config, labels: list[str]) -> Config:
-  """The config with these labels alone."""
-  known = config.compare.algorithms
+def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
+  """The variants with these labels, all where none is given.
+
+  Raises:
+    ValueError: for an unknown label.
+  """
   for label in labels:
-    named("label in config.compare.algorithms", known, label)
-  with config.unlocked():
-    config.compare.algorithms = {label: known[label] for label in known if label in labels}
-  return config
+    named("label in config.compare.algorithms", chosen, label)
+  return {label: variant for label, variant in chosen.items() if not labels or label in labels}
+
+
+def slug(label: str) -> str:
+  """The label as the name of a folder."""
+  return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
 
 
 def _apply(config: Config, changes: Mapping[str, Any], where: str) -> None:
