@@ -16,9 +16,9 @@ def get_config():
   config.batch = 8
   config.steps = 1000
   config.eval_every = 20
-  config.optimiser.learning_rate = 0.02
+  config.optimiser.learning_rate = 0.1
   config.compare.title = "Least squares on eight workers"
-  config.compare.target = 0.0055
+  config.compare.target = 0.0065
   config.compare.algorithms = {
     "sync SGD": {"algorithm": {"name": "sync_sgd"}},
     "local SGD, tau 10": {"algorithm": {"name": "local_sgd", "period": 10}},

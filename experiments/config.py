@@ -79,6 +79,8 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   for key in ("workers", "batch", "steps", "eval_every"):
     if config[key] < 1:
       raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
+  if config.seed < 0:
+    raise ValueError(f"config.seed is {config.seed}; it has to be at least 0")
   spec = named("algorithm", COLLECTIVE, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
   algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)

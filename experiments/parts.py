@@ -89,7 +89,31 @@ def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, 
         f"config.{kind}.{key} is set, but {kind} '{chosen['name']}' does not read it: {known}; "
         f"--config.{kind}.{key}=None unsets it"
       )
-  return {k: _cast(v, taken[k].annotation) for k, v in given.items()}
+  found = {k: _cast(v, taken[k].annotation) for k, v in given.items()}
+  for key, value in found.items():
+    _check(kind, key, value)
+  return found
+
+
+SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
+POSITIVE = ("factor", "concentration")  # above 0; a model's sizes are at least 1
+NOT_NEGATIVE = ("weight_decay", "alpha", "warmup", "start")
+
+
+def _check(kind: str, key: str, value: Any) -> None:
+  """Bounds that are the same wherever a name is used; a factory checks what is its own."""
+  where = f"config.{kind}.{key} is {value}"
+  for v in value if isinstance(value, tuple) else (value,):
+    if isinstance(v, str | bool):
+      continue
+    if key in SHARES and not 0 <= v < 1:
+      raise ValueError(f"{where}; it lies between 0 and 1, 1 excluded")
+    if key in NOT_NEGATIVE and not v >= 0:
+      raise ValueError(f"{where}; it has to be at least 0")
+    if key in POSITIVE and not v > 0:
+      raise ValueError(f"{where}; it has to be positive")
+    if kind == "model" and isinstance(v, int) and v < 1:
+      raise ValueError(f"{where}; a size is at least 1")
 
 
 def _plain_type(annotation: Any) -> type:
