@@ -36,7 +36,7 @@ class Trainer:
     """`algorithm` made with `axis_name=AXIS`.
 
     Raises:
-      ValueError: if the model's non-trained state changes its shape, or the delay does not fit the period.
+      ValueError: if the delay does not fit the period.
     """
     due(algorithm, 0)  # complains now rather than at the first step
     self.algorithm, self.model, self.workers, self.how = algorithm, model, workers, how
