@@ -36,8 +36,8 @@ def main(config: Any) -> int:
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
     trainer = setup.make_trainer(experiments[label], variant)
-    setup.say(f"{label}" + (f": {setup.describe(trainer)}" if setup.describe(trainer) != how else ""))
-    how = setup.describe(trainer)
+    before, how = how, setup.describe(trainer)
+    setup.say(label if how == before else f"{label}: {how}")
     runs[label] = []
     if not all((path / slug(label) / f"seed-{seed}" / folder.RESULT).exists() for seed in config.compare.seeds):
       session.rehearse(experiments[label], trainer)

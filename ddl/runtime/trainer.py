@@ -41,12 +41,11 @@ class Trainer:
     due(algorithm, 0)  # complains now rather than at the first step
     self.algorithm, self.model, self.workers, self.how = algorithm, model, workers, how
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
-    axes = list(zip(AXIS, (workers.devices, workers.virtual), strict=True))
-    state = jax.make_jaxpr(algorithm.init, axis_env=axes, return_shape=True)(params)[1]
+    axis_env = [(AXIS[0], workers.count), (AXIS[1], 1)]
+    state = jax.make_jaxpr(algorithm.init, axis_env=axis_env, return_shape=True)(params)[1]
     self.copies = find_copies(algorithm, workers, params)
     self.free = not rounds.communicates(algorithm, state, params)
-    shapes = jax.make_jaxpr(algorithm.init, axis_env=[(AXIS[0], workers.count), (AXIS[1], 1)], return_shape=True)
-    self.meter = traffic.meter(algorithm, shapes(params)[1], params, workers.count)
+    self.meter = traffic.meter(algorithm, state, params, workers.count)
     self.compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
@@ -109,7 +108,9 @@ class Trainer:
 
     init = jax.vmap(self.algorithm.init, None, axes(self.copies.state), axis_name=AXIS[1], axis_size=self._virtual)
     state = pack(init(params), self.copies.state)
-    return rounds.Carry(everyone(params, self.copies.params), state, everyone(extra, self._own(extra)), ())
+    return rounds.Carry(
+      everyone(params, self.copies.params), state, everyone(extra, jax.tree.map(lambda _: True, extra)), ()
+    )
 
   def _message_of(self, params: Tree, state: Tree) -> Tree:
     in_params, in_state, out = (axes(c) for c in self.copies)
@@ -132,9 +133,6 @@ class Trainer:
   @property
   def _virtual(self) -> int:
     return self.workers.virtual
-
-  def _own(self, tree: Tree) -> Tree:
-    return jax.tree.map(lambda _: True, tree)
 
 
 def _mean(extra: Tree) -> Tree:
