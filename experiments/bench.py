@@ -8,17 +8,21 @@ import json
 import statistics
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
 
 from experiments import flags  # noqa: F401  (its flags are passed on)
+from experiments.bench_rivals import PERIODS
+from experiments.bench_rivals import RIVALS as RIVAL_SIDES
 from experiments.folder import about
 from experiments.workloads import ALGORITHMS, WORKLOADS
 
 ONLY = absl_flags.DEFINE_list("only", [], "parts of case names, e.g. 'mlp 8x64' or 'lenet,dasgd'; default: all cases")
 JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to")
+RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 
@@ -62,6 +66,13 @@ def main() -> int:
       f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(ALGORITHMS)}"
     )
   passed = [f"--{n}={absl_flags.FLAGS[n].value}" for n in PASSED_ON if absl_flags.FLAGS[n].present]
+  results = _against_rivals(cases, passed) if RIVALS.value else _against_plain(cases, passed)
+  if JSON.value:
+    Path(JSON.value).write_text(json.dumps({"about": about(["python", *sys.argv]), "cases": results}, indent=2) + "\n")
+  return 0
+
+
+def _against_plain(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
   print(f"{'case':28}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results, plain, current = [], None, ""
   for workload, algorithm in cases:
@@ -79,9 +90,31 @@ def main() -> int:
     plain.end()
   worst = min(results, key=lambda r: r["ratio"])
   print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
-  if JSON.value:
-    Path(JSON.value).write_text(json.dumps({"about": about(["python", *sys.argv]), "cases": results}, indent=2) + "\n")
-  return 0
+  return results
+
+
+def _against_rivals(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
+  """The cases with a device per worker on two cores, ddl and each rival in turn."""
+  cases = [(w, a) for w, a in cases if a in PERIODS and WORKLOADS[w].workers == 2]
+  if not cases:
+    raise ValueError(f"--rivals measures two workers under {' or '.join(PERIODS)}; take e.g. --only='mlp 2x64'")
+  rivals = [r for r in RIVAL_SIDES if r != "torch" or find_spec("torch")]
+  if "torch" not in rivals:
+    print("PyTorch is not installed, so that it is left out (pip install torch)")
+  print(f"{'case':28}{'ddl':>9}" + "".join(f"{r:>10}{'ratio':>7}" for r in rivals) + "   (examples/s)")
+  results = []
+  for workload, algorithm in cases:
+    sides = {"ddl": Side("ddl", workload, algorithm, *passed)}
+    sides |= {rival: Side(rival, workload, algorithm) for rival in rivals}
+    rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
+    for side in sides.values():
+      side.end()
+    rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
+    ratios = {name: statistics.median(r["ddl"] / r[name] for r in rounds) for name in rivals}
+    results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
+    row = "".join(f"{rates[r]:10,.0f}{ratios[r]:7.2f}" for r in rivals)
+    print(f"{workload + ' ' + algorithm:28}{rates['ddl']:9,.0f}{row}", flush=True)
+  return results
 
 
 def _chosen(case: str) -> bool:

@@ -1,4 +1,4 @@
-"""One side of a measurement, a process of its own: `ddl` or `plain`. Runs a block of steps for each line it reads.
+"""One side of a measurement, a process of its own: `ddl`, `plain` or a rival. Runs a block for each line it reads.
 
 python -m experiments.bench_side ddl "mlp 8x64" local_sgd [--flag=...]
 """
@@ -88,6 +88,18 @@ def plain_side(workload: Any) -> tuple[Callable[[int], float], Callable[[], dict
   return block, dict
 
 
+def _side(side: str, workload: Any, algorithm: str) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
+  if side == "ddl":
+    return ddl_side(workload, algorithm)
+  if side == "plain":
+    return plain_side(workload)
+  from experiments import bench_rivals
+
+  if side == "torch":
+    return bench_rivals.torch_side(workload, algorithm), dict
+  return bench_rivals.jax_side(workload, algorithm, side), dict
+
+
 def main() -> None:
   """Says {"ready": figures}, then answers each line on standard input with {"examples": ..., "seconds": ...}."""
   from absl import flags
@@ -99,8 +111,8 @@ def main() -> None:
   from experiments import flags as _  # noqa: F401
 
   flags.FLAGS(["bench", *sys.argv[4:]])
-  block, figures = ddl_side(workload, algorithm) if side == "ddl" else plain_side(workload)
-  workers = workload.workers if side == "ddl" else 1
+  block, figures = _side(side, workload, algorithm)
+  workers = 1 if side == "plain" else workload.workers
   block(FIRST_STEPS)
   whole = time.perf_counter() - BEGAN
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,8 +1,5 @@
 """What the trainer promises beside the mathematics: copies, keys, statistics, donation, one compilation, input."""
 
-import threading
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +9,6 @@ from runs import STEPS, WORKERS, each, feed, flat_rows, make, model, record
 from test_algorithms import INNER, close, flat_of
 
 from ddl.api import Model
-from ddl.runtime.prefetch import prefetch
 from ddl.runtime.rounds import How
 from ddl.runtime.workers import make_workers
 from ddl.schedule import in_flight
@@ -173,42 +169,3 @@ def test_workers_are_spread_in_order_and_batches_follow_them():
 def test_workers_that_do_not_fit(count, devices, words):
   with pytest.raises(ValueError, match=words):
     make_workers(count, devices)
-
-
-# ---- input
-
-
-def test_prefetch_keeps_the_order_and_runs_ahead_by_its_depth():
-  made = []
-
-  def make_one(item):
-    made.append(item)
-    return item * item
-
-  seen = []
-  for item, square in prefetch(range(20), make_one, depth=2):
-    time.sleep(0.005)
-    assert square == item * item and len(made) <= item + 4  # one is held, two are ready, one is on its way
-    seen.append(item)
-  assert seen == list(range(20))
-
-
-def test_an_error_of_the_input_is_raised_at_its_step_and_ends_the_thread():
-  def make_one(item):
-    if item == 3:
-      raise FileNotFoundError("gone")
-    return item
-
-  seen = []
-  with pytest.raises(FileNotFoundError, match="gone"):
-    for item, _ in prefetch(range(10), make_one):
-      seen.append(item)
-  assert seen == [0, 1, 2]
-  assert not [t for t in threading.enumerate() if t.name == "prefetch"]
-
-
-def test_leaving_the_input_early_ends_the_thread():
-  batches = prefetch(iter(int, 1), lambda item: item)
-  next(batches)
-  batches.close()
-  assert not [t for t in threading.enumerate() if t.name == "prefetch"]

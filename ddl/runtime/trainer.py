@@ -14,7 +14,6 @@ from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import rounds, traffic
 from ddl.runtime.copies import axes, find_copies, pack, unpack
 from ddl.runtime.plan import Call, plan
-from ddl.runtime.prefetch import prefetch
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import due, in_flight
 
@@ -76,14 +75,20 @@ class Trainer:
   def run(
     self, carry: rounds.Carry, calls: list[Call], feed: Feed, key: jax.Array
   ) -> Iterator[tuple[Call, rounds.Carry, jax.Array]]:
-    """Makes the calls, one more each time that the iterator is advanced; the next ones' input is prepared meanwhile.
+    """Makes the calls, one more each time that the iterator is advanced.
+
+    A call is only dispatched here, so that the next one's input is prepared while it runs; a thread for it costs a CPU
+    a tenth. At most two are under way: with many, XLA:CPU's collectives can wait for each other for ever.
 
     Yields (call, carry after it, losses [steps] on the device). A yielded carry is gone once the next call is made.
     """
     key = self.workers.replicate(jax.random.key_data(key))
-    for call, batches in prefetch(calls, lambda c: self.workers.put(feed(c.first, c.steps))):
-      step = self.workers.replicate(np.int32(call.first))
+    before_last = last = None
+    for call in calls:
+      batches, step = self.workers.put(feed(call.first, call.steps)), self.workers.replicate(np.int32(call.first))
+      jax.block_until_ready(before_last)
       carry, losses = self.compiled(call, carry, batches, step, key)(carry, batches, step, key)
+      before_last, last = last, losses
       yield call, carry, losses
 
   def compiled(self, call: Call, *args: Any) -> Callable[..., tuple[rounds.Carry, jax.Array]]:
