@@ -38,6 +38,52 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
   return optax.apply_updates(params, updates), state
 
 
+class Visit(NamedTuple):
+  """Whose message is served: [] int32 each."""
+
+  worker: Any
+  peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `peers` is "none"
+
+
+class LockFree(NamedTuple):
+  """How workers use the center of a shared memory without a lock; coordinate by coordinate, on trees of one shape.
+
+  A visit reads the center block by block and adds to it block by block, while other visits do the same.
+  """
+
+  increment: Callable[[Tree, Tree], Tree]  # (message, what was read) -> what is added
+  reply: Callable[[Tree, Tree], Tree]  # (message, what was read) -> reply
+  reads_first: bool  # False: adds, then reads
+
+
+class ServerAlgorithm(NamedTuple):
+  """An algorithm whose workers exchange with a server one at a time, in any order: pure functions, no collectives.
+
+  A worker's turn is `period` steps and one request. With `delay` = 0 it sends the request after its last step and
+  waits for the reply, which `merge` takes before the next turn's first step. With `delay` = d > 0 it sends the request
+  before its first step and merges the reply after d steps, which can hide the exchange. Peer-to-peer algorithms are
+  the same with a "server" that holds every worker's model and moves two of them: what waits there is what others see.
+  """
+
+  init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)
+  local: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
+  request: Callable[[Tree, Tree], Tree]  # (state, params) -> message
+  serve: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]]  # (server, message, visit) -> (server, reply)
+  merge: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (reply, state, params) -> (params, state)
+  evaluate: Callable[[Tree], Tree]  # server -> params to test
+  period: int = 1  # steps (tau)
+  delay: int = 0  # steps (d)
+  read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
+  # what a worker is told that a barrier kept back, or that comes back; None: what it was told stays right
+  lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
+  peers: str = "none"  # whom a visit touches: one of PEERS
+  peer_probability: float = 1.0  # of having a peer at all
+  round_robin: bool = False  # served in rank order, the next worker starts when the one before is done
+
+
+PEERS = ("none", "uniform", "bipartite")  # nobody; any other worker; ring neighbours, even ranks with odd ones
+
+
 class Hyper(NamedTuple):
   """A hyper-parameter as data: the paper's symbol, the value an experiment starts from, and what it means."""
 
@@ -66,11 +112,11 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 class Spec(NamedTuple):
   """A registry entry: the factory and what the algorithm declares of itself."""
 
-  factory: Callable[..., Algorithm]  # factory(inner, *, axis_name, **hyper)
+  factory: Callable[..., Any]  # COLLECTIVE: (inner, *, axis_name, **hyper) -> Algorithm; SERVER: with workers instead
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   taxonomy: Taxonomy
-  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but axis_name
+  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but axis_name, workers
 
 
 class Model(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from experiments import flags  # noqa: F401  (its flags are passed on)
+from experiments.bench_async import ASYNCHRONOUS
 from experiments.bench_rivals import PERIODS
 from experiments.bench_rivals import RIVALS as RIVAL_SIDES
 from experiments.folder import about
@@ -23,6 +24,7 @@ from experiments.workloads import ALGORITHMS, WORKLOADS
 ONLY = absl_flags.DEFINE_list("only", [], "parts of case names, e.g. 'mlp 8x64' or 'lenet,dasgd'; default: all cases")
 JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to")
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
+ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 
@@ -60,13 +62,15 @@ class Side:
 
 def main() -> int:
   """Measures and prints; returns the exit code."""
-  cases = [(w, a) for w in WORKLOADS for a in ALGORITHMS if _chosen(f"{w} {a}")]
+  algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
+  cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}")]
   if not cases:
     raise ValueError(
-      f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(ALGORITHMS)}"
+      f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(algorithms)}"
     )
   passed = [f"--{n}={absl_flags.FLAGS[n].value}" for n in PASSED_ON if absl_flags.FLAGS[n].present]
-  results = _against_rivals(cases, passed) if RIVALS.value else _against_plain(cases, passed)
+  measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
+  results = measure(cases, passed)
   if JSON.value:
     Path(JSON.value).write_text(json.dumps({"about": about(["python", *sys.argv]), "cases": results}, indent=2) + "\n")
   return 0
@@ -106,15 +110,44 @@ def _against_rivals(cases: list[tuple[str, str]], passed: list[str]) -> list[dic
   for workload, algorithm in cases:
     sides = {"ddl": Side("ddl", workload, algorithm, *passed)}
     sides |= {rival: Side(rival, workload, algorithm) for rival in rivals}
-    rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
-    for side in sides.values():
-      side.end()
-    rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
-    ratios = {name: statistics.median(r["ddl"] / r[name] for r in rounds) for name in rivals}
+    rates, ratios = _in_turn(sides, "ddl")
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
     row = "".join(f"{rates[r]:10,.0f}{ratios[r]:7.2f}" for r in rivals)
     print(f"{workload + ' ' + algorithm:28}{rates['ddl']:9,.0f}{row}", flush=True)
   return results
+
+
+def _against_synchronous(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
+  """Eight workers of equal pace with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
+  cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
+  if not cases:
+    raise ValueError("--asynchronous measures eight workers; take e.g. --only='mlp 8x64'")
+  print(f"{'case':32}{'waves':>9}{'synchronous':>13}{'ratio':>7}{'one by one':>12}{'ratio':>7}   (examples/s)")
+  results = []
+  for workload, algorithm in cases:
+    counterpart = ASYNCHRONOUS[algorithm][1]
+    sides = {
+      "waves": Side("waves", workload, algorithm, *passed),
+      "synchronous": Side("ddl", workload, counterpart, *passed),
+      "one": Side("one", workload, algorithm, *passed),
+    }
+    rates, ratios = _in_turn(sides, "waves")
+    results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
+    print(
+      f"{f'{workload} {algorithm} / {counterpart}':32}{rates['waves']:9,.0f}{rates['synchronous']:13,.0f}"
+      f"{ratios['synchronous']:7.2f}{rates['one']:12,.0f}{ratios['one']:7.2f}",
+      flush=True,
+    )
+  return results
+
+
+def _in_turn(sides: dict[str, Side], first: str) -> tuple[dict[str, float], dict[str, float]]:
+  """Median rates of the sides, measured in turn, and the median ratios of the first to each other; ends them."""
+  rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
+  for side in sides.values():
+    side.end()
+  rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
+  return rates, {name: statistics.median(r[first] / r[name] for r in rounds) for name in sides if name != first}
 
 
 def _chosen(case: str) -> bool:

@@ -1,4 +1,4 @@
-"""One side of a measurement, a process of its own: `ddl`, `plain` or a rival. Runs a block for each line it reads.
+"""One side of a measurement, a process of its own; runs a block of steps for each line it reads.
 
 python -m experiments.bench_side ddl "mlp 8x64" local_sgd [--flag=...]
 """
@@ -32,7 +32,7 @@ def ddl_side(workload: Any, algorithm: str) -> tuple[Callable[[int], float], Cal
   setup.start_devices(config.workers)
   experiment = configs.build(config, synthetic(workload.model))
   trainer = setup.make_trainer(experiment, config)
-  feed, key = experiment.feed(trainer.workers.local), configs.training_key(0)
+  feed, key = experiment.training_feed(trainer.workers.local), configs.training_key(0)
   state = {"carry": trainer.start(configs.initial_key(0)), "step": 0}
 
   def block(steps: int) -> float:
@@ -93,6 +93,10 @@ def _side(side: str, workload: Any, algorithm: str) -> tuple[Callable[[int], flo
     return ddl_side(workload, algorithm)
   if side == "plain":
     return plain_side(workload)
+  if side in ("waves", "one"):
+    from experiments import bench_async
+
+    return (bench_async.waves_side if side == "waves" else bench_async.one_side)(workload, algorithm)
   from experiments import bench_rivals
 
   if side == "torch":

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 from absl import flags as absl_flags
 
+from ddl.api import ServerAlgorithm
+from ddl.events import record
 from ddl.runtime import hosts
+from ddl.runtime.simulator import Simulator
 from experiments import config as configs
-from experiments import flags, folder, session, setup
+from experiments import flags, folder, session, setup, timeline
 from experiments.evaluate import Evaluator
 from experiments.variants import only, slug, variants
 
@@ -46,7 +49,8 @@ def main(config: Any) -> int:
       experiment = configs.build(variant, data)
       runs[label].append(f"{slug(label)}/seed-{seed}")
       try:
-        last = _run(experiment, trainer, path / runs[label][-1], evaluator, f"{label}, seed {seed}")
+        clock = setup.follow(trainer, variant)
+        last = _run(experiment, trainer, path / runs[label][-1], evaluator, f"{label}, seed {seed}", clock)
       except session.Diverged as error:
         failed[label] = str(error)
         setup.say(f"  seed {seed}: {error}")
@@ -54,6 +58,8 @@ def main(config: Any) -> int:
       except session.Stopped as stopped:
         setup.say(f"stopped in {label}, seed {seed}, and saved; continue with --resume --workdir={path}")
         return 128 + stopped.args[1]
+      if isinstance(trainer, Simulator) and hosts.is_main() and seed == config.compare.seeds[0]:
+        record.save(path / slug(label) / folder.EVENTS, trainer.events)
       setup.say(
         f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
       )
@@ -66,14 +72,14 @@ def main(config: Any) -> int:
   return 0
 
 
-def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label: str) -> dict[str, Any]:
+def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label: str, clock: Any) -> dict[str, Any]:
   """One run, or what it left if it was complete before a resume."""
   resume = flags.RESUME.value and (path / folder.CONFIG).exists()
   files = folder.RunFolder(path, writes=hosts.is_main())
   if resume and (path / folder.RESULT).exists():
     files.reopen(experiment.resolved)
     return json.loads((path / folder.RESULT).read_text())
-  options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label)
+  options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label, clock=clock)
   return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
 
 
@@ -90,8 +96,10 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
   first = next(iter(experiments.values()))
   accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / folder.METRICS).open()))
   algorithms = []
+  asynchronous = [label for label, e in experiments.items() if isinstance(e.algorithm, ServerAlgorithm)]
   for label, variant in chosen.items():
     spec, resolved = experiments[label].spec, experiments[label].resolved
+    events = f"{slug(label)}/{folder.EVENTS}"
     settings = {f"{k} of {kind}": v for kind in ("optimiser", "schedule") for k, v in resolved[kind].items()}
     algorithms.append(
       {
@@ -105,6 +113,7 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
         "seconds_clock": "measured here, compilation and evaluation excluded",
         "failed": failed.get(label),
         "runs": runs[label],
+        "events": events if (path / events).exists() else None,
       }
     )
   about = folder.about(["python", *sys.argv])
@@ -122,6 +131,7 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
     "workers": config.workers,
     "batch": config.batch,
     "seeds": list(config.compare.seeds),
+    "virtual": timeline.describe(config) if asynchronous else None,
     "algorithms": algorithms,
   }
   (path / "comparison.json").write_text(json.dumps(page, indent=2) + "\n")

@@ -6,12 +6,15 @@ import jax
 import ml_collections
 import numpy as np
 import optax
+from ml_collections import config_dict
 
-from ddl.algorithms import COLLECTIVE
-from ddl.api import Algorithm, Data, Model, Source, Spec
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Source, Spec
 from ddl.data import DATA
-from ddl.data.order import Order, batches
+from ddl.data.order import Order, batches, turns
 from ddl.data.partition import PARTITIONS
+from ddl.events.barriers import BARRIERS
+from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.runtime.trainer import Feed
 from ddl.runtime.workers import AXIS
@@ -19,17 +22,29 @@ from ddl.schedule import due
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import Config, hyper, named, section, settings
 
+ALGORITHMS = COLLECTIVE | SERVER
+
 
 def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
   config: Config = ml_collections.ConfigDict()
-  config.algorithm = section("sync_sgd", [spec.factory for spec in COLLECTIVE.values()])
+  config.algorithm = section("sync_sgd", [spec.factory for spec in ALGORITHMS.values()])
   config.model = section("mlp", MODELS.values())
   config.data = section("digits", DATA.values())
   config.partition = section("iid", PARTITIONS.values())
   config.optimiser = section("sgd", OPTIMISERS.values())
   config.optimiser.learning_rate = 0.1
   config.schedule = section("constant", SCHEDULES.values())
+  config.times = section("lognormal", TIMES.values())  # of steps, in virtual time
+  config.barrier = section("asp", BARRIERS.values())  # of server algorithms
+  config.network = ml_collections.ConfigDict(
+    {
+      "message_seconds": 0.0,  # one way, worker to server
+      "service_seconds": 0.0,  # of the server, per message
+      "exchange_seconds": config_dict.placeholder(float),  # of one collective; None: a tree of messages
+      "blocks": 16,  # that a lock-free visit reads and adds one by one
+    }
+  )
   config.workers = 8  # p
   config.batch = 32  # examples per worker and step
   config.steps = 200  # of each worker
@@ -54,12 +69,22 @@ def base() -> Config:
   return config.lock()
 
 
+PARTS: dict[str, Any] = {
+  "data": DATA,
+  "partition": PARTITIONS,
+  "optimiser": OPTIMISERS,
+  "schedule": SCHEDULES,
+  "times": TIMES,
+  "barrier": BARRIERS,
+}
+
+
 class Experiment(NamedTuple):
   """A config made real."""
 
   data: Data
   model: Model
-  algorithm: Algorithm
+  algorithm: Algorithm | ServerAlgorithm
   spec: Spec
   hyper: dict[str, Any]
   order: Order
@@ -68,6 +93,12 @@ class Experiment(NamedTuple):
   def feed(self, workers: list[int]) -> Feed:
     """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...]."""
     return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
+
+  def training_feed(self, workers: list[int]) -> Any:
+    """The `Feed` of these workers, or for a server algorithm the `TurnFeed`: what the algorithm's trainer takes."""
+    if isinstance(self.algorithm, Algorithm):
+      return self.feed(workers)
+    return lambda pairs, steps: turns(self.data.train, self.order, pairs, steps)
 
 
 def build(config: Config, data: Data | None = None) -> Experiment:
@@ -81,10 +112,13 @@ def build(config: Config, data: Data | None = None) -> Experiment:
       raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
   if config.seed < 0:
     raise ValueError(f"config.seed is {config.seed}; it has to be at least 0")
-  spec = named("algorithm", COLLECTIVE, config.algorithm.name)
+  spec = named("algorithm", ALGORITHMS, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
-  algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
-  due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
+  if config.algorithm.name in COLLECTIVE:
+    algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
+    due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
+  else:
+    algorithm = spec.factory(_optimiser(config), workers=config.workers, **chosen)
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)
   model_settings = settings("model", make_model, config.model)
@@ -92,7 +126,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   resolved = jsonable(config.to_dict())
   resolved["algorithm"] = {"name": config.algorithm.name, **chosen}
   resolved["model"] = {"name": config.model.name, **jsonable(model_settings)}
-  for kind, registry in (("data", DATA), ("partition", PARTITIONS), ("optimiser", OPTIMISERS), ("schedule", SCHEDULES)):
+  for kind, registry in PARTS.items():
     part = config[kind]
     taken = settings(kind, named(kind, registry, part.name), {k: v for k, v in part.items() if k != "learning_rate"})
     resolved[kind] = {"name": part.name, **jsonable(taken)}

@@ -12,6 +12,7 @@ from typing import Any
 from ddl import __version__
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
+EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
 
 
 class RunFolder:

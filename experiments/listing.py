@@ -2,10 +2,12 @@
 
 from absl import flags
 
-from ddl.algorithms import COLLECTIVE
+from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Spec
 from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
+from ddl.events.barriers import BARRIERS
+from ddl.events.times import TIMES
 from ddl.models import MODELS
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import keywords
@@ -25,6 +27,7 @@ def main() -> int:
     print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
   print("\nall are data parallel; the axes are those of Langer et al. 2020, arXiv 2007.03970\n")
   kinds = {"model": MODELS, "data": DATA, "partition": PARTITIONS, "optimiser": OPTIMISERS, "schedule": SCHEDULES}
+  kinds |= {"times": TIMES, "barrier": BARRIERS}
   for kind, registry in kinds.items():
     print(f"config.{kind}.name")
     for name, factory in registry.items():
@@ -34,7 +37,7 @@ def main() -> int:
 
 def rows() -> list[tuple[str, ...]]:
   """A line per algorithm, from its `Spec` alone."""
-  return [(name, *spec.taxonomy[1:], _hyper(spec), spec.citation) for name, spec in COLLECTIVE.items()]
+  return [(name, *spec.taxonomy[1:], _hyper(spec), spec.citation) for name, spec in (COLLECTIVE | SERVER).items()]
 
 
 def markdown() -> str:

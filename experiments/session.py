@@ -4,7 +4,8 @@ import collections
 import math
 import signal
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -12,8 +13,9 @@ from tqdm import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.hosts import Vote, is_main, leave
-from ddl.runtime.plan import Call
-from ddl.runtime.trainer import Consensus, Trainer
+from ddl.runtime.rounds import How
+from ddl.runtime.trainer import Consensus
+from ddl.runtime.workers import Workers
 from experiments.config import Experiment, initial_key, training_key
 from experiments.evaluate import REESTIMATED, Evaluator
 from experiments.folder import RunFolder
@@ -27,6 +29,22 @@ class Stopped(Exception):
   """The run was asked to stop and has saved itself. args: the step, the signal's number."""
 
 
+class Runner(Protocol):
+  """What `Trainer` and `Simulator` have in common: a run as a sequence of compiled calls."""
+
+  workers: Workers
+  how: How
+  compile_seconds: float
+
+  def start(self, key: jax.Array) -> Any: ...
+  def shapes(self, carry: Any, step: int) -> Any: ...
+  def consensus(self, carry: Any) -> Consensus: ...
+  def plan(self, first: int, last: int, every: int) -> list[Any]: ...
+  def run(self, carry: Any, calls: list[Any], feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, jax.Array]]: ...
+  def losses(self, call: Any, losses: jax.Array) -> np.ndarray: ...
+  def nbytes(self, call: Any) -> float: ...
+
+
 class Options(NamedTuple):
   """What a run does beside training."""
 
@@ -35,12 +53,13 @@ class Options(NamedTuple):
   keep_final: bool = True  # save the last step too
   batch_stats: str = "mean"  # of the consensus model, or "reestimate"
   label: str = ""  # on the progress bar
+  clock: Callable[[int], float] | None = None  # step -> virtual seconds
 
 
 class Clock:
   """Seconds of training: evaluation, saving and compilation do not count."""
 
-  def __init__(self, trainer: Trainer, seconds: float):
+  def __init__(self, trainer: Runner, seconds: float):
     """Starts stopped, at `seconds`."""
     self._trainer, self.seconds = trainer, seconds
 
@@ -55,7 +74,7 @@ class Clock:
 
 def run(
   experiment: Experiment,
-  trainer: Trainer,
+  trainer: Runner,
   folder: RunFolder,
   evaluator: Evaluator,
   options: Options,
@@ -71,11 +90,11 @@ def run(
   return _Run(experiment, trainer, folder, evaluator, options, about).go()
 
 
-def rehearse(experiment: Experiment, trainer: Trainer) -> None:
+def rehearse(experiment: Experiment, trainer: Runner) -> None:
   """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
   config = experiment.resolved
   calls = trainer.plan(0, min(config["steps"], 2 * config["eval_every"]), config["eval_every"])
-  feed, key = experiment.feed(trainer.workers.local), training_key(config["seed"])
+  feed, key = experiment.training_feed(trainer.workers.local), training_key(config["seed"])
   for _, carry, _ in trainer.run(trainer.start(initial_key(config["seed"])), calls, feed, key):
     jax.block_until_ready(carry)
 
@@ -84,7 +103,7 @@ class _Run:
   def __init__(
     self,
     experiment: Experiment,
-    trainer: Trainer,
+    trainer: Runner,
     folder: RunFolder,
     evaluator: Evaluator,
     options: Options,
@@ -103,7 +122,7 @@ class _Run:
     clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.config["steps"]
     if self.figures["lines"] == 0:
       self._line(carry, 0)
-    feed = self.experiment.feed(self.trainer.workers.local)
+    feed = self.experiment.training_feed(self.trainer.workers.local)
     calls = [call for call in self.calls if call.first >= done]
     key = training_key(self.config["seed"])
     bar = tqdm(total=total, initial=done, disable=None if is_main() else True, desc=self.options.label, leave=False)
@@ -167,15 +186,15 @@ class _Run:
     like = self.trainer.shapes(carry, step)
     return self.checkpoints.carry(step, like)
 
-  def _account(self, entry: tuple[Call, jax.Array, Any], vote: Vote) -> bool:
+  def _account(self, entry: tuple[Any, jax.Array, Any], vote: Vote) -> bool:
     """Reads the losses of a call that is done; returns whether any process was asked to stop by then."""
     call, losses, ballot = entry
-    values = np.asarray(losses, dtype=np.float64)
+    values = self.trainer.losses(call, losses).astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
       raise self._diverged(f"its loss is {values[bad[0]]} at step {call.first + bad[0] + 1}")
     self.figures["step"] = call.end
-    self.figures["nbytes"] += self.trainer.meter.of(call.unit).nbytes * call.repeat
+    self.figures["nbytes"] += self.trainer.nbytes(call)
     self.figures["loss_sum"] += math.fsum(values)
     self.figures["loss_count"] += values.size
     return vote.count(ballot)
@@ -209,6 +228,8 @@ class _Run:
     line["distance"] = distance
     line["bytes_sent"] = self.figures["nbytes"]
     line["seconds"] = round(self.figures["seconds"], 6)
+    if self.options.clock:
+      line["virtual_seconds"] = self.options.clock(step)
     bad = [name for name, value in line.items() if not math.isfinite(value)]
     if bad:
       raise self._diverged(f"its {bad[0]} is {line[bad[0]]} after step {step}")
@@ -220,7 +241,7 @@ class _Run:
     batches = self.experiment.feed([0])(step, REESTIMATED)
     return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]
 
-  def _checkpoint_due(self, call: Call) -> bool:
+  def _checkpoint_due(self, call: Any) -> bool:
     every, total = self.options.checkpoint_every, self.config["steps"]
     at_end = self.options.keep_final and call.end == total
     return at_end or bool(every and call.end // every > call.first // every)

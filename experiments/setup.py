@@ -1,18 +1,22 @@
 """From a config and the flags to a trainer on real devices."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from ddl.api import Algorithm
 from ddl.runtime import choose, hosts
 from ddl.runtime.rounds import How
+from ddl.runtime.simulator import Simulator
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import Workers, make_workers
-from experiments import flags
+from experiments import flags, timeline
 from experiments.config import Experiment
 from experiments.parts import Config
+from experiments.session import Runner
 
 
 def start_devices(workers: int) -> None:
@@ -43,10 +47,22 @@ def check_processes(workers: int, processes: int) -> int:
   return processes
 
 
-def make_trainer(experiment: Experiment, config: Config) -> Trainer:
+def make_trainer(experiment: Experiment, config: Config) -> Runner:
   """The trainer of an experiment, run as the flags say, or as chosen for this backend and model."""
   workers = make_workers(config.workers, flags.DEVICES.value or None)
-  return Trainer(experiment.algorithm, experiment.model, workers, how(experiment, workers))
+  chosen, algorithm = how(experiment, workers), experiment.algorithm
+  if isinstance(algorithm, Algorithm):
+    return Trainer(algorithm, experiment.model, workers, chosen)
+  return Simulator(algorithm, experiment.model, workers, chosen, *timeline.whole_run(config, algorithm))
+
+
+def follow(trainer: Runner, config: Config) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this config, whose schedule a simulator then follows."""
+  if isinstance(trainer, Trainer):
+    return timeline.lockstep_seconds(config, trainer.algorithm)
+  assert isinstance(trainer, Simulator)
+  trainer.follow(*timeline.whole_run(config, trainer.algorithm))
+  return trainer.virtual_seconds
 
 
 def how(experiment: Experiment, workers: Workers) -> How:
@@ -58,17 +74,19 @@ def how(experiment: Experiment, workers: Workers) -> How:
   return How(gradients, steps, flags.STEPS_PER_CALL.value or chosen.steps_per_call, flags.OVERLAP.value == "on")
 
 
-def describe(trainer: Trainer) -> str:
+def describe(trainer: Runner) -> str:
   """One line that says how a run is run."""
-  w, h, c = trainer.workers, trainer.how, trainer.copies
-  copies = (
-    "one model per worker" if any(jax.tree.leaves(c.params)) else "one model per device, as all workers' are equal"
-  )
-  return (
+  w, h = trainer.workers, trainer.how
+  layout = (
     f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
     f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
-    f"overlap {'on' if h.overlap else 'off'}; {copies}"
   )
+  if isinstance(trainer, Simulator):
+    return layout + f"virtual time: {len(trainer.events.worker)} visits"
+  assert isinstance(trainer, Trainer)
+  alike = not any(jax.tree.leaves(trainer.copies.params))
+  copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
+  return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
 
 
 def workdir(what: str) -> Path:

@@ -28,8 +28,9 @@ def main(config: Any) -> int:
   trainer = setup.make_trainer(experiment, config)
   folder = RunFolder(path, writes=hosts.is_main())
   options = session.Options(
-    flags.RESUME.value, CHECKPOINT_EVERY.value, batch_stats=flags.BATCH_STATS.value, label=config.algorithm.name
-  )
+    flags.RESUME.value, CHECKPOINT_EVERY.value, batch_stats=flags.BATCH_STATS.value, label=config.algorithm.name,
+    clock=setup.follow(trainer, config),
+  )  # fmt: skip
   setup.say(setup.describe(trainer))
   setup.say(f"{experiment.data.meta['description']}; {experiment.data.train.size} training examples")
   try:

@@ -1,14 +1,30 @@
-"""The collective algorithms by name. A new one is a file beside this one, and its line here."""
+"""The collective and the server algorithms by name. A new one is a file beside this one, and its line here."""
 
 from ddl.algorithms import (
+  ad_psgd,
+  async_easgd,
+  async_local_sgd,
+  async_measgd,
+  async_msgd,
+  async_sgd,
   dasgd,
+  dc_asgd,
+  downpour,
+  dynsgd,
   eamsgd,
   easgd,
+  gosgd,
+  hogwild_easgd,
+  hogwild_sgd,
   independent,
   local_sgd,
+  original_easgd,
   post_local_sgd,
+  pull_gossip,
+  push_gossip,
   round_robin_easgd,
   sharded_sync_sgd,
+  staleness_aware_sgd,
   sync_sgd,
 )
 
@@ -22,4 +38,23 @@ COLLECTIVE = {
   "eamsgd": eamsgd.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
   "independent": independent.SPEC,
+}
+
+SERVER = {
+  "async_sgd": async_sgd.SPEC,
+  "async_msgd": async_msgd.SPEC,
+  "hogwild_sgd": hogwild_sgd.SPEC,
+  "async_easgd": async_easgd.SPEC,
+  "async_measgd": async_measgd.SPEC,
+  "hogwild_easgd": hogwild_easgd.SPEC,
+  "original_easgd": original_easgd.SPEC,
+  "downpour": downpour.SPEC,
+  "dc_asgd": dc_asgd.SPEC,
+  "dynsgd": dynsgd.SPEC,
+  "staleness_aware_sgd": staleness_aware_sgd.SPEC,
+  "async_local_sgd": async_local_sgd.SPEC,
+  "gosgd": gosgd.SPEC,
+  "pull_gossip": pull_gossip.SPEC,
+  "push_gossip": push_gossip.SPEC,
+  "ad_psgd": ad_psgd.SPEC,
 }

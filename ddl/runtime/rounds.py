@@ -94,7 +94,7 @@ def make_call(
       params, state = algorithm.local(grads, state, params)
       return (params, state, extra), loss
 
-    return _loop(step, (params, state, extra), (batches, keys), how.steps)
+    return loop(step, (params, state, extra), (batches, keys), how.steps)
 
   def together(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
     """All workers step by step, for a local step that communicates. batches: [workers, steps, batch, ...]."""
@@ -107,7 +107,7 @@ def make_call(
       return (params, state, extra), loss
 
     steps_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batches, keys))
-    carry, losses = _loop(step, (params, state, extra), steps_first, how.steps)
+    carry, losses = loop(step, (params, state, extra), steps_first, how.steps)
     return carry, losses.T
 
   def stretch(carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
@@ -154,7 +154,7 @@ def make_call(
     if repeat == 1:
       carry, losses = one_unit(carry, (batches, keys))
     else:
-      carry, losses = _loop(one_unit, carry, jax.tree.map(units_first, (batches, keys)), how.steps)
+      carry, losses = loop(one_unit, carry, jax.tree.map(units_first, (batches, keys)), how.steps)
       losses = jnp.swapaxes(losses, 0, 1).reshape(workers.virtual, -1)
     losses = everyone(lambda x: collectives.pmean(x, AXIS), 0, None)(losses)
     message = pack(carry.message, copies.message) if jax.tree.leaves(carry.message) else ()
@@ -164,7 +164,7 @@ def make_call(
   return jax.jit(lifted, donate_argnums=0)
 
 
-def _loop(step: Callable[..., Any], carry: Any, xs: Any, steps: str) -> tuple[Any, Any]:
+def loop(step: Callable[..., Any], carry: Any, xs: Any, steps: str) -> tuple[Any, Any]:
   """`lax.scan`, or the same unrolled. xs: [steps, ...]."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if steps == "scan" and count > 1:

@@ -91,6 +91,15 @@ class Trainer:
       before_last, last = last, losses
       yield call, carry, losses
 
+  def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
+    """A call's losses on the host: [steps]. Waits for the call."""
+    del call
+    return np.asarray(losses)
+
+  def nbytes(self, call: Call) -> float:
+    """Bytes that a worker sends in a call."""
+    return self.meter.of(call.unit).nbytes * call.repeat
+
   def compiled(self, call: Call, *args: Any) -> Callable[..., tuple[rounds.Carry, jax.Array]]:
     """The executable of a call, compiled when first asked for."""
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
@@ -128,7 +137,7 @@ class Trainer:
     def one(params: Tree, state: Tree, extra: Tree) -> Consensus:
       gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, collectives.pmean(params, AXIS))
       square = collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS)
-      return Consensus(self.algorithm.evaluate(state, params), _mean(extra), jnp.sqrt(square))
+      return Consensus(self.algorithm.evaluate(state, params), mean_extra(extra), jnp.sqrt(square))
 
     in_axes = (axes(self.copies.params), axes(self.copies.state), 0)
     params, state = unpack(carry.params, self.copies.params), unpack(carry.state, self.copies.state)
@@ -140,7 +149,7 @@ class Trainer:
     return self.workers.virtual
 
 
-def _mean(extra: Tree) -> Tree:
+def mean_extra(extra: Tree) -> Tree:
   """The workers' mean of floating-point leaves; of others (counters) the largest."""
 
   def leaf(x: jax.Array) -> jax.Array:

@@ -1,0 +1,102 @@
+"""What a turn costs on the simulated cluster: its steps, its messages, the server's time; and whom it touches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.events.stream import Stream
+from ddl.events.times import Times
+from ddl.events.trouble import not_negative
+
+Seconds = float | Callable[[int], float]  # the same for all, or by worker
+
+
+class Work(NamedTuple):
+  """A turn from its worker's point of view, in seconds from 0; `rest` is a duration."""
+
+  start: float  # computing begins, after what a death has cost
+  leaves: float  # the request leaves
+  ready: float  # the worker waits for the answer
+  rest: float  # steps after the answer
+  restarted: bool
+
+
+@dataclass(slots=True)
+class Row:
+  """One of `Events`, without what follows from the whole."""
+
+  worker: int
+  turn: int
+  start: float
+  arrival: float
+  served: float
+  told: int
+  released: float
+  dropped: bool
+  restarted: bool
+
+
+class Cluster:
+  """Step times and costs, by worker."""
+
+  def __init__(
+    self, *, workers: int, period: int, delay: int, times: Times, message_seconds: Seconds, service_seconds: Seconds
+  ):
+    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for values that can't be."""
+    if workers < 1:
+      raise ValueError(f"workers is {workers}; at least one worker has to work")
+    if period < 1 or not 0 <= delay <= period:
+      raise ValueError(f"period is {period} and delay {delay}; a period is at least 1 step, a delay lies in 0..period")
+    self.workers, self.delay = workers, delay
+    self.message = _by_worker("message_seconds", message_seconds, workers)  # one way
+    self.service = _by_worker("service_seconds", service_seconds, workers)
+    self._period, self._times = period, times
+
+  def work(self, worker: int, turn: int, time: float) -> Work:
+    """The worker's turn if it may begin at `time`. One that dies in it sends nothing, comes back, and does it again."""
+    steps = self._times.steps(worker, turn, self._period)
+    death = self._times.deaths(worker, turn)
+    seconds = float(steps.sum())
+    if death is not None:
+      time += death.share * seconds + death.down_seconds
+    if not self.delay:
+      return Work(time, time + seconds, time + seconds, 0.0, death is not None)
+    before = float(steps[: self.delay].sum())
+    return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, death is not None)
+
+
+def draw_peers(
+  worker: np.ndarray, turn: np.ndarray, *, workers: int, peers: str, probability: float, seed: int
+) -> np.ndarray:
+  """Each visit's peer, a pure function of (seed, worker, turn): [events] int32, -1 for none.
+
+  peers: "none"; "uniform", any other worker; "bipartite", one of the two neighbours on a ring, so that even ranks meet
+  odd ones. probability: of having one at all. ValueError, one line, where the workers can't be paired like that.
+  """
+  if not 0 <= probability <= 1:
+    raise ValueError(f"peer_probability is {probability:g}; a probability lies in 0..1")
+  if peers == "none":
+    return np.full(len(worker), -1, np.int32)
+  if peers not in ("uniform", "bipartite"):
+    raise ValueError(f'peers is {peers!r}; there are "none", "uniform", "bipartite"')
+  if workers < 2 or (peers == "bipartite" and workers % 2):
+    raise ValueError(f"{peers} peers need two or more workers, an even number if bipartite; here are {workers}")
+  stream = Stream(lambda rng, count: rng.random((count, 2)), seed=seed, purpose=2)
+  draws = np.empty((len(worker), 2))
+  for each in range(workers):
+    mine = worker == each
+    if mine.any():
+      draws[mine] = stream.take(each, 0, int(turn[mine].max()) + 1)[turn[mine]]
+  if peers == "uniform":
+    other = np.minimum((draws[:, 1] * (workers - 1)).astype(np.int32), workers - 2)
+    other += other >= worker  # skips itself
+  else:
+    other = (worker + np.where(draws[:, 1] < 0.5, 1, -1)) % workers
+  return np.where(draws[:, 0] < probability, other, -1).astype(np.int32)
+
+
+def _by_worker(name: str, seconds: Seconds, workers: int) -> list[float]:
+  values = [float(seconds(worker)) if callable(seconds) else float(seconds) for worker in range(workers)]
+  return [not_negative(f"{name} of worker {worker}", value) for worker, value in enumerate(values)]

@@ -1,0 +1,93 @@
+"""The event loop: workers that come when they are done, one server that takes them first come, first served."""
+
+import heapq
+from collections import deque
+
+from ddl.events.barriers import Bounded, Gate
+from ddl.events.cluster import Cluster, Row, Work
+
+ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is done with; the worker is done with its turn
+
+
+def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: int, lock_free: bool) -> list[Row]:
+  """The events until `turns_total` visits are served. What happens at the same time is ordered by worker.
+
+  With delay 0 the barrier is at the server, which answers a worker when it may go on: a turn counts as finished when
+  it is served. With a delay the worker itself comes to the barrier when its turn's last step is done. The barrier's
+  own messages cost nothing. lock_free: the server is a memory that all use at once, so nobody queues.
+  """
+  message, service = cluster.message, cluster.service
+  gate = Gate(barrier, workers=cluster.workers, seed=seed)
+  clocks = [0] * cluster.workers  # finished turns
+  turns: dict[int, Work] = {}  # under way
+  arrivals: dict[int, float] = {}
+  held: dict[int, int] = {}  # worker -> one that it waits for
+  latest: dict[int, Row] = {}
+  rows: list[Row] = []
+  queue: deque[int] = deque()
+  heap: list[tuple[float, int, int]] = []  # what happens next: at most one entry for each worker
+
+  def begin(worker: int, time: float) -> None:
+    if len(rows) == turns_total:
+      return
+    turns[worker] = work = cluster.work(worker, clocks[worker], time)
+    heapq.heappush(heap, (work.leaves + message[worker], worker, ARRIVE))
+
+  def answer(worker: int, time: float) -> float:
+    row = latest[worker]
+    row.told, row.released = len(rows), max(turns[worker].ready, time + message[worker])
+    return row.released
+
+  def finish(worker: int, time: float) -> None:
+    clocks[worker] += 1
+    asking = [other for other, blocker in held.items() if barrier.redraw or blocker == worker]
+    for each in sorted([*asking, worker]):
+      blocker = gate.blocker(each, clocks, waiting=each in held)
+      if blocker is None:
+        held.pop(each, None)
+        begin(each, time if cluster.delay else answer(each, time))
+      else:
+        held[each] = blocker
+
+  for worker in range(cluster.workers):
+    begin(worker, 0.0)
+  while len(rows) < turns_total:
+    time, worker, action = heapq.heappop(heap)
+    work = turns[worker]
+    if action == ARRIVE:
+      arrivals[worker] = time
+      queue.append(worker)
+      if lock_free or len(queue) == 1:
+        heapq.heappush(heap, (time + service[worker], worker, DONE))
+    elif action == DONE:
+      queue.popleft()  # this worker; where nobody queues, any
+      if queue and not lock_free:
+        heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
+      row = Row(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, work.restarted)
+      rows.append(row)
+      latest[worker] = row
+      if cluster.delay:
+        heapq.heappush(heap, (answer(worker, time) + work.rest, worker, FINISH))
+      else:
+        finish(worker, time)
+    else:
+      finish(worker, time)
+  if not cluster.delay:
+    for worker in held:
+      answer(worker, rows[-1].served)  # the end lets everybody go
+  return rows
+
+
+def in_turn(cluster: Cluster, *, turns_total: int) -> list[Row]:
+  """The same where worker t mod p begins when turn t - 1 is over altogether: one after the other."""
+  rows: list[Row] = []
+  time = 0.0
+  for index in range(turns_total):
+    turn, worker = divmod(index, cluster.workers)
+    work = cluster.work(worker, turn, time)
+    arrival = work.leaves + cluster.message[worker]
+    served = arrival + cluster.service[worker]
+    released = max(work.ready, served + cluster.message[worker])
+    rows.append(Row(worker, turn, work.start, arrival, served, index + 1, released, False, work.restarted))
+    time = released + work.rest
+  return rows

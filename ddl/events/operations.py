@@ -1,0 +1,108 @@
+"""What the memory at the server does, one operation after the other: a schedule spelt out."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.events.record import Events, known
+
+SERVE, COLLECT, APPLY, READ, RESTART, LOOK, ADD = range(7)
+
+
+class Operations(NamedTuple):
+  """Equally long arrays [operations], in order.
+
+  SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, is told the center
+  anew. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last collected.
+  RESTART: a worker that died comes back from the center, before its turn. LOOK, ADD: a visit without a lock reads, or
+  adds to, one block of coordinates.
+  """
+
+  kind: np.ndarray  # int8
+  worker: np.ndarray  # int32
+  event: np.ndarray  # int32: index into the events
+  block: np.ndarray  # int32: of LOOK and ADD, else 0
+  weight: np.ndarray  # float64: of COLLECT, 1 / (messages of the round), else 1
+
+
+def operations(
+  events: Events, *, rereads: bool, quorum: bool = False, blocks: int = 0, reads_first: bool = False, seed: int = 0
+) -> Operations:
+  """The operations of a schedule, in order.
+
+  Args:
+    rereads: READ where a barrier held a worker back; False: what it was told when it was served stays right.
+    quorum: the barrier was one that serves a round's messages as one mean. Its READs don't depend on `rereads`.
+    blocks: 0: the server is locked. Else each visit LOOKs at, and ADDs to, so many blocks of the center from its
+      arrival on until it is served, at random moments, while others do the same.
+    reads_first: a visit's LOOKs come before its ADDs; else after them.
+    seed: of those moments.
+
+  Raises:
+    ValueError: for a quorum without a lock, or a negative number of blocks.
+  """
+  if blocks < 0 or (quorum and blocks):
+    raise ValueError(f"blocks is {blocks}; " + ("a quorum needs a lock: 0" if quorum else "0 or more"))
+  index = np.arange(len(events.worker))
+  back = known(events.worker, events.start, events.served, events.told, events.restarted)[events.restarted]
+  parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]
+  if quorum:
+    parts += _rounds(events)
+  elif rereads:
+    held = events.told > index + 1
+    parts.append(_part(READ, index[held], events.told[held] - 0.5, events.served[events.told[held] - 1]))
+  if blocks:
+    parts += _lock_free(events, blocks, reads_first, seed)
+  elif not quorum:
+    parts.append(_part(SERVE, index, index, events.served))
+  kind, event, place, moment, block, weight = map(np.concatenate, zip(*parts, strict=True))
+  order = np.lexsort((place, moment) if blocks else (place,))  # stable; the last key counts first
+  event = event[order]
+  return Operations(
+    kind[order].astype(np.int8),
+    events.worker[event].astype(np.int32),
+    event.astype(np.int32),
+    block[order].astype(np.int32),
+    weight[order].astype(np.float64),
+  )
+
+
+_Part = tuple[np.ndarray, ...]  # kind, event, place among the events, moment in seconds, block, weight: [k] each
+
+
+def _part(
+  kind: int,
+  event: np.ndarray,
+  place: np.ndarray,
+  moment: np.ndarray,
+  block: np.ndarray | int = 0,
+  weight: np.ndarray | float = 1.0,
+) -> _Part:
+  return tuple(np.broadcast_to(each, event.shape) for each in (kind, event, place, moment, block, weight))
+
+
+def _rounds(events: Events) -> list[_Part]:
+  index = np.arange(len(events.worker))
+  came = index[~events.dropped]
+  count = np.bincount(events.turn[came])
+  last = np.zeros_like(count)
+  np.maximum.at(last, events.turn[came], came)
+  all_workers = np.lexsort((events.worker, events.turn))
+  return [
+    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.turn[came]]),
+    _part(APPLY, last, last + 0.25, events.served[last]),
+    _part(READ, all_workers, events.told[all_workers] - 0.5, events.served[events.told[all_workers] - 1]),
+  ]
+
+
+def _lock_free(events: Events, blocks: int, reads_first: bool, seed: int) -> list[_Part]:
+  """The 2 * blocks operations of a visit divide its time at random, as a Poisson process would."""
+  rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
+  gaps = rng.exponential(size=(len(events.worker), 2 * blocks)).cumsum(axis=1)
+  share = gaps / gaps[:, -1:]  # in (0, 1]: the last one ends the visit
+  moment = events.arrival[:, None] + share * (events.served - events.arrival)[:, None]
+  first, second = moment[:, :blocks].ravel(), moment[:, blocks:].ravel()
+  event = np.repeat(np.arange(len(events.worker)), blocks)
+  block = np.tile(np.arange(blocks), len(events.worker))
+  look, add = (LOOK, ADD) if reads_first else (ADD, LOOK)
+  return [_part(look, event, event, first, block), _part(add, event, event, second, block)]

@@ -1,0 +1,68 @@
+"""Waves: runs of operations whose turns are independent of each other, so that they can be computed side by side.
+
+Between two visits a worker's turn depends on its own last reply alone. So operations can be taken in order until one
+needs a turn whose reply came within the same wave; everything before it is one wave: its turns are computed first, in
+any order, then its operations are carried out one after the other.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.events.operations import READ, RESTART, Operations
+
+
+class Wave(NamedTuple):
+  """Operations first..last-1, and the visits whose turns they need first."""
+
+  first: int
+  last: int
+  visits: tuple[int, ...]  # indices into Events
+
+
+def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[list[Wave]]:
+  """For each stretch between two stops (numbers of operations, from 0 on), its operations in as few waves as can be.
+
+  A worker whose visit is cut by the end of a wave goes on with it in the next one. widest: visits per wave at most;
+  1 makes every visit a wave of its own.
+  """
+  begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
+  found, last = [], 0
+  for stop in stops:
+    part: list[Wave] = []
+    start, touched, visits = last, set[int](), list[int]()
+    for i in range(last, stop):
+      if begins[i] and (workers[i] in touched or len(visits) == widest):
+        part.append(Wave(start, i, tuple(visits)))
+        start, touched, visits = i, set(), []
+      if begins[i]:
+        visits.append(events[i])
+      touched.add(workers[i])
+    if start < stop:
+      part.append(Wave(start, stop, tuple(visits)))
+    found.append(part)
+    last = max(stop, last)
+  return found
+
+
+def stops(operations: Operations, counts: Sequence[int]) -> list[int]:
+  """For each count, the number of operations after which the first `count` visits are done with."""
+  work = np.flatnonzero(_is_work(operations))
+  ends = np.zeros(int(operations.event.max(initial=-1)) + 2, np.int64)
+  np.maximum.at(ends, operations.event[work] + 1, work + 1)
+  ends = np.maximum.accumulate(ends)
+  return [int(ends[min(count, len(ends) - 1)]) for count in counts]
+
+
+def _is_work(operations: Operations) -> np.ndarray:
+  return ~np.isin(operations.kind, (READ, RESTART))
+
+
+def _begins(operations: Operations) -> np.ndarray:
+  """[operations] bool: the first of a visit's own operations, for which its turn has to be there."""
+  where = np.flatnonzero(_is_work(operations))
+  _, first = np.unique(operations.event[where], return_index=True)
+  out = np.zeros(len(operations.kind), bool)
+  out[where[first]] = True
+  return out

@@ -1,0 +1,245 @@
+"""Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
+
+The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
+workers; every device holds the server and carries out all its operations, as it needs the replies for its own workers.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl import collectives
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.events.operations import Operations
+from ddl.events.record import Events
+from ddl.runtime import serving
+from ddl.runtime.exchange import exchange_nbytes
+from ddl.runtime.rounds import How
+from ddl.runtime.trainer import Consensus, mean_extra
+from ddl.runtime.turn import Worker, make_turn
+from ddl.runtime.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
+from ddl.runtime.workers import AXIS, Workers
+
+TurnFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
+
+
+class SimulatorCarry(NamedTuple):
+  """What goes from call to call."""
+
+  worker: Worker  # [workers, ...]
+  desk: serving.Desk  # [devices, ...]
+
+
+class Simulator:
+  """One server algorithm on one model and layout, for any number of schedules."""
+
+  def __init__(
+    self,
+    algorithm: ServerAlgorithm,
+    model: Model,
+    workers: Workers,
+    how: How,
+    events: Events,
+    operations: Operations,
+    widest: int | None = None,
+  ):
+    """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
+    self.algorithm, self.model, self.workers, self.how = algorithm, model, workers, how
+    self.widest = widest or workers.count
+    self.compile_seconds = 0.0
+    self._shape: Shape | None = None
+    self._compiled: dict[Any, Any] = {}
+    self.follow(events, operations)
+    self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
+    self._exchange = exchange_nbytes(algorithm, model)
+
+  def follow(self, events: Events, operations: Operations) -> None:
+    """From now on this schedule; what is compiled serves it too, if its calls fit."""
+    kinds = frozenset(int(k) for k in np.unique(operations.kind))
+    blocks = int(operations.block.max(initial=0)) + 1
+    if self._compiled and (kinds, blocks) != (self.kinds, self.blocks):
+      self._shape = None
+    self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
+    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
+    self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
+
+  def start(self, key: jax.Array) -> SimulatorCarry:
+    """The carry before the first turn: every worker and the server with the model that `key` gives."""
+    params, extra = jax.jit(self.model.init)(key)
+    return self._start(self.workers.replicate(params), self.workers.replicate(extra))
+
+  def shapes(self, carry: SimulatorCarry, step: int) -> SimulatorCarry:
+    """Shapes and shardings of the carry: what a checkpoint restores."""
+    del step
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
+
+  def consensus(self, carry: SimulatorCarry) -> Consensus:
+    """The model to test, and how far the workers are from their mean. Leaves the carry alone."""
+    return self._consensus(carry)
+
+  def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
+    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on."""
+    longest, boundaries = max(self.how.steps_per_call, 1), [0]
+    while boundaries[-1] < last:
+      at = boundaries[-1]
+      boundaries.append(min(last, (at // every + 1) * every, at + longest))
+    calls = self.plans.calls(boundaries, self.widest)
+    needed = self.plans.shape(calls)
+    if self._shape is None or any(n > have for n, have in zip(needed, self._shape, strict=True)):
+      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth more, for the next schedule
+    return [call for call in calls if call.first >= first]
+
+  def run(
+    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: TurnFeed, key: jax.Array
+  ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
+    """Makes the calls, one more each time that the iterator is advanced, at most two under way (see `Trainer.run`).
+
+    Yields (call, carry after it, losses [workers, waves, period]). A yielded carry is gone once the next call is made.
+    """
+    key = self.workers.replicate(jax.random.key_data(key))
+    before_last = last = None
+    for call in calls:
+      arrays = self._arrays(call)
+      batches, turns = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
+      server = self.workers.replicate((arrays.count, arrays.steps))
+      jax.block_until_ready(before_last)
+      args = (carry, batches, turns, server, key)
+      carry, losses = self._executable(args)(*args)
+      before_last, last = last, losses
+      yield call, carry, losses
+
+  def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
+    """The losses of the steps that were made: [steps made]."""
+    made = np.zeros(losses.shape[:2], bool)
+    for k, wave in enumerate(call.waves):
+      for event in wave.visits:
+        made[self.events.worker[event], k] = self.plans.has_steps(event)
+    return np.asarray(losses)[made].ravel()
+
+  def nbytes(self, call: SimulatorCall) -> float:
+    """Bytes that a worker sends and is sent in a call, on average over the workers."""
+    visits = [event for wave in call.waves for event in wave.visits]
+    if self.algorithm.peers != "none":
+      visits = [event for event in visits if self.events.peer[event] >= 0]
+    return len(visits) * self._exchange / self.workers.count
+
+  def virtual_seconds(self, step: int) -> float:
+    """When the workers have made `step` steps on average, by the schedule."""
+    return float(self.events.served[self.plans.visits(step) - 1]) if step else 0.0
+
+  def _arrays(self, call: SimulatorCall) -> Arrays:
+    if self._shape is None:
+      raise ValueError("a simulator plans its calls before it runs them")
+    return self.plans.arrays(call, self._shape)
+
+  def _rows(self, arrays: Arrays, feed: TurnFeed) -> dict[str, np.ndarray]:
+    """The batches of this process's devices: [devices, rows, period, batch, ...]."""
+    parts = []
+    for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
+      turns = arrays.turns[device] or [(device * self.workers.virtual, 0)]
+      rows = feed(turns, self.algorithm.period)
+      short = arrays.most_rows - len(turns)
+      parts.append({k: np.concatenate([x, np.repeat(x[:1], short, axis=0)]) if short else x for k, x in rows.items()})
+    return {k: np.stack([part[k] for part in parts]) for k in parts[0]}
+
+  def _own(self, arrays: Arrays) -> tuple[np.ndarray, ...]:
+    mine = self.workers.local
+    return arrays.mode[mine], arrays.row[mine], arrays.first[mine]
+
+  def _executable(self, args: Any) -> Callable[..., tuple[SimulatorCarry, jax.Array]]:
+    kind = (self._shape, self.kinds, self.blocks)
+    if kind not in self._compiled:
+      began = time.perf_counter()
+      lifted = self.workers.lift(self._call, (True, True, True, False, False), (True, False))
+      self._compiled[kind] = jax.jit(lifted, donate_argnums=0).lower(*args).compile()
+      self.compile_seconds += time.perf_counter() - began
+    return self._compiled[kind]
+
+  def _call(self, carry: SimulatorCarry, batches: Tree, turns: Any, server: Any, key: jax.Array) -> Any:
+    """Some waves on one device."""
+    virtual, period = self.workers.virtual, self.algorithm.period
+    apart = self.how.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    rank = lax.axis_index(AXIS[0]) * virtual
+    key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
+    turn = make_turn(self.algorithm, self.model, self.how.steps)
+    serve = serving.make_serving(self.algorithm, self.kinds, self.blocks)
+
+    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
+      def take() -> Any:
+        numbers = first + jnp.arange(period, dtype=first.dtype)
+        keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
+        return jax.tree.map(lambda x: x[row], batches), keys
+
+      return turn(mode, worker, reply, anew, take)
+
+    def wave(state: tuple[Any, serving.Desk], inputs: Any) -> Any:
+      (workers, desk), ((mode, row, first), (count, steps)) = state, inputs
+      replies, anew = self._told(workers, desk, rank), desk.anew if jax.tree.leaves(desk.anew) else None
+      if not apart:
+        own = jax.tree.map(lambda x: x[:virtual], anew)
+        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
+        batched = self.how.gradients == "vmap"
+        workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
+        messages = workers.message
+      else:
+        done = []
+        for i in range(virtual):
+          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
+          done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
+        workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
+        messages = jax.tree.map(lambda *x: jnp.stack(x), *(w.message for w in workers))
+      messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
+      return (workers, serve(desk, messages, steps, count, rank)), losses
+
+    workers: Any = carry.worker
+    if apart:
+      workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
+    desk = jax.tree.map(lambda x: x[0], carry.desk)
+    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), turns), server)
+    (workers, desk), losses = lax.scan(wave, (workers, desk), inputs)
+    if apart:
+      workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
+    losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
+    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], desk)), losses
+
+  def _told(self, workers: Any, desk: serving.Desk, rank: Any) -> Tree:
+    """[virtual, ...]: the reply of each worker's last visit."""
+    rule, virtual = self.algorithm.lock_free, self.workers.virtual
+    if rule is None or not self._lock_free:
+      return jax.tree.map(lambda x: x[:virtual], desk.replies)
+    message = workers.message if isinstance(workers, Worker) else None
+    if message is None:
+      message = jax.tree.map(lambda *x: jnp.stack(x), *(w.message for w in workers))
+    mine = lax.dynamic_slice_in_dim(desk.seen, rank, virtual)
+    seen = jax.vmap(lambda x: serving.from_blocks(x, desk.server))(mine)
+    return jax.vmap(rule.reply)(message, seen)
+
+  @property
+  def _lock_free(self) -> bool:
+    return serving.LOOK in self.kinds
+
+  def _start_of(self, params: Tree, extra: Tree) -> SimulatorCarry:
+    virtual = self.workers.virtual
+    state, _, _ = self.algorithm.init(params)
+    message = jax.eval_shape(self.algorithm.request, state, params)
+    message = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), message)
+    worker = Worker(params, state, extra, message)
+    desk = serving.open_desk(self.algorithm, params, self.kinds, virtual + 1, self.workers.count, self.blocks)
+    several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
+    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))
+
+  def _consensus_of(self, carry: SimulatorCarry) -> Consensus:
+    def one(params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
+      gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, collectives.pmean(params, AXIS))
+      return mean_extra(extra), jnp.sqrt(collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS))
+
+    virtual = self.workers.virtual
+    lifted = jax.vmap(one, axis_name=AXIS[1], axis_size=virtual)
+    extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
+    server = jax.tree.map(lambda x: x[0], carry.desk.server)
+    return Consensus(self.algorithm.evaluate(server), extra, distance)

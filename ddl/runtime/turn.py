@@ -1,0 +1,80 @@
+"""One worker's turn of a server algorithm: what it does between two visits, as one pure function."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.runtime.rounds import loop
+
+SKIP, ASK, FULL, RESTART = range(4)  # what a worker does in a wave: nothing; only ask; its steps; come back anew
+
+
+class Worker(NamedTuple):
+  """What a worker keeps from turn to turn."""
+
+  params: Tree
+  state: Tree
+  extra: Tree  # the model's non-trained state
+  message: Tree  # its last request
+
+
+def first_step(delay: int, turn: int, period: int) -> int:
+  """The number of the first of the worker's steps that are computed before its visit `turn`; negative for none."""
+  return (turn - 1 if delay else turn) * period
+
+
+def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[..., tuple[Worker, jax.Array]]:
+  """turn(mode, worker, reply, anew, take) -> (worker, losses [period]).
+
+  mode: [] int32, one of SKIP, ASK, FULL, RESTART; reply: of the last visit; anew: the model that a worker which comes
+  back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period]. Losses
+  are 0 where no step was made. `steps`: "scan" or "unroll".
+  """
+  value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
+  delay = algorithm.delay
+
+  def step(carry: Any, batch_and_key: Any) -> Any:
+    params, state, extra = carry
+    (loss, extra), grads = value_and_grad(params, extra, *batch_and_key)
+    params, state = algorithm.local(grads, state, params)
+    return (params, state, extra), loss
+
+  def ask(worker: Worker) -> Worker:
+    return worker._replace(message=algorithm.request(worker.state, worker.params))
+
+  def run(worker: Worker, batches_and_keys: Any) -> tuple[Worker, list[jax.Array]]:
+    if not len(batches_and_keys[1]):
+      return worker, []
+    carry, losses = loop(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
+    params, state, extra = carry
+    return Worker(params, state, extra, worker.message), [losses]
+
+  def full(worker: Worker, reply: Tree, batches_and_keys: Any) -> tuple[Worker, jax.Array]:
+    worker, before = run(worker, jax.tree.map(lambda x: x[:delay], batches_and_keys))
+    params, state = algorithm.merge(reply, worker.state, worker.params)
+    worker = worker._replace(params=params, state=state)
+    worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
+    return ask(worker), jnp.concatenate(before + after)
+
+  def turn(mode: Any, worker: Worker, reply: Tree, anew: Tree | None, take: Callable[[], Any]) -> Any:
+    losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
+    nothing = jnp.zeros(losses.shape, losses.dtype)
+
+    def restart() -> tuple[Worker, jax.Array]:
+      state, _, told = algorithm.init(anew)
+      fresh = worker._replace(params=anew, state=state)
+      return (ask(fresh), nothing) if delay else full(fresh, reply if algorithm.read else told, take())
+
+    branches = [
+      lambda: (worker, nothing),
+      lambda: (ask(worker), nothing),
+      lambda: full(worker, reply, take()),
+      restart,
+    ]
+    return lax.switch(mode, branches[: 3 if anew is None else 4])
+
+  return turn

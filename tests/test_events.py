@@ -1,0 +1,482 @@
+"""The schedule in virtual time: who is served when, by which rules; its operations, its record and its clock."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.events.barriers import asp, backup, bsp, psp, ssp
+from ddl.events.lockstep import finish
+from ddl.events.operations import ADD, APPLY, COLLECT, READ, RESTART, SERVE, operations
+from ddl.events.record import Events, check, known, load, save
+from ddl.events.schedule import schedule
+from ddl.events.times import TIMES
+
+COSTS = st.sampled_from([0.0, 0.003, lambda worker: 0.001 * (worker + 1)])
+BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0), psp(sample=1, bound=1, redraw=True)])
+
+
+@st.composite
+def settings_of_a_run(draw):
+  workers, period = draw(st.integers(2, 6)), draw(st.integers(1, 3))
+  slow = draw(st.sampled_from([(), tuple(1.0 + worker for worker in range(workers))]))
+  times = TIMES[draw(st.sampled_from(["constant", "lognormal", "gamma"]))](
+    workers=workers,
+    seed=draw(st.integers(0, 9)),
+    slow=slow,
+    straggler_rate=draw(st.sampled_from([0.0, 0.2])),
+    straggler_factor=4.0,
+    straggler_turns=3.0,
+    death_rate=draw(st.sampled_from([0.0, 0.2])),
+    down_seconds=0.05,
+  )
+  return dict(
+    workers=workers,
+    period=period,
+    delay=draw(st.integers(0, period)),
+    times=times,
+    turns_total=draw(st.integers(1, 60)),
+    message_seconds=draw(COSTS),
+    service_seconds=draw(COSTS),
+    seed=draw(st.integers(0, 9)),
+  )
+
+
+def run(barrier=None, **changes):
+  plain = dict(workers=4, turns_total=200, period=1, delay=0, message_seconds=0.001, service_seconds=0.0005, seed=0)
+  plain |= dict(barrier=barrier or asp(), **changes)
+  return schedule(**{"times": TIMES["lognormal"](workers=plain["workers"], seed=0, jitter=0.4)} | plain)
+
+
+def seconds(cost, worker):
+  return cost(worker) if callable(cost) else cost
+
+
+def last_of(events, index):
+  """The same worker's event before this one, None for none."""
+  return max(np.flatnonzero(events.worker[:index] == events.worker[index]), default=None)
+
+
+def equal(a, b):
+  return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@settings(deadline=None)
+@given(settings_of_a_run(), BARRIERS, st.booleans())
+def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
+  events = schedule(**given_, barrier=barrier, lock_free=lock_free)
+  check(events, given_["workers"])
+  assert len(events.worker) == given_["turns_total"] and not events.dropped.any()
+  delay, times, busy_until = given_["delay"], given_["times"], 0.0
+  for i, (worker, turn, start) in enumerate(zip(events.worker, events.turn, events.start, strict=True)):
+    message, service = (seconds(given_[name], worker) for name in ("message_seconds", "service_seconds"))
+    steps, death = times.steps(worker, turn, given_["period"]), times.deaths(worker, turn)
+    ready = start + steps[: delay or None].sum()
+    assert events.arrival[i] == (start if delay else ready) + message
+    queued = 0.0 if lock_free else busy_until
+    busy_until = events.served[i]
+    assert events.served[i] == max(events.arrival[i], queued) + service
+    assert events.restarted[i] == (death is not None)
+    if events.told[i] == i + 1:
+      assert events.released[i] == max(ready, events.served[i] + message)
+    elif i + 1 < events.told[i] < len(events.worker):
+      assert events.released[i] == events.served[events.told[i] - 1] + message
+    before = last_of(events, i)
+    free = 0.0 if before is None else events.released[before]
+    if delay and before is not None:
+      free += times.steps(worker, turn - 1, given_["period"])[delay:].sum()
+    lost = 0.0 if death is None else death.share * steps.sum() + death.down_seconds
+    assert start >= free + lost - 1e-12
+    if barrier == asp() or not delay:  # nothing else keeps anybody
+      assert start == pytest.approx(free + lost, abs=1e-12)
+  if not lock_free:
+    assert (np.diff(events.arrival) >= 0).all()  # first come, first served
+
+
+@settings(deadline=None)
+@given(settings_of_a_run(), BARRIERS, st.booleans())
+def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):
+  first, second = (schedule(**given_, barrier=barrier, lock_free=lock_free, peers="uniform") for _ in range(2))
+  assert equal(first, second)
+
+
+@settings(deadline=None)
+@given(settings_of_a_run(), st.integers(1, 20))
+def test_a_longer_run_begins_like_a_shorter_one(given_, more):
+  short = schedule(**given_, barrier=asp())
+  long = schedule(**given_ | {"turns_total": given_["turns_total"] + more}, barrier=asp())
+  assert equal(short, Events(*(column[: len(short.worker)] for column in long)))
+
+
+def test_seeds_and_ties():
+  assert not equal(*(run(psp(sample=1, bound=0), seed=seed) for seed in (0, 1)))
+  times = TIMES["constant"](workers=4, seed=0)
+  np.testing.assert_array_equal(run(times=times, service_seconds=0.0).worker, np.arange(200) % 4)
+
+
+@settings(deadline=None)
+@given(settings_of_a_run(), BARRIERS, st.booleans())
+def test_staleness_and_operations_recounted(given_, barrier, lock_free):
+  events = schedule(**given_, barrier=barrier, lock_free=lock_free)
+  version, learnt = 0, [0] * given_["workers"]
+  done = operations(events, rereads=True)
+  for kind, worker, event in zip(done.kind, done.worker, done.event, strict=True):
+    assert worker == events.worker[event]
+    if kind == SERVE:
+      assert event == version and events.staleness[event] == version - learnt[worker]
+      version += 1
+    elif kind == RESTART:
+      assert version == min(event, np.sum(events.served <= events.start[event]))
+    else:
+      assert kind == READ and version == events.told[event]
+    learnt[worker] = version
+  assert version == len(events.worker) and np.sum(done.kind == RESTART) == events.restarted.sum()
+  held = np.flatnonzero(events.told > np.arange(version) + 1)
+  np.testing.assert_array_equal(np.sort(done.event[done.kind == READ]), held)
+  assert READ not in operations(events, rereads=False).kind
+
+
+def test_who_comes_back_knows_what_is_served_at_that_moment():
+  worker, told = np.array([0, 1, 0, 0]), np.array([1, 2, 3, 4])
+  served, start = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 0.0, 2.0, 3.5])
+  for restarted, expected in ((False, [0, 0, 1, 3]), (True, [0, 0, 2, 3])):
+    seen = known(worker, start, served, told, np.array([False, False, restarted, False]))
+    np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_round_robin_is_serial(delay):
+  times = TIMES["lognormal"](workers=4, seed=0)
+  events = run(round_robin=True, period=2, delay=delay, times=times)
+  np.testing.assert_array_equal(events.worker, np.arange(200) % 4)
+  over = events.released.copy()
+  if delay:
+    over += [times.steps(worker, turn, 2)[1] for worker, turn in zip(events.worker, events.turn, strict=True)]
+  np.testing.assert_allclose(events.start[1:], over[:-1], rtol=1e-12)
+  assert (events.staleness[4:] == 3).all()
+
+
+@pytest.mark.parametrize(("peers", "workers"), [("uniform", 5), ("uniform", 2), ("bipartite", 6), ("bipartite", 2)])
+def test_peers(peers, workers):
+  events = run(workers=workers, turns_total=6000, peers=peers, peer_probability=0.75)
+  met = events.peer >= 0
+  assert np.mean(met) == pytest.approx(0.75, abs=0.02)
+  pairs = Counter(zip(events.worker[met].tolist(), events.peer[met].tolist(), strict=True))
+  near = {(a, b) for a in range(workers) for b in range(workers) if a != b}
+  if peers == "bipartite":
+    near = {(a, b) for a, b in near if (a - b) % workers in (1, workers - 1)}
+    assert all((a + b) % 2 for a, b in near)
+  assert set(pairs) == near
+  assert min(pairs.values()) > 0.7 * max(pairs.values())
+  later = run(bsp(), workers=workers, turns_total=3000, peers=peers, peer_probability=0.75)
+  of_turn = {(w, t): p for w, t, p in zip(events.worker, events.turn, events.peer, strict=True)}
+  assert all(of_turn.get((w, t), p) == p for w, t, p in zip(later.worker, later.turn, later.peer, strict=True))
+  assert (run().peer == -1).all()
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+@pytest.mark.parametrize("service_seconds", [0.0, 0.02])
+def test_lock_free_visits(reads_first, service_seconds):
+  blocks = 5
+  events = run(lock_free=True, service_seconds=service_seconds)
+  done = operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=3)
+  assert len(done.kind) == len(events.worker) * 2 * blocks
+  place = np.empty((len(events.worker), 2, blocks), int)  # [event, (look, add), block]
+  place[done.event, (done.kind == ADD).astype(int), done.block] = np.arange(len(done.kind))
+  first, second = (place[:, 0], place[:, 1]) if reads_first else (place[:, 1], place[:, 0])
+  assert (first.max(axis=1) < second.min(axis=1)).all()
+  begins, ends = first.min(axis=1), second.max(axis=1)
+  apart = events.served[:, None] < events.arrival[None, :]
+  assert (ends[:, None] < begins[None, :])[apart].all()
+  adds = [np.sort(place[:, 1, block]) for block in range(blocks)]
+  seen = np.stack([np.searchsorted(adds[block], place[:, 0, block]) for block in range(blocks)])  # adds before a look
+  torn = (seen != seen[0]).any(axis=0)
+  assert torn.any() == bool(service_seconds)
+  if not service_seconds:
+    np.testing.assert_array_equal(done.event, np.repeat(np.arange(len(events.worker)), 2 * blocks))
+  assert equal(done, operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=3))
+  if service_seconds:
+    assert not equal(done, operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=4))
+
+
+def test_lock_free_restarts_come_before_their_visit():
+  times = TIMES["constant"](workers=4, seed=0, death_rate=0.3, down_seconds=0.1)
+  for costs in (0.0, 0.004):
+    events = run(lock_free=True, times=times, delay=1, message_seconds=0.0, service_seconds=costs)
+    done = operations(events, rereads=True, blocks=3, seed=0)
+    restarts = np.flatnonzero(done.kind == RESTART)
+    assert len(restarts) == events.restarted.sum() > 20
+    for at in restarts:
+      mine = np.flatnonzero(done.event == done.event[at])
+      assert mine[0] == at and len(mine) == 7
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_operations_of_a_quorum(spare):
+  times = TIMES["lognormal"](workers=4, seed=0, jitter=0.5, death_rate=0.2, down_seconds=0.05)
+  events = run(backup(spare=spare), times=times)
+  done = operations(events, rereads=False, quorum=True)
+  assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART}
+  at, sent = 0, 4 - spare
+  for turn in range(events.turn.max() + 1):
+    collected = []
+    while done.kind[at] in (COLLECT, RESTART):
+      if done.kind[at] == COLLECT:
+        collected.append(done.event[at])
+        assert done.weight[at] == 1 / sent
+      else:
+        assert events.restarted[done.event[at]] and done.event[at] not in collected
+      at += 1
+    assert collected == np.flatnonzero((events.turn == turn) & ~events.dropped).tolist() and len(collected) == sent
+    assert done.kind[at] == APPLY and done.event[at] == collected[-1]
+    assert (done.kind[at + 1 : at + 5] == READ).all() and (done.worker[at + 1 : at + 5] == range(4)).all()
+    assert (events.turn[done.event[at + 1 : at + 5]] == turn).all()
+    at += 5
+  assert at == len(done.kind) and not events.staleness.any()
+
+
+def test_a_saved_record_is_the_same(tmp_path):
+  events = run(bsp(), peers="uniform")
+  save(tmp_path / "events", events)
+  again = load(tmp_path / "events")
+  assert equal(events, again) and all(a.dtype == b.dtype for a, b in zip(events, again, strict=True))
+
+
+def test_a_wrong_file_is_one_line(tmp_path):
+  np.savez(tmp_path / "other.npz", worker=np.arange(3))
+  (tmp_path / "text").write_text("nothing")
+  np.save(tmp_path / "array", np.arange(3))
+  for name in ("other.npz", "text", "array.npy"):
+    with pytest.raises(ValueError, match=r"^\S+: not a record of events: [^\n]+$"):
+      load(tmp_path / name)
+
+
+def put(name, index, value):
+  def change(events):
+    column = getattr(events, name).copy()
+    column[index] = value
+    return events._replace(**{name: column})
+
+  return change
+
+
+@pytest.mark.parametrize(
+  ("change", "line"),
+  [
+    (put("served", 3, np.nan), "event 3: served must be finite"),
+    (put("start", 0, -1.0), "event 0: start must be finite and not negative"),
+    (put("released", 5, np.inf), "event 5: released must be finite"),
+    (put("worker", 2, 4), "event 2: worker lies in 0..3; here it is 4"),
+    (put("worker", 2, -1), "event 2: worker lies in 0..3"),
+    (put("turn", 7, 9), "event 7: a worker's turns are 0, 1, 2"),
+    (put("served", 6, 1e-9), "event 6: served goes back"),
+    (put("peer", 1, 4), "event 1: peer is another worker"),
+    (put("told", 8, 8), "event 8: told counts events done"),
+    (put("told", 8, 201), "event 8: told counts events done"),
+    (put("arrival", 4, 0.0), "event 4: arrival is before start"),
+    (put("arrival", 4, 0.9), "event 4: served is before arrival"),
+    (put("released", 4, 0.001), "event 4: released is before"),
+    (lambda events: events._replace(start=events.start[1:]), r"start has shape \[199\]"),
+  ],
+)
+def test_a_record_that_cannot_be(change, line):
+  events = run()
+  check(events, 4)
+  with pytest.raises(ValueError, match=f"^[^\n]*{line}[^\n]*$"):
+    check(change(events), 4)
+
+
+def test_a_turn_begins_after_the_last_one():
+  events = run()
+  at = np.flatnonzero(events.worker == 0)[1]
+  with pytest.raises(ValueError, match=f"event {at}: start is before the last turn's release"):
+    check(put("start", at, 0.0)(events), 4)
+
+
+@pytest.mark.parametrize(
+  ("changes", "line"),
+  [
+    (dict(turns_total=0), "turns_total is 0"),
+    (dict(workers=0, times=None), "workers is 0"),
+    (dict(period=0), "period is 0"),
+    (dict(delay=2), "delay 2"),
+    (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),
+    (dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0), "service_seconds of worker 2 is nan"),
+    (dict(peers="ring"), "peers is 'ring'"),
+    (dict(peers="bipartite", workers=3), "an even number if bipartite; here are 3"),
+    (dict(peers="uniform", workers=1), "two or more workers"),
+    (dict(peers="uniform", peer_probability=1.5), "peer_probability is 1.5"),
+    (dict(peers="uniform", seed=-1), "seed is -1"),
+    (dict(round_robin=True, barrier=bsp()), "asp"),
+  ],
+)
+def test_bad_settings_are_one_line(changes, line):
+  with pytest.raises(ValueError, match=f"^[^\n]*{line}[^\n]*$"):
+    run(**changes)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("exchange", [0.0, 0.015, 0.1])
+def test_lockstep_of_equal_workers(overlap, exchange):
+  period, rounds, step = 4, 6, 0.01
+  times = TIMES["constant"](workers=3, seed=0, seconds=step)
+  for delay in range(period + 1):
+    done = finish(
+      workers=3,
+      steps=period * rounds,
+      period=period,
+      delay=delay,
+      start=0,
+      times=times,
+      exchange_seconds=exchange,
+      overlap=overlap,
+    )
+    assert (np.diff(done) > 0).all() and done.shape == (period * rounds,)
+    cost = period * step + (max(0.0, exchange - delay * step) if overlap else exchange)
+    exchanges = np.arange(1, rounds + 1) if not delay else np.arange(rounds)  # a delay: nothing in the first round
+    np.testing.assert_allclose(
+      done[period - 1 :: period], np.arange(1, rounds + 1) * period * step + exchanges * (cost - period * step)
+    )
+
+
+def test_lockstep_start_and_primed():
+  times = TIMES["constant"](workers=2, seed=0, seconds=1.0)
+  how = dict(workers=2, steps=6, period=2, times=times, exchange_seconds=5.0)
+  np.testing.assert_allclose(finish(**how, delay=0, start=2), [6, 12, 13, 19, 20, 26])
+  np.testing.assert_allclose(finish(**how, delay=0, start=3), [6, 12, 18, 19, 25, 26])
+  np.testing.assert_allclose(finish(**how, delay=1, start=2), [6, 12, 13, 14, 19, 20])
+  np.testing.assert_allclose(finish(**how, delay=1, start=0, primed=True), [5, 6, 11, 12, 17, 18])
+
+
+def test_lockstep_is_what_bsp_takes():
+  times = TIMES["lognormal"](workers=4, seed=0, jitter=0.4, death_rate=0.1, down_seconds=0.1)
+  events = run(bsp(), period=3, service_seconds=0.0, times=times, turns_total=80)
+  done = finish(workers=4, steps=60, period=3, delay=0, start=0, times=times, exchange_seconds=0.002)
+  released = [events.released[events.turn == turn].max() for turn in range(20)]
+  np.testing.assert_allclose(done[2::3], released, rtol=1e-12)
+
+
+def test_lockstep_waits_only_where_it_must():
+  times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
+  steps = np.stack([np.concatenate([times.steps(worker, turn, 4) for turn in range(5)]) for worker in range(3)])
+  alone = finish(workers=3, steps=20, period=4, delay=2, start=0, times=times, exchange_seconds=0.0)
+  clock = np.zeros(3)
+  for turn in range(5):
+    launched = clock.max()
+    clock = clock + steps[:, 4 * turn : 4 * turn + 2].sum(axis=1)
+    clock = np.maximum(clock, launched) if turn else clock
+    clock = clock + steps[:, 4 * turn + 2 : 4 * turn + 4].sum(axis=1)
+    assert alone[4 * turn + 3] == pytest.approx(clock.max(), rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [dict(period=0), dict(delay=3), dict(exchange_seconds=-1.0), dict(start=-1)])
+def test_lockstep_bad_settings(bad):
+  times = TIMES["constant"](workers=2, seed=0)
+  with pytest.raises(ValueError, match=r"^[^\n]+$"):
+    finish(**dict(workers=2, steps=4, period=2, delay=0, start=0, times=times, exchange_seconds=0.0) | bad)
+
+
+@given(st.sampled_from(["lognormal", "gamma"]), st.permutations(range(40)), st.integers(1, 70))
+@settings(deadline=None, max_examples=20)
+def test_step_times_do_not_depend_on_who_asked_before(name, order, count):
+  make = dict(workers=3, seed=5, straggler_rate=0.1, straggler_factor=3.0, straggler_turns=4.0, death_rate=0.3)
+  one, other = TIMES[name](**make), TIMES[name](**make)
+  for turn in order:
+    other.steps(turn % 3, 30 * turn, count)
+  for turn in range(40):
+    np.testing.assert_array_equal(one.steps(1, 30 * turn, count), other.steps(1, 30 * turn, count))
+    assert one.deaths(1, turn) == other.deaths(1, turn)
+  assert not np.array_equal(one.steps(0, 0, 5), one.steps(1, 0, 5))
+
+
+@pytest.mark.parametrize("name", ["lognormal", "gamma"])
+def test_moments_of_step_times(name):
+  times = TIMES[name](workers=2, seed=0, seconds=0.02, jitter=0.5, slow=(1.0, 3.0))
+  for worker, factor in ((0, 1.0), (1, 3.0)):
+    draws = times.steps(worker, 0, 200_000)
+    assert draws.mean() == pytest.approx(0.02 * factor, rel=0.01)
+    assert draws.std() == pytest.approx(0.01 * factor, rel=0.02)
+  whole = times.steps(0, 3, 500)
+  np.testing.assert_array_equal(whole, np.concatenate([times.steps(0, 30 + part, 50) for part in range(10)]))
+  for first in range(3):  # across the blocks that draws come in
+    assert len(times.steps(0, first, 1025)) == 1025
+  exact = TIMES[name](workers=2, seed=0, seconds=0.02, jitter=0.0)
+  np.testing.assert_allclose(exact.steps(0, 0, 9), np.full(9, 0.02), rtol=1e-14)
+
+
+def test_stragglers_persist_and_deaths_happen():
+  times = TIMES["constant"](
+    workers=1, seed=1, straggler_rate=0.05, straggler_factor=7.0, straggler_turns=5.0, death_rate=0.1, down_seconds=2.0
+  )
+  slow = np.array([times.steps(0, turn, 1)[0] for turn in range(40_000)]) > 0.05
+  assert set(np.round([times.steps(0, turn, 1)[0] for turn in range(200)], 12)) == {0.01, 0.07}
+  became = np.sum(~slow[:-1] & slow[1:])
+  assert became / np.sum(~slow) == pytest.approx(0.05, rel=0.1)
+  assert np.sum(slow) / became == pytest.approx(5.0, rel=0.1)
+  deaths = [death for turn in range(5000) if (death := times.deaths(0, turn))]
+  assert len(deaths) / 5000 == pytest.approx(0.1, rel=0.15) and {death.down_seconds for death in deaths} == {2.0}
+  assert np.mean([death.share for death in deaths]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_trace(tmp_path):
+  table = np.random.default_rng(0).random((6, 3)) + 0.1
+  np.savetxt(tmp_path / "a.csv", table, delimiter=",")
+  np.savetxt(tmp_path / "a.txt", table, header="seconds")
+  np.save(tmp_path / "a.npy", table)
+  for name in ("a.csv", "a.txt", "a.npy"):
+    times = TIMES["trace"](workers=3, seed=0, path=str(tmp_path / name))
+    np.testing.assert_allclose(times.steps(2, 1, 2), table[2:4, 2], rtol=1e-12)
+    events = run(bsp(), workers=3, times=times, turns_total=18)  # to the last row
+    check(events, 3)
+    with pytest.raises(ValueError, match=r"^\S+: the trace is too short: it has 6 steps, worker \d needs another$"):
+      run(bsp(), workers=3, times=times, turns_total=19)
+
+
+@pytest.mark.parametrize(
+  ("text", "line"),
+  [
+    ("1,2\n3,x\n", "not a table"),
+    ("1,2\n3\n", "not a table"),
+    ("1,-2\n", "row 0, column 1 is -2"),
+    ("1,2\n1,nan\n", "row 1, column 1 is nan"),
+    ("1\n1\n", "1 columns"),
+    ("", "a trace is a table"),
+  ],
+)
+@pytest.mark.filterwarnings("ignore:loadtxt")
+def test_a_bad_trace_is_one_line(tmp_path, text, line):
+  (tmp_path / "trace.csv").write_text(text)
+  with pytest.raises(ValueError, match=f"^\\S+: [^\n]*{line}[^\n]*$"):
+    TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "trace.csv"))
+  with pytest.raises(ValueError, match="no such trace file"):
+    TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize("name", ["constant", "lognormal", "gamma"])
+@pytest.mark.parametrize(
+  "bad",
+  [
+    dict(workers=0),
+    dict(seed=-1),
+    dict(seconds=0.0),
+    dict(seconds=-1.0),
+    dict(seconds=np.inf),
+    dict(jitter=-0.1),
+    dict(jitter=np.nan),
+    dict(slow=(1.0,)),
+    dict(slow=(1.0, 0.0)),
+    dict(straggler_rate=1.5),
+    dict(straggler_rate=np.nan),
+    dict(straggler_factor=0.0),
+    dict(straggler_turns=0.5),
+    dict(death_rate=-0.1),
+    dict(down_seconds=-1.0),
+  ],
+)
+def test_bad_step_times_are_one_line(name, bad):
+  if name == "constant" and "jitter" in bad:
+    pytest.skip("it has none")
+  with pytest.raises(ValueError, match=rf"^[^\n]*{next(iter(bad))}[^\n]*$"):
+    TIMES[name](**dict(workers=2, seed=0) | bad)
