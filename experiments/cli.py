@@ -65,7 +65,18 @@ def _config(arguments: list[str]) -> Config:
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
     _check(config, path)
-  return _overridden(config, overrides)
+    if override.endswith("=None"):
+      _unset(config, path)
+  return _overridden(config, [o for o in overrides if not o.endswith("=None")])
+
+
+def _unset(config: Config, path: str) -> None:
+  """Config.path = None, whatever its type: config_flags would read None as a value of that type."""
+  *sections, key = path.split(".")
+  for section in sections:
+    config = config[section]
+  with config.ignore_type():
+    config[key] = None
 
 
 def _overridden(config: Config, overrides: list[str]) -> Config:

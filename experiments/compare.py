@@ -16,6 +16,7 @@ from ddl.runtime.simulator import Simulator
 from experiments import config as configs
 from experiments import flags, folder, session, setup, timeline
 from experiments.evaluate import Evaluator
+from experiments.parts import named
 from experiments.variants import only, slug, variants
 
 TUNED = absl_flags.DEFINE_string(
@@ -35,7 +36,7 @@ def main(config: Any) -> int:
   setup.start_devices(config.workers)
   started, failed, runs, how = time.perf_counter(), {}, {}, ""
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
-  _check_target(config, experiments)
+  _check(config, experiments)
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
     trainer = setup.make_trainer(experiments[label], variant)
@@ -83,10 +84,12 @@ def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label:
   return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
 
 
-def _check_target(config: Any, experiments: dict[str, configs.Experiment]) -> None:
+def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
   for label, experiment in experiments.items():
     if experiment.resolved["model"] != next(iter(experiments.values())).resolved["model"]:
       raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
+  for label in [label for pair in config.compare.expected for label in pair]:
+    named("label in config.compare.expected", config.compare.algorithms.to_dict(), label)
   if not config.compare.seeds:
     raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
 
@@ -131,6 +134,7 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
     "workers": config.workers,
     "batch": config.batch,
     "seeds": list(config.compare.seeds),
+    "expected": [list(pair) for pair in config.compare.expected],
     "virtual": timeline.describe(config) if asynchronous else None,
     "algorithms": algorithms,
   }

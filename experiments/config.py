@@ -42,6 +42,7 @@ def base() -> Config:
       "message_seconds": 0.0,  # one way, worker to server
       "service_seconds": 0.0,  # of the server, per message
       "exchange_seconds": config_dict.placeholder(float),  # of one collective; None: a tree of messages
+      "overlap": True,  # in virtual time, of a collective's message with the steps that need not wait for it
       "blocks": 16,  # that a lock-free visit reads and adds one by one
     }
   )
@@ -55,6 +56,7 @@ def base() -> Config:
       "title": "",
       "seeds": (0, 1, 2),
       "target": 0.95,  # of the test accuracy, or of the test loss where there is no accuracy
+      "expected": (),  # pairs of labels, the first of which a paper found to be sooner at the target
       "algorithms": ml_collections.ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
     }
   )

@@ -1,5 +1,6 @@
 """The pictures of a comparison: mean over seeds with its 95 % band, for the page, for a phone and for slides."""
 
+import base64
 import io
 import re
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ LABELS = {
   "examples": "training examples, all workers together",
   "bytes_sent": "bytes sent per worker",
   "seconds": "training seconds",
+  "virtual_seconds": "virtual seconds",
   "test_accuracy": "test accuracy of the consensus model",
   "test_loss": "test loss of the consensus model",
   "distance": "RMS distance of the workers from their mean",
@@ -40,11 +42,19 @@ class Picture(NamedTuple):
   narrow: str  # SVG for a phone: upright, with the legend below
   png: bytes  # the wide one at twice the size of a screen
 
+  def embedded(self) -> "Picture":
+    """The same with data URIs in place of the SVGs."""
+    wide, narrow = (base64.b64encode(svg.encode()).decode() for svg in (self.wide, self.narrow))
+    return self._replace(wide=f"data:image/svg+xml;base64,{wide}", narrow=f"data:image/svg+xml;base64,{narrow}")
+
 
 def pictures(comparison: Comparison) -> list[Picture]:
-  """The metric against examples, bytes and seconds; test loss and distance between workers against examples."""
+  """The metric against examples, time and bytes; test loss and distance between workers against examples."""
   metric = comparison.metric
-  wanted = [(x, metric) for x in ACROSS] + [("examples", y) for y in ("test_loss", "distance") if y != metric]
+  unused = "seconds" if comparison.seconds == "virtual_seconds" else "virtual_seconds"
+  wanted = [(x, metric) for x in ACROSS if x != unused] + [
+    ("examples", y) for y in ("test_loss", "distance") if y != metric
+  ]
   charts = [chart(comparison, x, y) for x, y in wanted]
   return [_picture(each, comparison) for each in charts if each is not None]
 
@@ -66,14 +76,13 @@ def _end(line: Line) -> float:
   return float(line.mean[np.isfinite(line.mean)][-1])
 
 
-def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
-  import matplotlib
+def style(wide: bool) -> dict[str, Any]:
+  """The look of every picture, as matplotlib's settings."""
   from matplotlib import font_manager
-  from matplotlib.figure import Figure
 
   present = set(font_manager.get_font_names())
   family = [name for name in ("Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans") if name in present]
-  style = {
+  return {
     "font.family": family, "font.size": 11 if wide else 10, "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
     "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": PAPER,
@@ -81,10 +90,37 @@ def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: 
     "svg.fonttype": "path", "svg.hashsalt": "ddl", "axes.titlesize": 14 if wide else 12,
     "axes.titleweight": "bold", "text.parse_math": False, "xtick.minor.size": 2.5, "ytick.minor.size": 2.5,
   }  # fmt: skip
-  with matplotlib.rc_context(cast(Any, style)):
-    picture = Figure(figsize=size, layout="constrained")
-    layout: Any = picture.get_layout_engine()
-    layout.set(w_pad=0.12, h_pad=0.1)
+
+
+def blank(size: tuple[float, float]) -> Any:
+  """An empty figure, inches."""
+  from matplotlib.figure import Figure
+
+  picture = Figure(figsize=size, layout="constrained")
+  layout: Any = picture.get_layout_engine()
+  layout.set(w_pad=0.12, h_pad=0.1)
+  return picture
+
+
+def svg(picture: Any) -> str:
+  """A figure as SVG whose colours follow the page into the dark."""
+  file = io.StringIO()
+  picture.savefig(file, format="svg", metadata={"Date": None})
+  return _adaptive(file.getvalue())
+
+
+def png(picture: Any) -> bytes:
+  """A figure at twice the size of a screen."""
+  file = io.BytesIO()
+  picture.savefig(file, format="png", dpi=200)
+  return file.getvalue()
+
+
+def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
+  import matplotlib
+
+  with matplotlib.rc_context(cast(Any, style(wide))):
+    picture = blank(size)
     axes = picture.add_subplot()
     for line in shown.lines:
       _line(axes, line, 2.2 if wide else 1.8)
@@ -97,13 +133,10 @@ def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: 
       labelspacing=0.75 if wide else 0.5, fontsize=11 if wide else 9.5, **place,
     )  # fmt: skip
     axes.set_title(shown.title, loc="left", pad=12)
-    svg, png = io.StringIO(), io.BytesIO()
-    picture.savefig(svg, format="svg", metadata={"Date": None})
-    if wide:
-      if shown.absent:  # the page has it in the caption, a slide has no caption
-        picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
-      picture.savefig(png, format="png", dpi=200)
-  return _adaptive(svg.getvalue()), png.getvalue()
+    drawn = svg(picture)
+    if wide and shown.absent:  # the page has it in the caption, a slide has no caption
+      picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    return drawn, png(picture) if wide else b""
 
 
 def _line(axes: Any, line: Line, width: float) -> None:

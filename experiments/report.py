@@ -1,6 +1,5 @@
 """The report of a comparison: `write_report` for the browser, `table` for the terminal."""
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +7,9 @@ from typing import Any
 
 from experiments import report_format
 from experiments.report_data import Comparison, read
+from experiments.report_expected import expected
 from experiments.report_finding import finding
-from experiments.report_rows import COSTS, Row, cost, final, rows
+from experiments.report_rows import Row, cost, final, rows, spent
 from experiments.report_text import TIED, legend, marks, text_table
 
 TEMPLATE = Path(__file__).with_name("report_template.html")
@@ -26,18 +26,18 @@ def write_report(folder: Path) -> Path:
   """Writes report.html and the pictures as PNG files into a comparison's folder; returns the page's path.
 
   Raises:
-    FileNotFoundError: if the folder holds no comparison.json.
+    FileNotFoundError: if the folder holds no comparison.json, or not the events that it names.
     ValueError: if a file in it is malformed.
   """
   import jinja2
 
-  from experiments import plots
+  from experiments import plot_schedule, plots
 
   folder = Path(folder)
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
-  pictures = plots.pictures(comparison)
-  for picture in pictures:
+  pictures, schedules = plots.pictures(comparison), plot_schedule.pictures(folder, comparison)
+  for picture in [*pictures, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
   environment.filters["value"] = _value
@@ -45,15 +45,16 @@ def write_report(folder: Path) -> Path:
   marked = marks(summary, comparison)
   page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
     info=info,
-    finding=finding(comparison, summary),
+    finding=finding(comparison, summary) + expected(comparison, summary),
     metric=report_format.NAMES[comparison.metric],
     goal=report_format.target(comparison.metric, comparison.target),
-    costs=[report_format.NAMES[name] for name in COSTS],
+    costs=[report_format.NAMES[name] for name in spent(comparison)],
     table=[{"label": row.label, "cells": _cells(row, comparison, marked)} for row in summary],
     legend=legend(comparison),
     tied=TIED,
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
-    pictures=[picture._replace(wide=_uri(picture.wide), narrow=_uri(picture.narrow)) for picture in pictures],
+    pictures=[picture.embedded() for picture in pictures],
+    schedules=[picture.embedded() for picture in schedules],
     taxonomy=TAXONOMY,
     shared=shared,
     own=own,
@@ -67,7 +68,7 @@ def write_report(folder: Path) -> Path:
 def _cells(row: Row, comparison: Comparison, marked: Mapping[str, Mapping[str, str]]) -> list[dict[str, str]]:
   """A cell's figure, what it is ("best", "tied", "partial", ""), and on how few seeds it rests."""
   estimates = [("final", comparison.metric, row.final, final(row), row.finished)]
-  estimates += [(name, name, row.costs.get(name), cost(name)(row), row.reached) for name in COSTS]
+  estimates += [(name, name, row.costs.get(name), cost(name)(row), row.reached) for name in spent(comparison)]
   cells = []
   for name, kind, estimate, ranked, seeds in estimates:
     if estimate is None:
@@ -92,7 +93,3 @@ def _settings(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dic
 
 def _value(value: Any) -> str:
   return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _uri(svg: str) -> str:
-  return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

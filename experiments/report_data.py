@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-COLUMNS = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds")
+COLUMNS = (
+  "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
+  "virtual_seconds",
+)  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -25,10 +28,11 @@ class Result(NamedTuple):
 
 
 class Comparison(NamedTuple):
-  info: dict[str, Any]  # comparison.json as it is
+  info: dict[str, Any]  # comparison.json, with None for "virtual" and "events" where an older one lacks them
   metric: str  # "test_accuracy" or "test_loss"
   target: float
   higher_is_better: bool
+  seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
   results: list[Result]
 
 
@@ -51,7 +55,7 @@ def read(folder: Path) -> Comparison:
 
   Raises:
     FileNotFoundError: if it holds no comparison.json.
-    ValueError: if the target's metric is unknown or a file is malformed.
+    ValueError: if the target's metric is unknown, a file is malformed, or virtual time is missing from a run.
   """
   path = Path(folder) / "comparison.json"
   if not path.is_file():
@@ -63,14 +67,20 @@ def read(folder: Path) -> Comparison:
   metric = info["target"]["metric"]
   if metric not in ("test_accuracy", "test_loss"):
     raise ValueError(f"{path}: the target's metric is {metric!r}; it can be test_accuracy or test_loss")
+  info["virtual"] = info.get("virtual")
+  seconds = "virtual_seconds" if info["virtual"] else "seconds"
   results = []
   for entry in info["algorithms"]:
+    entry["events"] = entry.get("events")
     runs, missing = [], []
     for run in entry["runs"]:
       if (Path(folder) / run / "metrics.jsonl").is_file():
         runs.append(read_run(Path(folder) / run))
       else:
         missing.append(Path(run).name.replace("-", " "))
+    for run, columns in runs:
+      if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
+        raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison anew")
     results.append(Result(entry, [run for run in runs if len(run.columns["step"])], missing))
     missing += [run.name for run in runs if not len(run.columns["step"])]
-  return Comparison(info, metric, float(info["target"]["value"]), metric == "test_accuracy", results)
+  return Comparison(info, metric, float(info["target"]["value"]), metric == "test_accuracy", seconds, results)

@@ -7,7 +7,10 @@ from experiments.report_data import Comparison
 from experiments.report_rows import Estimate, Row, cost, final, ranking
 
 Sentence = tuple[str, str]  # what it is about ("" for none), and what it says
-CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Soonest"}
+CLAIMS = {
+  "examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Soonest",
+  "virtual_seconds": "Soonest in virtual time",
+}  # fmt: skip
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -24,7 +27,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
     sentences.append(("One seed only", "it shows no spread, so that another seed may well give another order."))
   if complete:
     sentences.append(("", f"{_names(complete)} reached {goal}{_seeds(ran)}."))
-    sentences += _costs(complete)
+    sentences += _costs(complete, comparison.seconds)
   else:
     ending = ", so none is ranked." if partial else "."
     sentences.append(("", f"No algorithm reached {goal}{_seeds(ran)}{ending}"))
@@ -53,14 +56,17 @@ def _seeds(table: Sequence[Row]) -> str:
   return " with every seed" if any(row.seeds > 1 for row in table) else ""
 
 
-def _costs(complete: Sequence[Row]) -> list[Sentence]:
+def _costs(complete: Sequence[Row], seconds: str) -> list[Sentence]:
+  names = ("examples", "bytes_sent", seconds)
   if len(complete) == 1:
     costs = complete[0].costs
-    told = {name: report_format.figure(name, costs[name].mean, costs[name].half) for name in CLAIMS}
-    return [("", f"It took {told['examples']} examples, {told['bytes_sent']} sent per worker and {told['seconds']}.")]
+    examples, sent, time = (report_format.figure(name, costs[name].mean, costs[name].half) for name in names)
+    time += " of virtual time" if seconds == "virtual_seconds" else ""
+    return [("", f"It took {examples} examples, {sent} sent per worker and {time}.")]
   sentences = []
   silent = [row for row in complete if row.sends_nothing]
-  for name, claim in CLAIMS.items():
+  for name in names:
+    claim = CLAIMS[name]
     # Who sends nothing wins on bytes without contest, which says nothing of the others.
     counted = [row for row in complete if name != "bytes_sent" or row not in silent]
     if name == "bytes_sent" and silent:

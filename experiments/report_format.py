@@ -12,6 +12,7 @@ NAMES = {
   "examples": "examples",
   "bytes_sent": "bytes per worker",
   "seconds": "seconds",
+  "virtual_seconds": "virtual seconds",
 }
 
 
@@ -34,7 +35,7 @@ def figure(kind: str, mean: float, half: float | None = None) -> str:
     scale, unit = 1000.0**power, f" {BYTES[power]}"
     places = decimals(mean / scale, 3) if power else 0
   else:
-    unit = " s" if kind == "seconds" else ""
+    unit = " s" if kind in ("seconds", "virtual_seconds") else ""
     places = min(6, decimals(mean, 3))
   spread = "" if half is None else f" ± {half / scale:,.{places}f}"
   return f"{mean / scale:,.{places}f}{spread}{unit}"

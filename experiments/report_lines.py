@@ -9,7 +9,9 @@ from experiments import report_format
 from experiments.report_data import Comparison, Result
 from experiments.statistics import Curve, band, finite_prefix
 
-ACROSS = {"examples": "examples", "bytes_sent": "bytes sent", "seconds": "time"}  # column: its word in a title
+ACROSS = {  # column: its word in a title
+  "examples": "examples", "virtual_seconds": "virtual time", "bytes_sent": "bytes sent", "seconds": "time",
+}  # fmt: skip
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis what is below is rounding
 SETTLED = 0.15  # of the examples: the steep start before that may leave an accuracy axis at the bottom
 
@@ -71,7 +73,7 @@ def _after(start: float, curve: Curve) -> Curve:
 
 def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   """The metric `y` against `x`, both metrics columns; None if there is nothing to draw."""
-  log_x = x == "bytes_sent" or (x == "seconds" and _ratio(comparison, x) > 10)
+  log_x = x == "bytes_sent" or (x == comparison.seconds and _ratio(comparison, x) > 10)
   results = comparison.results
   drawn = [line(result, number, x, y, log_x) for number, result in enumerate(results)]
   lines = [each for each in drawn if each is not None and len(each.x)]

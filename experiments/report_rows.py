@@ -9,7 +9,10 @@ from experiments import report_format
 from experiments.report_data import Comparison, Result, Run
 from experiments.statistics import first_reaching, summary
 
-COSTS = ("step", "examples", "bytes_sent", "seconds")
+
+def spent(comparison: Comparison) -> tuple[str, ...]:
+  """The columns in which reaching the target is counted; the last one is time."""
+  return "step", "examples", "bytes_sent", comparison.seconds
 
 
 class Estimate(NamedTuple):
@@ -46,7 +49,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  finals, costs = [], []
+  names, finals, costs = spent(comparison), [], []
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
@@ -56,12 +59,12 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
       finals.append(values[-1])
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
-      costs.append([(run.columns[cost][max(index - 1, 0)], run.columns[cost][index]) for cost in COSTS])
+      costs.append([(run.columns[name][max(index - 1, 0)], run.columns[name][index]) for name in names])
   seeds = max(len(comparison.info["seeds"]), len(info["runs"]))
   sends_nothing = bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs)
   return Row(
     info["label"], seeds, len(finals), len(costs), _estimate(finals, finals) if finals else None,
-    {cost: _estimate(*zip(*pairs, strict=True)) for cost, pairs in zip(COSTS, zip(*costs, strict=True), strict=False)},
+    {name: _estimate(*zip(*pairs, strict=True)) for name, pairs in zip(names, zip(*costs, strict=True), strict=False)},
     sends_nothing, notes,
   )  # fmt: skip
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments import report_format
 from experiments.report_data import Comparison
-from experiments.report_rows import COSTS, Row, cost, final, ranking
+from experiments.report_rows import Row, cost, final, ranking, spent
 
 WIDTH = 100
 TIED = "not apart from the best, since the intervals, with the spacing of evaluations added, overlap."
@@ -13,7 +13,9 @@ TIED = "not apart from the best, since the intervals, with the spacing of evalua
 
 def marks(table: Sequence[Row], comparison: Comparison) -> dict[str, dict[str, str]]:
   """For "final" and each cost, by label: "best" has the best mean, "tied" cannot be told apart from it."""
-  estimates = {"final": (final, comparison.higher_is_better)} | {name: (cost(name), False) for name in COSTS}
+  estimates = {"final": (final, comparison.higher_is_better)} | {
+    name: (cost(name), False) for name in spent(comparison)
+  }
   found: dict[str, dict[str, str]] = {}
   for name, (estimate, higher) in estimates.items():
     ranked, rivals = ranking(table, estimate, higher)
@@ -31,10 +33,17 @@ def legend(comparison: Comparison) -> list[str]:
   sentences = []
   if seeds > 1:
     sentences.append(f"Mean and 95 % confidence interval over {seeds} seeds (Student's t).")
+    if seeds == 2:
+      sentences.append(
+        "An interval over two seeds is next to meaningless: Student's t has one degree of freedom there."
+      )
   else:
     sentences.append("One seed: it shows no spread, so that no difference here can be told from luck.")
   sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
   sentences.append("Examples count all workers together, bytes what each worker sent.")
+  if comparison.info["virtual"]:
+    sentences.append(f"Seconds are virtual, not measured: {comparison.info['virtual'].rstrip('.')}.")
+    return sentences
   clocks = list(dict.fromkeys(result.info["seconds_clock"] for result in comparison.results if result.runs))
   if len(clocks) == 1:
     sentences.append(f"Seconds: {clocks[0].rstrip('.')}.")
@@ -48,11 +57,12 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ is not apart from it."""
   metric, marked = comparison.metric, marks(table, comparison)
   goal = report_format.target(metric, comparison.target)
-  lines = [["algorithm", report_format.NAMES[metric], "steps", "examples", "bytes sent", "seconds", f"to {goal}"]]
+  time = "virtual s" if comparison.info["virtual"] else "seconds"
+  lines = [["algorithm", report_format.NAMES[metric], "steps", "examples", "bytes sent", time, f"to {goal}"]]
   for row in table:
     cells = [row.label]
     estimates = [("final", metric, row.final, final(row))]
-    estimates += [(name, name, row.costs.get(name), cost(name)(row)) for name in COSTS]
+    estimates += [(name, name, row.costs.get(name), cost(name)(row)) for name in spent(comparison)]
     for name, kind, estimate, ranked in estimates:
       half = estimate.half if estimate and name == "final" else None
       text = report_format.figure(kind, estimate.mean, half) if estimate else "-"

@@ -98,6 +98,7 @@ def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], fl
           times=step_times(config),
           exchange_seconds=exchange,
           primed=algorithm.primed,
+          overlap=config.network.overlap,
         )
       )
     return float(done[0][step - 1]) if step else 0.0

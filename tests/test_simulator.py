@@ -139,6 +139,7 @@ def test_every_layout_gives_the_same_to_1e_12(name, x64):
     ("async_sgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
     ("dc_asgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
     ("async_easgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+    ("hogwild_sgd", ssp(bound=0), {}),
     ("hogwild_sgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
     ("gosgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
   ],

@@ -22,6 +22,7 @@ class OneByOne:
     """events, operations: what happens when."""
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
+    self._lock_free = bool((operations.kind == LOOK).any())
     self._grad = jax.value_and_grad(model.loss, has_aux=True)
     self._steps = jax.jit(self._steps_of)
     self._collect = jax.jit(
@@ -38,7 +39,7 @@ class OneByOne:
     self.params, self.extra = [params] * self.count, [extra] * self.count
     self.state, self.reply = [self.state] * self.count, [reply] * self.count
     self.message: list[Tree] = [None] * self.count
-    self.seen = [to_blocks(params, self.blocks)] * self.count
+    self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
     self.anew, self.total, self.begun = {}, None, set[int]()
 
   def run(self, first: int, last: int, take: Take) -> None:
@@ -61,6 +62,7 @@ class OneByOne:
       elif kind == READ:
         assert self._read
         self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
+        self.seen[w] = to_blocks(self.server, self.blocks) if self._lock_free else None
       elif kind == RESTART:
         self.anew[w] = self.algorithm.evaluate(self.server)
         if self._read:
@@ -76,7 +78,7 @@ class OneByOne:
       self.params[w] = self.anew[w]
       self.state[w], _, told = self.algorithm.init(self.anew[w])
       self.reply[w] = self.reply[w] if self._read else told
-    elif self._reply and self.message[w] is not None and LOOK in self.operations.kind:
+    elif self._reply and self._lock_free and self.message[w] is not None:
       self.reply[w] = self._reply(self.message[w], from_blocks(self.seen[w], self.params[w]))
     if not delay or (turn and not restarted):
       first = first_step(delay, turn, period)

@@ -128,7 +128,10 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
         slot = _slot(desk.anew, worker, first)
         return center, seen.at[worker].set(center), _put(desk.anew, slot, from_blocks(center, desk.server))
 
-      return _choose(at.kind, {LOOK: look, ADD: add, RESTART: restart}, kinds)
+      def read() -> tuple[Any, Any, Tree]:
+        return center, seen.at[worker].set(center), anew
+
+      return _choose(at.kind, {LOOK: look, ADD: add, RESTART: restart, READ: read}, kinds)
 
     start = (to_blocks(desk.server, blocks), desk.seen, desk.anew)
     center, seen, anew = lax.fori_loop(0, count, lambda i, s: one(i, s, steps), start)

@@ -1,0 +1,68 @@
+"""The comparison of You, Buluc and Demmel 2017 (arXiv 1708.02983) with LeNet, in virtual time.
+
+Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3, which are one algorithm on three networks:
+through the host (1), between devices (2), and hidden behind the steps (3). An exchange every step, as there. Learning
+rates, batch sizes and seconds of a step in the paper are not known; here a message takes 0.4 of a step.
+
+  python run.py compare --config=configs/sc17_lenet.py
+  python run.py compare --config=configs/sc17_lenet.py --config.data.name=npz --config.data.path=mnist.npz
+  python run.py compare --config=configs/sc17_lenet.py --config.data.name=tfds --config.data.dataset=mnist
+
+Without MNIST it runs on scikit-learn's digits. Expected: a few minutes on two cores; the report says which of the
+paper's orderings came out.
+"""
+
+from experiments.config import base
+
+STEP, MESSAGE = 0.01, 0.004  # seconds
+
+
+def get_config():
+  config = base()
+  config.model.name = "lenet"
+  config.workers = 8
+  config.batch = 16
+  config.steps = 300
+  config.eval_every = 10
+  config.optimiser.learning_rate = 0.05
+  config.times.seconds = STEP
+  config.times.jitter = 0.1
+  config.network.message_seconds = MESSAGE
+  config.network.service_seconds = 0.0005
+  config.compare.title = "The methods of SC17 with LeNet, in virtual time"
+  config.compare.target = 0.95
+
+  def server(name, rate, **network):
+    return {"algorithm": {"name": name}, "optimiser": {"learning_rate": rate}, "network": network}
+
+  def sync(exchange, overlap):
+    return {
+      "algorithm": {"name": "easgd", "period": 1},
+      "optimiser": {"learning_rate": 0.2},
+      "network": {"exchange_seconds": exchange, "overlap": overlap},
+    }
+
+  tree = 2 * 3 * MESSAGE  # log2(8) levels to the root and back
+  config.compare.algorithms = {
+    "Original EASGD": server("original_easgd", 0.2),
+    "Async SGD": server("async_sgd", 0.05),
+    "Async MSGD": server("async_msgd", 0.01),
+    "Hogwild SGD": server("hogwild_sgd", 0.05),
+    "Async EASGD": server("async_easgd", 0.2),
+    "Async MEASGD": server("async_measgd", 0.05),
+    "Hogwild EASGD": server("hogwild_easgd", 0.2),
+    "Sync EASGD 1": sync(tree, overlap=False),
+    "Sync EASGD 2": sync(tree / 2, overlap=False),
+    "Sync EASGD 3": sync(tree / 2, overlap=True),
+  }
+  config.compare.expected = (
+    ("Sync EASGD 1", "Original EASGD"),
+    ("Sync EASGD 2", "Sync EASGD 1"),
+    ("Sync EASGD 3", "Sync EASGD 2"),
+    ("Async EASGD", "Async SGD"),
+    ("Async MEASGD", "Async MSGD"),
+    ("Hogwild EASGD", "Hogwild SGD"),
+    ("Sync EASGD 3", "Async EASGD"),
+    ("Hogwild EASGD", "Async EASGD"),
+  )
+  return config
