@@ -1,5 +1,6 @@
 """The commands of ddl. `python run.py` lists them; `python run.py <command> --help` shows a command's flags."""
 
+import difflib
 import os
 import sys
 
@@ -27,7 +28,9 @@ def main() -> int:
     print(usage())
     return 0
   if command not in COMMANDS:
-    print(f"no command '{command}'; known are {', '.join(COMMANDS)}", file=sys.stderr)
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    print(f"no command '{command}'; known are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
     return 2
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   from experiments import cli  # only now: JAX takes a second to import

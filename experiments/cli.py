@@ -4,31 +4,57 @@ import difflib
 import importlib
 import importlib.util
 import re
+import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
 from ddl.runtime import hosts
+from experiments import config as configs
 from experiments.parts import Config
 
 WITH_CONFIG = ("train", "compare", "sweep")
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
+
+
+class _Terminated(BaseException):
+  """SIGTERM where no run is at its steps, which would save itself."""
+
+
+def _terminate(_number: int, _frame: Any) -> None:
+  raise _Terminated
 
 
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
   logging.set_verbosity(logging.ERROR)
+  before = signal.signal(signal.SIGTERM, _terminate)
+  try:
+    return _run(command, arguments)
+  except _Terminated:
+    print(
+      f"{command}: stopped by SIGTERM; what runs had saved is kept, --resume --workdir=... goes on", file=sys.stderr
+    )
+    hosts.leave(143)
+    return 143
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def _run(command: str, arguments: list[str]) -> int:
   try:
     module = importlib.import_module({"list": "experiments.listing"}.get(command, f"experiments.{command}"))
     if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
       print(_help(command))
       return 0
-    config = _config(arguments) if command in WITH_CONFIG else None
-    rest = [a for a in arguments if not a.startswith("--config")]
+    ours, rest = _parted(arguments) if command in WITH_CONFIG else ([], arguments)
+    config = _config(ours) if command in WITH_CONFIG else None
     left = flags.FLAGS([f"run.py {command}", *rest])[1:]
     if left:
       raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
@@ -41,12 +67,37 @@ def run(command: str, arguments: list[str]) -> int:
     print(f"{command}: interrupted", file=sys.stderr)
     hosts.leave(130)
     return 130
-  except Exception:
+  except Exception as error:
+    if isinstance(error, MemoryError) or (isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)):
+      told = str(error).strip().partition("\n")[0] or "out of memory"
+      print(f"{command}: too large for this machine: {told}", file=sys.stderr)
+      hosts.leave(2)
+      return 2
     if hosts.processes() == 1:
       raise
     traceback.print_exc()
     hosts.leave(1)
     raise
+
+
+def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+  """(those of the config as --config=FILE and --config.key=value, the others); one dash and a space for = are absl's.
+
+  Raises:
+    ValueError: for --config at the end.
+  """
+  ours, rest, left = [], [], iter(arguments)
+  for argument in left:
+    if not re.match(r"--?config(=|\.|$)", argument):
+      rest.append(argument)
+    elif argument.lstrip("-") == "config":
+      file = next(left, "")
+      if not file or file.startswith("-"):
+        raise ValueError("--config has no file; write --config=FILE, e.g. --config=configs/digits_compare.py")
+      ours.append(f"--config={file}")
+    else:
+      ours.append("--" + argument.lstrip("-"))
+  return ours, rest
 
 
 def _config(arguments: list[str]) -> Config:
@@ -73,8 +124,11 @@ def _config(arguments: list[str]) -> Config:
 def _unset(config: Config, path: str) -> None:
   """Config.path = None, whatever its type: config_flags would read None as a value of that type."""
   *sections, key = path.split(".")
+  base: Any = configs.base()
   for section in sections:
-    config = config[section]
+    config, base = config[section], base[section]
+  if base.get(key) is not None:
+    raise ValueError(f"config.{path} has no default of a factory to fall back to: give it a value, not None")
   with config.ignore_type():
     config[key] = None
 

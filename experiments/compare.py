@@ -31,12 +31,14 @@ def main(config: Any) -> int:
   data = configs.load(config)
   experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
   path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
+  _check(config, experiments)
+  if flags.RESUME.value and not path.exists():
+    raise ValueError(f"{path} holds no comparison to resume; without --resume a new one starts there")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
   started, failed, runs, how = time.perf_counter(), {}, {}, ""
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
-  _check(config, experiments)
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
     trainer = setup.make_trainer(experiments[label], variant)
@@ -88,8 +90,15 @@ def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
   for label, experiment in experiments.items():
     if experiment.resolved["model"] != next(iter(experiments.values())).resolved["model"]:
       raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
+    budgets = [e.resolved["workers"] * e.resolved["batch"] * e.resolved["steps"] for e in experiments.values()]
+    if len(set(budgets)) > 1:
+      told = ", ".join(f"{name}: {budget}" for name, budget in zip(experiments, budgets, strict=True))
+      raise ValueError(f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples")
   for label in [label for pair in config.compare.expected for label in pair]:
     named("label in config.compare.expected", config.compare.algorithms.to_dict(), label)
+  seeds = config.compare.seeds
+  if any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+    raise ValueError(f"config.compare.seeds is {seeds}; give different integers from 0 on, e.g. (0, 1, 2)")
   if not config.compare.seeds:
     raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
 

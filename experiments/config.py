@@ -1,5 +1,6 @@
 """The config that every experiment starts from, and what it means: data, model, optimiser, algorithm, budget."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -121,6 +122,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
     due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
   else:
     algorithm = spec.factory(_optimiser(config), workers=config.workers, **chosen)
+  _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)
   model_settings = settings("model", make_model, config.model)
@@ -134,6 +136,16 @@ def build(config: Config, data: Data | None = None) -> Experiment:
     resolved[kind] = {"name": part.name, **jsonable(taken)}
   resolved["optimiser"]["learning_rate"] = config.optimiser.learning_rate
   return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+
+
+def _check_pull(pull: float, workers: int) -> None:
+  """The center's own coefficient is 1 - p alpha: it overshoots where p alpha exceeds 1, and diverges beyond 2."""
+  if pull > 2:
+    raise ValueError(
+      f"config.algorithm.alpha x {workers} workers is {pull:g}: above 2 the center diverges; the authors take 0.9"
+    )
+  if pull > 1:
+    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=3)
 
 
 def load(config: Config) -> Data:

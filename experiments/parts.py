@@ -6,9 +6,11 @@ A key that is set but that the chosen factory does not take is an error: nothing
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from ml_collections import config_dict
 
 from ddl.api import Spec
@@ -52,7 +54,8 @@ def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str
   """The keyword arguments that a section sets for its factory, and the factory's defaults for the others.
 
   Raises:
-    ValueError: for a key that is set but that the factory does not take, or one without a default that is not set.
+    ValueError: for a key that is set but that the factory does not take, a value of another type than it takes, or a
+      key without a default that is not set.
   """
   given = _given(kind, factory, chosen)
   for key, parameter in keywords(factory).items():
@@ -67,7 +70,8 @@ def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]
   """The hyper-parameters of an algorithm: the config's, else the defaults that it declares.
 
   Raises:
-    ValueError: for a key that the algorithm does not read, or one that has no default and is not set.
+    ValueError: for a key that the algorithm does not read, a value of the wrong type, or a key that has no default
+      and is not set.
   """
   given = _given("algorithm", spec.factory, chosen)
   for key, declared in spec.hyper.items():
@@ -89,10 +93,47 @@ def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, 
         f"config.{kind}.{key} is set, but {kind} '{chosen['name']}' does not read it: {known}; "
         f"--config.{kind}.{key}=None unsets it"
       )
-  found = {k: _cast(v, taken[k].annotation) for k, v in given.items()}
-  for key, value in found.items():
-    _check(kind, key, value)
+  found = {}
+  for key, value in given.items():
+    where = f"config.{kind}.{key}"
+    try:
+      found[key] = as_type(value, taken[key].annotation)
+    except TypeError as error:
+      default = taken[key].default
+      example = f"={','.join(map(str, default)) or '1,2'}" if isinstance(default, tuple) else f"={default}"
+      example = "=VALUE" if default in (taken[key].empty, "") else example
+      raise ValueError(
+        f"{where} is {value!r}, but {kind} '{chosen['name']}' takes {error}: "
+        f"--{where}{example} sets it, --{where}=None unsets it"
+      ) from error
+    _check(kind, key, found[key])
   return found
+
+
+def as_type(value: Any, annotation: Any) -> Any:
+  """The value as the type of a key: whole floats pass for int, numbers for float, lists and single values for tuples.
+
+  Raises:
+    TypeError: for a value of another type; its text says which type the key wants.
+  """
+  if getattr(annotation, "__origin__", annotation) is tuple:
+    values = tuple(value) if isinstance(value, tuple | list) else (value,)
+    element = getattr(annotation, "__args__", (object,))[0]
+    try:
+      return tuple(as_type(v, element) for v in values)
+    except TypeError as error:
+      raise TypeError(f"a tuple, each {error}") from error
+  number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+  if annotation is int and number and math.isfinite(value) and value == int(value):
+    return int(value)
+  if annotation is float and number:
+    return float(value)
+  if annotation in WORDS and not (annotation in (str, bool) and isinstance(value, annotation)):
+    raise TypeError(WORDS[annotation])
+  return value
+
+
+WORDS = {int: "a whole number (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
 
 
 SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
@@ -119,10 +160,3 @@ def _check(kind: str, key: str, value: Any) -> None:
 def _plain_type(annotation: Any) -> type:
   origin = getattr(annotation, "__origin__", annotation)
   return origin if origin in (int, float, str, bool, tuple) else object
-
-
-def _cast(value: Any, annotation: Any) -> Any:
-  kind = _plain_type(annotation)
-  if kind is tuple:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
-  return kind(value) if kind in (int, float) and not isinstance(value, str) else value

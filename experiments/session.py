@@ -122,6 +122,7 @@ class _Run:
     clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.config["steps"]
     if self.figures["lines"] == 0:
       self._line(carry, 0)
+    stop = False
     feed = self.experiment.training_feed(self.trainer.workers.local)
     calls = [call for call in self.calls if call.first >= done]
     key = training_key(self.config["seed"])
@@ -158,6 +159,8 @@ class _Run:
         self.checkpoints.close()
       self.folder.close()
     self.folder.finish(self.figures["last"])
+    if stop or (asked.number is not None and jax.process_count() == 1):
+      raise Stopped(total, asked.number or signal.SIGTERM)  # what would come after this run must not begin
     return self.figures["last"]
 
   def _open(self) -> Any:

@@ -1,12 +1,15 @@
 """`python run.py sweep`: tunes each algorithm with the same number of trials, on a validation split."""
 
+import copy
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
+from ml_collections import ConfigDict
 from scipy.stats import qmc
 
 from ddl.runtime import hosts
@@ -14,6 +17,7 @@ from experiments import config as configs
 from experiments import flags, folder, session, setup
 from experiments.compare import ONLY
 from experiments.evaluate import Evaluator
+from experiments.parts import as_type, keywords, named
 from experiments.variants import only, slug, variants
 
 TRIALS = absl_flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config.sweep.trials", lower_bound=0)
@@ -26,23 +30,28 @@ def main(config: Any) -> int:
   if not config.data.validation:
     raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
   trials = TRIALS.value or config.sweep.trials
-  chosen, data = only(variants(config), ONLY.value), configs.load(config)
+  if trials < 1:
+    raise ValueError(f"config.sweep.trials is {trials}; it has to be at least 1")
+  every = variants(config)
+  for label in config.sweep.space:
+    named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
+  chosen = only(every, ONLY.value)
   spaces = {label: _space(config, label, variant) for label, variant in chosen.items()}
+  points = {label: _points(space, trials) for label, space in spaces.items()}
+  data = configs.load(config)
+  experiments = [_first(label, variant, points[label], data) for label, variant in chosen.items()]
   path = setup.workdir(f"sweep-{config.model.name}-{config.data.name}")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
   assert data.validation
-  evaluator = Evaluator(configs.build(next(iter(chosen.values())), data).model, data.validation)
+  evaluator = Evaluator(experiments[0].model, data.validation)
   results = {}
   for label, variant in chosen.items():
     setup.say(f"{label}: {trials} trials of {', '.join(f'{k} in {v}' for k, v in spaces[label].items())}")
     tried = []
-    for number, values in enumerate(_points(spaces[label], trials)):
-      setting = _setting(values)
-      for section, keys in setting.items():
-        for key, value in keys.items():
-          variant[section][key] = value
+    for number, values in enumerate(points[label]):
+      setting = _set(variant, values)
       try:
         score = _trial(variant, data, path / slug(label) / f"trial-{number}", evaluator, label)
       except session.Stopped as stopped:
@@ -67,23 +76,43 @@ def main(config: Any) -> int:
 
 def _space(config: Any, label: str, variant: Any) -> dict[str, tuple[float, float]]:
   """The bounds of what is tuned: the learning rate, and what config.sweep.space names for this label."""
-  space = {"learning_rate": tuple(config.sweep.learning_rate)}
-  for key, bounds in config.sweep.space.get(label, {}).items():
-    if key not in variant.algorithm:
-      raise ValueError(f"config.sweep.space['{label}'].{key}: the algorithm has no such hyper-parameter")
-    space[key] = tuple(bounds)
-  for key, (low, high) in space.items():
-    if not low < high or (key == "learning_rate" and low <= 0):
-      raise ValueError(
-        f"config.sweep: the bounds {(low, high)} of {key} for '{label}' have to rise (from above 0 for a rate)"
-      )
+  taken = keywords(named("algorithm", configs.ALGORITHMS, variant.algorithm.name).factory)
+  space = {"learning_rate": _bounds("config.sweep.learning_rate", config.sweep.learning_rate, float)}
+  if space["learning_rate"][0] <= 0:
+    raise ValueError(f"config.sweep.learning_rate is {space['learning_rate']}; its bounds have to be positive")
+  own = config.sweep.space.get(label, {})
+  if not isinstance(own, Mapping | ConfigDict):
+    raise ValueError(f"config.sweep.space['{label}'] is {own!r}; it maps keys to bounds, such as {{'period': (1, 16)}}")
+  for key, bounds in own.items():
+    where = f"config.sweep.space['{label}'].{key}"
+    if key not in taken:
+      known = f"it takes {', '.join(taken)}" if taken else "it takes no settings"
+      raise ValueError(f"{where}: algorithm '{variant.algorithm.name}' does not read it; {known}")
+    space[key] = _bounds(where, bounds, taken[key].annotation)
   return space
+
+
+def _bounds(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
+  """The pair low < high as numbers of the key's type.
+
+  Raises:
+    ValueError: for anything else.
+  """
+  if annotation not in (int, float):
+    raise ValueError(f"{where} is tuned between two numbers, but it is no number: set it for the label instead")
+  try:
+    low, high = (as_type(bound, annotation) for bound in bounds)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{where} is {bounds!r}; give two of type {annotation.__name__}, (low, high)") from error
+  if not (low < high and math.isfinite(high - low)):
+    raise ValueError(f"{where} is {(low, high)}; its bounds have to rise and be finite")
+  return low, high
 
 
 def _points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str, float]]:
   """The first points of a Halton sequence: evenly spread for any number, the same for every algorithm.
 
-  Log scale where the bounds span a decade, else linear; integers where both bounds are.
+  Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
   """
   sequence = qmc.Halton(len(space), scramble=False)
   sequence.fast_forward(1)  # the first point is the corner of the box
@@ -93,7 +122,7 @@ def _points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str
     for u, (key, (low, high)) in zip(row, space.items(), strict=True):
       value = low * (high / low) ** u if low > 0 and high / low >= 10 else low + (high - low) * u
       whole = isinstance(low, int) and isinstance(high, int)
-      point[key] = round(value) if whole else float(f"{value:.{3 - math.floor(math.log10(value or 1))}f}")
+      point[key] = round(value) if whole else float(f"{value:.4g}")
     points.append(point)
   return points
 
@@ -102,6 +131,10 @@ def _trial(variant: Any, data: Any, path: Path, evaluator: Evaluator, label: str
   """Loss and accuracy on the validation split after the last step; None where the run diverged or cannot be made."""
   try:
     experiment = configs.build(variant, data)
+  except ValueError as error:
+    setup.say(f"  {error}")
+    return None
+  try:
     trainer = setup.make_trainer(experiment, variant)
     files = folder.RunFolder(path, writes=hosts.is_main())
     resume = flags.RESUME.value and (path / folder.CONFIG).exists()
@@ -115,6 +148,32 @@ def _trial(variant: Any, data: Any, path: Path, evaluator: Evaluator, label: str
     return None
   score = {name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last}
   return score if math.isfinite(score["loss"]) else None
+
+
+def _first(label: str, variant: Any, points: list[dict[str, float]], data: Any) -> configs.Experiment:
+  """The experiment of the first trial that can be made.
+
+  Raises:
+    ValueError: if none can: then the trials are not at fault, but the config.
+  """
+  wrong: list[ValueError] = []
+  for values in points:
+    changed = copy.deepcopy(variant)
+    _set(changed, values)
+    try:
+      return configs.build(changed, data)
+    except ValueError as error:
+      wrong.append(error)
+  raise ValueError(f"'{label}' cannot be made in any of {len(points)} trials: {wrong[0]}") from wrong[0]
+
+
+def _set(variant: Any, values: dict[str, float]) -> dict[str, dict[str, float]]:
+  """Puts a trial's values into the config; returns them by section."""
+  setting = _setting(values)
+  for section, keys in setting.items():
+    for key, value in keys.items():
+      variant[section][key] = value
+  return setting
 
 
 def _setting(values: dict[str, float]) -> dict[str, dict[str, float]]:

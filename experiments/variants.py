@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.parts import Config, named
+from ml_collections import ConfigDict
+
+from experiments.config import base
+from experiments.parts import Config, as_type, named
 
 
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
@@ -17,19 +20,21 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     tuned: path of a sweep's tuned.json, or "".
 
   Raises:
-    ValueError: for no or an unknown label, an unknown key, or a file that is no sweep's result.
+    ValueError: for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong type,
+      or a file that is no sweep's result.
   """
   labels = config.compare.algorithms.to_dict()
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
+  _check_labels(labels)
   best = _read(tuned) if tuned else {}
   for label in best:
     named("label in config.compare.algorithms", labels, label)
   out = {}
   for label, changes in labels.items():
     out[label] = copy.deepcopy(config)
-    for change in (changes, best.get(label, {})):
-      _apply(out[label], change, f"config.compare.algorithms['{label}']")
+    _apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
+    _apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out
 
 
@@ -49,18 +54,53 @@ def slug(label: str) -> str:
   return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
 
 
-def _apply(config: Config, changes: Mapping[str, Any], where: str) -> None:
+def _check_labels(labels: Mapping[str, Any]) -> None:
+  """Each label has a folder of its own."""
+  folders: dict[str, str] = {}
+  for label in labels:
+    if not label:
+      raise ValueError("config.compare.algorithms has the label ''; a label names a folder, so it cannot be empty")
+    if slug(label) in folders:
+      other = folders[slug(label)]
+      raise ValueError(
+        f"config.compare.algorithms: labels '{other}' and '{label}' would share the folder {slug(label)}; change one"
+      )
+    folders[slug(label)] = label
+
+
+def _apply(config: Config, base: Config, changes: Any, where: str) -> None:
+  """Sets the changes in the config; a key whose default in `base` is None may be unset again."""
+  if not isinstance(changes, Mapping):
+    raise ValueError(f"{where} is {changes!r}; a section maps keys to values, such as {_example(config)}")
   for key, value in changes.items():
     named(f"key in {where}", config, key)
-    if isinstance(value, Mapping):
-      _apply(config[key], value, f"{where}.{key}")
-    else:
+    if isinstance(config[key], ConfigDict):
+      _apply(config[key], base.get(key, {}), value, f"{where}.{key}")
+    elif value is not None:
+      try:
+        value = as_type(value, config.get_type(key))
+      except TypeError as error:
+        raise ValueError(f"{where}.{key} is {value!r}; it takes {error}") from error
       with config.ignore_type():
         config[key] = value
+    elif base.get(key) is None:
+      with config.ignore_type():
+        config[key] = None
+    else:
+      raise ValueError(f"{where}.{key} is None, but it has no default of a factory to fall back to; give it a value")
+
+
+def _example(config: Config) -> str:
+  return "{'name': '" + config.name + "'}" if "name" in config else "{'algorithm': {'name': 'local_sgd', 'period': 10}}"
 
 
 def _read(path: str) -> dict[str, Any]:
+  """Label -> the best setting that a sweep found."""
   try:
-    return {label: entry["best"] for label, entry in json.loads(Path(path).read_text())["algorithms"].items()}
-  except (json.JSONDecodeError, KeyError, TypeError) as error:
+    found = json.loads(Path(path).read_text())["algorithms"]
+    best = {label: entry["best"] for label, entry in found.items()}
+  except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f"{path} is no result of a sweep; give the tuned.json that `python run.py sweep` wrote") from error
+  if not best:
+    raise ValueError(f"{path} is no result of a sweep: it has no algorithms")
+  return best

@@ -1,9 +1,13 @@
 """`compare` and `sweep` from config to report: budget, seeds, what a resume skips, what a sweep hands on."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
-from commands import Command
+from commands import Command, complaint
+
+from experiments import compare
+from experiments.config import base
 
 SMALL = (
   "--config=configs/digits_compare.py",
@@ -73,3 +77,27 @@ def test_an_unknown_label_is_one_line():
   assert done.code == 2
   assert "did you mean 'local SGD'" in done.error
   assert len(done.error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--config.compare.seeds=(0,0)",), "different integers"),
+    (("--config.compare.seeds=(0,-1)",), "different integers"),
+    (("--config.compare.expected=(('EASGD','EASDG'),)",), "EASDG"),
+    (("--resume", "--workdir=runs/that-never-were"), "holds no comparison"),
+  ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(tmp_path, flags, words):
+  assert words in complaint(Command("compare", SMALL[0], f"--workdir={tmp_path}/a", *flags).end())
+  assert not (tmp_path / "a").exists()
+
+
+def test_one_budget_of_examples():
+  def resolved(**changes):
+    return SimpleNamespace(resolved={"model": {}, "workers": 8, "batch": 16, "steps": 400, **changes})
+
+  config = base()
+  compare._check(config, {"a": resolved(), "b": resolved(workers=4, batch=32)})
+  with pytest.raises(ValueError, match="b: 25600"):
+    compare._check(config, {"a": resolved(), "b": resolved(workers=4)})

@@ -38,7 +38,14 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
 
 
 def classification(train: Source, test: Source, *, num_outputs: int, description: str, validation: float) -> Data:
-  """The `Data` of a classification set whose examples all have one shape, read off the first."""
+  """The `Data` of a classification set whose examples all have one shape, read off the first.
+
+  ValueError for labels that are no class numbers: over a million classes, and more than examples.
+  """
+  if num_outputs > max(10**6, train.size + test.size):
+    raise ValueError(
+      f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
+    )
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   train, held_out = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
@@ -54,7 +61,8 @@ def pixels(images: np.ndarray) -> np.ndarray:
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
   """The source of images (uint8, see `pixels`; or floating point, taken as they are) and class numbers.
 
-  ValueError, which names `where` they are from, for other types, no examples, or counts that differ.
+  ValueError, which names `where` they are from, for other types, no examples, labels that are no int32 class numbers,
+  or counts that differ.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as Keras keeps CIFAR
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -63,6 +71,8 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
     raise ValueError(f"{where}: images {list(images.shape)} but {len(labels)} labels; they must be equally many")
   if not len(labels) or labels.min() < 0:
     raise ValueError(f"{where}: " + ("negative labels; classes count from 0" if len(labels) else "no examples"))
+  if labels.max() > np.iinfo(np.int32).max:
+    raise ValueError(f"{where}: a label is {labels.max()}; classes count from 0 and fit into int32")
   if images.dtype == np.uint8 and images.ndim in (3, 4):
     images = pixels(images)
   elif np.issubdtype(images.dtype, np.floating) and images.ndim > 1:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -85,6 +86,7 @@ def join() -> None:
   if processes() == 1:
     return
   if JOINED in env:
+    threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
     ranks, coordinator = env[JOINED].split("@")
     jax.distributed.initialize(coordinator, processes(), int(ranks.split("/")[0]))
   elif "OMPI_COMM_WORLD_SIZE" in env:
@@ -92,6 +94,13 @@ def join() -> None:
     jax.distributed.initialize(_open_mpi_coordinator(), processes(), int(env["OMPI_COMM_WORLD_RANK"]), gpu)
   else:
     jax.distributed.initialize()  # JAX reads Slurm's variables itself
+
+
+def _outlive_not(parent: int) -> None:
+  """Asks this process to save and stop once the one that started it is gone: nobody would hear of it any more."""
+  while os.getppid() == parent:
+    time.sleep(0.5)
+  os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(code: int) -> None:
