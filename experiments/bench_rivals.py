@@ -4,6 +4,8 @@ Sides of `bench --rivals`: `vmap` and `devices` train ddl's own models with a fi
 DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a process per worker.
 """
 
+# pyright: reportMissingImports=false
+# PyTorch is not a requirement
 import contextlib
 import itertools
 import time
