@@ -195,7 +195,10 @@ class _Run:
     values = self.trainer.losses(call, losses).astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-      raise self._diverged(f"its loss is {values[bad[0]]} at step {call.first + bad[0] + 1}")
+      # A simulator's losses are those of single workers, whose own steps run apart from the average that is counted.
+      exact = values.size == call.steps
+      where = f"at step {call.first + bad[0] + 1}" if exact else f"between step {call.first + 1} and step {call.end}"
+      raise self._diverged(f"its loss is {values[bad[0]]} {where}")
     self.figures["step"] = call.end
     self.figures["nbytes"] += self.trainer.nbytes(call)
     self.figures["loss_sum"] += math.fsum(values)

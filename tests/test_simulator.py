@@ -174,12 +174,13 @@ def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
 def test_another_schedule_uses_the_same_executable():
   chosen = experiment("async_sgd")
   simulator, _, _ = simulate(chosen, events_of(chosen.algorithm), gradients="map")
-  compiled, seconds = len(simulator._compiled), simulator.compile_seconds
+  compiled, seconds, begin = len(simulator._compiled), simulator.compile_seconds, simulator._start
   plan = events_of(chosen.algorithm, seed=3)
   simulator.follow(*plan)
   carry = simulator.start(jax.random.key(0))
   for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, 4), chosen.training_feed([]), KEY):
     carry = after
+  assert simulator._start is begin
   assert (len(simulator._compiled), simulator.compile_seconds) == (compiled, seconds) == (1, seconds)
   assert same_bits(carry, one_by_one(chosen, plan))
 

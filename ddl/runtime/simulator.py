@@ -53,6 +53,7 @@ class Simulator:
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
     self._shape: Shape | None = None
+    self.kinds, self.blocks = frozenset[int](), 0
     self._compiled: dict[Any, Any] = {}
     self.follow(events, operations)
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
@@ -62,11 +63,11 @@ class Simulator:
     """From now on this schedule; what is compiled serves it too, if its calls fit."""
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
     blocks = int(operations.block.max(initial=0)) + 1
-    if self._compiled and (kinds, blocks) != (self.kinds, self.blocks):
+    if (kinds, blocks) != (self.kinds, self.blocks):
       self._shape = None
+      self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
-    self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
     """The carry before the first turn: every worker and the server with the model that `key` gives."""
