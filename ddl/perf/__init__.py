@@ -1,0 +1,1 @@
+"""The cost model: seconds, bytes and integers only. NumPy and SciPy, no JAX."""
