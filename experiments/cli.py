@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from experiments import config as configs
 from experiments.parts import Config
 
 WITH_CONFIG = ("train", "compare", "sweep")
+UNREAD = {  # command: what it does not read of the config, and why
+  "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
+  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, e.g. =0,1,2"},
+  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")},
+}
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
 
 
@@ -34,6 +40,8 @@ def _terminate(_number: int, _frame: Any) -> None:
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
   logging.set_verbosity(logging.ERROR)
+  form = warnings.formatwarning
+  warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
   before = signal.signal(signal.SIGTERM, _terminate)
   try:
     return _run(command, arguments)
@@ -45,6 +53,7 @@ def run(command: str, arguments: list[str]) -> int:
     return 143
   finally:
     signal.signal(signal.SIGTERM, before)
+    warnings.formatwarning = form
 
 
 def _run(command: str, arguments: list[str]) -> int:
@@ -54,7 +63,7 @@ def _run(command: str, arguments: list[str]) -> int:
       print(_help(command))
       return 0
     ours, rest = _parted(arguments) if command in WITH_CONFIG else ([], arguments)
-    config = _config(ours) if command in WITH_CONFIG else None
+    config = _config(command, ours) if command in WITH_CONFIG else None
     left = flags.FLAGS([f"run.py {command}", *rest])[1:]
     if left:
       raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
@@ -100,11 +109,11 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
   return ours, rest
 
 
-def _config(arguments: list[str]) -> Config:
+def _config(command: str, arguments: list[str]) -> Config:
   """The config file's, with the --config.key=value flags over it.
 
   Raises:
-    ValueError: for a missing or broken file, an unknown key or a value of the wrong type.
+    ValueError: for a missing or broken file, a key that does not exist or is not read, or a value of the wrong type.
   """
   files = [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
   if not files or not files[-1]:
@@ -116,6 +125,7 @@ def _config(arguments: list[str]) -> Config:
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
     _check(config, path)
+    _check_read(command, config, path)
     if override.endswith("=None"):
       _unset(config, path)
   return _overridden(config, [o for o in overrides if not o.endswith("=None")])
@@ -187,6 +197,16 @@ def _check(config: Any, path: str) -> None:
       hint = f"did you mean '{near[0]}'? " if near else ""
       raise ValueError(f"no key '{key}' in {where}: {hint}known are {', '.join(known) or 'none'}")
     node = node[key]
+
+
+def _check_read(command: str, config: Config, path: str) -> None:
+  """A flag that the command would not read is a mistake. A file may set more, as several commands share it."""
+  for key, why in UNREAD.get(command, {}).items():
+    if path == key or path.startswith(f"{key}."):
+      raise ValueError(f"{command} does not read config.{path}: {why}")
+  names = [changes.get("algorithm", {}).get("name") for changes in config.compare.algorithms.values()]
+  if command != "train" and path == "algorithm.name" and names and all(names):
+    raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
 
 
 def _help(command: str) -> str:

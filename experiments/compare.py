@@ -81,7 +81,7 @@ def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label:
   files = folder.RunFolder(path, writes=hosts.is_main())
   if resume and (path / folder.RESULT).exists():
     files.reopen(experiment.resolved)
-    return json.loads((path / folder.RESULT).read_text())
+    return folder.read_json(path / folder.RESULT)
   options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label, clock=clock)
   return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
 

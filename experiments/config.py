@@ -122,6 +122,12 @@ def build(config: Config, data: Data | None = None) -> Experiment:
     due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
   else:
     algorithm = spec.factory(_optimiser(config), workers=config.workers, **chosen)
+  own = chosen.get("momentum")
+  if own and config.optimiser.momentum:
+    warnings.warn(
+      f"{config.algorithm.name} has a momentum of its own ({own:g}); config.optimiser.momentum adds a second one to it",
+      stacklevel=2,
+    )
   _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)

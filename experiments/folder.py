@@ -28,6 +28,11 @@ class RunFolder:
     """Where checkpoints live."""
     return self.path / "checkpoints"
 
+  def check_new(self) -> None:
+    """Raises ValueError if the folder holds a run already."""
+    if (self.path / CONFIG).exists():
+      raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
+
   def create(self, resolved: dict[str, Any], about: dict[str, Any]) -> None:
     """Starts a run.
 
@@ -35,8 +40,7 @@ class RunFolder:
       ValueError: if the folder holds a run already.
     """
     if self.writes:
-      if (self.path / CONFIG).exists():
-        raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
+      self.check_new()
       self.path.mkdir(parents=True, exist_ok=True)
       (self.path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
       (self.path / METRICS).write_text("")
@@ -50,7 +54,7 @@ class RunFolder:
     """
     if not (self.path / CONFIG).exists():
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    there = json.loads((self.path / CONFIG).read_text())
+    there = read_json(self.path / CONFIG)
     differ = [
       f"{k}: {_show(there, k)} there, {_show(resolved, k)} here"
       for k in sorted({*_flat(there), *_flat(resolved)})
@@ -97,6 +101,18 @@ class RunFolder:
     if self._events:
       self._events.close()
     self._events = None
+
+
+def read_json(path: Path) -> Any:
+  """What a JSON file of a run holds.
+
+  Raises:
+    ValueError: one line that names the file, if it is damaged.
+  """
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except ValueError as error:
+    raise ValueError(f"{path} is damaged ({error}); train anew in another --workdir") from error
 
 
 def about(command: list[str], **more: Any) -> dict[str, Any]:

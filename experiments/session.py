@@ -183,7 +183,7 @@ class _Run:
       raise ValueError(
         f"{self.folder.path} was run as {_words(self.checkpoints.figures(step)['layout'])}, now it is "
         f"{_words(self.layout)}; a run resumes bit for bit only as it was: pass its --devices, --virtual_grad, "
-        "--step_loop, --steps_per_call and --processes"
+        "--step_loop, --steps_per_call, --overlap and --processes"
       )
     self.folder.truncate(self.figures["lines"])
     like = self.trainer.shapes(carry, step)

@@ -1,5 +1,6 @@
 """From a config and the flags to a trainer on real devices."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,11 @@ def check_processes(workers: int, processes: int) -> int:
   devices = flags.DEVICES.value
   if workers % processes or devices % processes:
     fits = [n for n in range(1, workers + 1) if workers % n == 0 and devices % n == 0]
+    if devices and workers % devices:
+      raise ValueError(
+        f"{workers} workers do not spread evenly over {devices} devices; "
+        f"--devices can be {', '.join(str(n) for n in range(1, workers + 1) if workers % n == 0)}"
+      )
     raise ValueError(
       f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "
       f"--processes can be {', '.join(map(str, fits))}"
@@ -93,11 +99,17 @@ def workdir(what: str) -> Path:
   """The folder that --workdir names, or a new one under runs/.
 
   Raises:
-    ValueError: for --resume without a folder.
+    ValueError: for --resume without a folder, or a path where no folder can be made.
   """
   if flags.RESUME.value and not flags.WORKDIR.value:
     raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
-  return Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}")
+  path = Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+  there = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    raise ValueError(
+      f"--workdir={path}: {there} is {'not writable' if there.is_dir() else 'a file'}; give another folder"
+    )
+  return path
 
 
 def launch(workers: int, path: Path) -> int:

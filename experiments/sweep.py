@@ -15,7 +15,7 @@ from scipy.stats import qmc
 from ddl.runtime import hosts
 from experiments import config as configs
 from experiments import flags, folder, session, setup
-from experiments.compare import ONLY
+from experiments.compare import ONLY, TUNED
 from experiments.evaluate import Evaluator
 from experiments.parts import as_type, keywords, named
 from experiments.variants import only, slug, variants
@@ -25,6 +25,8 @@ TRIALS = absl_flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config
 
 def main(config: Any) -> int:
   """Runs the sweep; returns the exit code."""
+  if TUNED.value:
+    raise ValueError("--tuned is for compare; a sweep makes such a file and reads none")
   if config.data.validation is None:
     config.data.validation = config.sweep.validation
   if not config.data.validation:
@@ -140,7 +142,7 @@ def _trial(variant: Any, data: Any, path: Path, evaluator: Evaluator, label: str
     resume = flags.RESUME.value and (path / folder.CONFIG).exists()
     if resume and (path / folder.RESULT).exists():
       files.reopen(experiment.resolved)
-      last = json.loads((path / folder.RESULT).read_text())
+      last = folder.read_json(path / folder.RESULT)
     else:
       options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label)
       last = session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))

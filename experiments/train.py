@@ -30,6 +30,8 @@ def main(config: Any) -> int:
   if RUNTIME.value != "simulator":
     return _live(config)
   path = setup.workdir(f"train-{config.algorithm.name}")
+  if not flags.RESUME.value:
+    RunFolder(path).check_new()
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     configs.build(config)  # what is wrong with the config is said once, before any process starts
     return setup.launch(config.workers, path)

@@ -14,8 +14,10 @@ from ddl.algorithms import COLLECTIVE
 from ddl.data import source
 from ddl.data.npz import npz
 from ddl.models import MODELS
+from ddl.runtime.checkpoint import Checkpoints
 from experiments import cli, setup, sweep, train
 from experiments import config as configs
+from experiments.folder import RunFolder
 from experiments.parts import as_type, hyper, settings
 from experiments.variants import variants
 
@@ -265,6 +267,69 @@ def test_points_keep_the_types_and_four_digits():
   points = sweep._points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
   assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in points)
   assert all(v == float(f"{v:.4g}") for p in points for v in p.values())
+
+
+# ---- what a command would not read
+
+
+@pytest.mark.parametrize(
+  "command, argument, words",
+  [
+    ("train", "compare.target=0.9", ("train does not read config.compare.target", "one run")),
+    ("train", "sweep.trials=3", ("train does not read config.sweep.trials",)),
+    ("compare", "seed=3", ("compare does not read config.seed", "config.compare.seeds")),
+    ("compare", "sweep.trials=3", ("compare does not read config.sweep.trials",)),
+    ("compare", "algorithm.name=easgd", ("names its own algorithm", "--only")),
+    ("sweep", "compare.seeds=1,2", ("sweep does not read config.compare.seeds",)),
+  ],
+)
+def test_a_flag_that_the_command_would_not_read(ran, command, argument, words):
+  config = str(ROOT / "configs" / "digits_compare.py")
+  code, got, error = ran(f"--config={config}", f"--config.{argument}", command=command)
+  assert code == 2 and got is None and error.count("\n") == 1
+  for word in words:
+    assert word in error
+
+
+def test_a_second_momentum_is_warned_of():
+  config = configs.base()
+  config.algorithm.name = "eamsgd"
+  configs.build(config)
+  config.optimiser.momentum = 0.9
+  with pytest.warns(UserWarning, match="eamsgd has a momentum of its own \\(0.99\\); config.optimiser.momentum adds"):
+    configs.build(config)
+
+
+# ---- damaged files and folders that cannot be
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_training(ran, tmp_path):
+  (tmp_path / "file").write_text("")
+  for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
+    flags.FLAGS.workdir = str(path)
+    refused(lambda: setup.workdir("x"), f"{tmp_path / 'file'} is a file")
+  flags.FLAGS.workdir = str(tmp_path / "new" / "er")
+  assert setup.workdir("x") == tmp_path / "new" / "er"
+
+
+def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
+  saved = Checkpoints(tmp_path / "checkpoints")
+  saved.save(3, {"x": np.arange(4.0)}, {"step": 3}, wait=True)
+  for file in (tmp_path / "checkpoints" / "3" / "figures").iterdir():
+    file.write_text("{")
+  refused(lambda: saved.figures(3), str(tmp_path / "checkpoints" / "3"), "resumes from before it")
+  saved.close()
+  folder = RunFolder(tmp_path / "run")
+  folder.create({"seed": 0}, {})
+  (tmp_path / "run" / "config.json").write_text("{")
+  refused(lambda: folder.reopen({"seed": 0}), str(tmp_path / "run" / "config.json"), "damaged")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_examples_that_are_not_finite_are_not_called_a_divergence(value):
+  images = np.zeros((5, 4, 4), np.float32)
+  images[3, 1, 2] = value
+  refused(lambda: source.labelled(images, np.zeros(5, np.int32), "x.npz"), "x.npz", "1 of 5 examples", "first is 3")
 
 
 # ---- class numbers

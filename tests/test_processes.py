@@ -34,7 +34,11 @@ def launched(script, count=3):
       2,
       "from 0\nfrom 1\n",
     ),
-    ("os.kill(os.getpid(), 9 if rank == 1 else 0); time.sleep(60)", 128 + 9, ""),
+    (
+      "os.kill(os.getpid(), 9 if rank == 1 else 0); time.sleep(60)",
+      128 + 9,
+      "process 1 of 3 was killed by SIGKILL, so the others were stopped\n",
+    ),
   ],
 )
 def test_the_first_to_fail_ends_the_others(script, code, error, capfd):

@@ -61,8 +61,8 @@ def pixels(images: np.ndarray) -> np.ndarray:
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
   """The source of images (uint8, see `pixels`; or floating point, taken as they are) and class numbers.
 
-  ValueError, which names `where` they are from, for other types, no examples, labels that are no int32 class numbers,
-  or counts that differ.
+  ValueError, which names `where` they are from, for other types, no examples, values that are not finite, labels that
+  are no int32 class numbers, or counts that differ.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as Keras keeps CIFAR
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -77,6 +77,11 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
     images = pixels(images)
   elif np.issubdtype(images.dtype, np.floating) and images.ndim > 1:
     images = images.astype(np.float32)[..., None] if images.ndim == 3 else images.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(images).reshape(len(images), -1).all(axis=1))
+    if bad.size:
+      raise ValueError(
+        f"{where}: {bad.size} of {len(images)} examples have values that are not finite, the first is {bad[0]}"
+      )
   else:
     raise ValueError(
       f"{where}: images must be uint8 [n, height, width(, channels)] or floating point [n, ...], "

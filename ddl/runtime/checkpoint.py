@@ -32,13 +32,22 @@ class Checkpoints:
 
   def figures(self, step: int) -> dict[str, Any]:
     """The figures that were saved with `step`."""
-    return self._manager.restore(step, args=ocp.args.Composite(figures=ocp.args.JsonRestore()))["figures"]
+    return self._restore(step, figures=ocp.args.JsonRestore())["figures"]
 
   def carry(self, step: int, like: Any) -> Any:
     """The carry saved at `step`; `like`: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays."""
-    restore = ocp.args.StandardRestore(_plain(like))
-    leaves = self._manager.restore(step, args=ocp.args.Composite(carry=restore))["carry"]
+    leaves = self._restore(step, carry=ocp.args.StandardRestore(_plain(like)))["carry"]
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
+
+  def _restore(self, step: int, **items: Any) -> Any:
+    try:
+      return self._manager.restore(step, args=ocp.args.Composite(**items))
+    except Exception as error:  # orbax, tensorstore and json each have their own
+      where = self._manager.directory / str(step)
+      told = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+      raise ValueError(
+        f"{where} cannot be read ({told}); without that folder the run resumes from before it"
+      ) from error
 
   def close(self) -> None:
     """Waits for what is being written."""

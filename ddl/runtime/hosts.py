@@ -63,6 +63,10 @@ def launch(count: int, command: Sequence[str]) -> int:
     complaints[first].seek(0)
     sys.stderr.write(complaints[first].read().decode(errors="replace"))
   code = codes[first or 0]
+  if first is not None and code < 0:
+    sys.stderr.write(
+      f"process {first} of {count} was killed by {signal.Signals(-code).name}, so the others were stopped\n"
+    )
   return code if code >= 0 else 128 - code
 
 

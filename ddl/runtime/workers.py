@@ -80,8 +80,9 @@ def make_workers(count: int, devices: int | None = None) -> Workers:
       if (count % jax.process_count() == 0)
       else 0
     )
-  fits = [d for d in range(1, len(found) + 1) if count % d == 0]
-  if devices not in fits or devices % jax.process_count():
+  most = count if jax.default_backend() == "cpu" else len(found)  # a CPU gives as many as are asked for
+  fits = [d for d in range(1, most + 1) if count % d == 0 and d % jax.process_count() == 0]
+  if devices not in fits:
     raise ValueError(
       f"{count} workers do not spread evenly over {devices or 'the'} devices of {jax.process_count()} process(es) "
       f"({len(found)} devices found); device counts that divide them: {', '.join(map(str, fits))}"
