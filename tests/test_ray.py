@@ -217,6 +217,36 @@ def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
 
 
 @needs_ray
+def test_a_worker_leaves_and_joins_again(ray, tmp_path):
+  algorithm, seen = build("async_easgd", period=2), {}
+  runner = cluster(tmp_path, algorithm)
+
+  def watch(visits, snapshot, losses):
+    if visits >= 40 and "left" not in seen:
+      runner.remove(1)
+      seen["left"] = visits
+      with pytest.raises(ValueError, match="worker 1 can't leave"):
+        runner.remove(1)
+    elif visits >= 80 and "joined" not in seen:
+      runner.add(1)
+      seen["joined"] = visits
+      with pytest.raises(ValueError, match="worker 1 can't join"):
+        runner.add(1)
+    if "joined" in seen:
+      time.sleep(0.1)  # a process starts in seconds, the other's visits take milliseconds
+    seen["params"] = snapshot.params
+
+  events = runner.run(PARAMS, EXTRA, 1500, watch, 20)
+  record.check(events, WORKERS)
+  mine = np.flatnonzero(events.worker == 1)
+  assert mine.size and mine[0] < seen["left"] < seen["joined"] < mine[-1]
+  gap = np.diff(mine, prepend=0).argmax()  # while it was away nobody waited for it
+  assert mine[gap] - mine[gap - 1] >= seen["joined"] - seen["left"] - 2 * WORKERS
+  assert events.restarted[mine[gap]] and events.restarted.sum() == 1
+  close(ray_wire.flatten(seen["params"])[0], replay(algorithm, events))
+
+
+@needs_ray
 def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   algorithm = build("dynsgd", period=1)
   runner = cluster(tmp_path, algorithm, shards=2, checkpoint_every=20)
