@@ -1,0 +1,26 @@
+"""Clusters by name, each with its source. A new one is an entry in the file of its kind."""
+
+import difflib
+
+from ddl.perf.clusters.cluster import Cluster
+from ddl.perf.clusters.dasgd import DASGD
+from ddl.perf.clusters.nodes import NODES
+from ddl.perf.clusters.sc17 import SC17
+from ddl.perf.clusters.today import TODAY
+
+__all__ = ["CLUSTERS", "Cluster", "named"]
+
+CLUSTERS: dict[str, Cluster] = {**NODES, **SC17, **DASGD, **TODAY}
+
+
+def named(name: str) -> Cluster:
+  """The cluster.
+
+  Raises:
+    ValueError: for an unknown name, with the nearest one and all that exist.
+  """
+  if name in CLUSTERS:
+    return CLUSTERS[name]
+  near = difflib.get_close_matches(name, CLUSTERS, n=1, cutoff=0.5)
+  hint = f"did you mean '{near[0]}'? " if near else ""
+  raise ValueError(f"no cluster named '{name}': {hint}known are {', '.join(CLUSTERS)}")

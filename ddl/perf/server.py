@@ -1,0 +1,82 @@
+"""Closed forms of a parameter server: what a round takes, and how many exchanges a second it can serve.
+
+S servers hold n / S bytes each; a worker's exchange is a message up to and one down from each of them. At each end one
+message follows the other, so p workers and S servers need max(p, S) messages in a row for one message of every worker
+to every server: the servers' links are the bottleneck while p > S. L is the latency, G = 1 / bandwidth.
+You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
+"""
+
+from ddl.perf.collectives import check_bytes, check_workers
+from ddl.perf.network import Link, check_link
+
+
+def exchange_seconds(nbytes: float, workers: int, link: Link, servers: int = 1, parts: int = 1) -> float:
+  """A synchronous round: p workers push n bytes, and pull n bytes when the last push is there.
+
+  a = max(p, S) (L + n G / (k S)) is what one of k parts (layers, say) takes one way. A part is pulled when all of it
+  is there, while the next is pushed, as far as sending overlaps receiving: a + (k - 1) a (2 - duplex) + a.
+
+  Raises:
+    ValueError: for more servers than parameters of four bytes, or other numbers that can't be.
+  """
+  check_servers(servers, nbytes)
+  part = _message(nbytes / check_count("parts", parts), link, servers)
+  return max(check_workers(workers), servers) * part * (2 + (parts - 1) * (2 - link.duplex))
+
+
+def round_robin_seconds(nbytes: float, workers: int, link: Link) -> float:
+  """p (L + n G): one worker after the other, one way (arXiv 1708.02983); a tree takes log2 p of them instead."""
+  return check_workers(workers) * _message(nbytes, link, 1)
+
+
+def visit_seconds(up: float, down: float, link: Link, servers: int = 1) -> float:
+  """One worker's exchange with idle servers: S L + up G, then S L + down G where there is a reply. up, down: bytes."""
+  check_servers(servers, max(up, down))
+  reply = servers * _message(down, link, servers) if down else 0.0
+  return servers * _message(up, link, servers) + reply
+
+
+def limit(nbytes: float, link: Link, servers: int = 1) -> float:
+  """Exchanges of n bytes up and n down that the servers can serve: 1 / ((L + n G / S) (2 - duplex)) per second."""
+  check_servers(servers, nbytes)
+  busy = _message(nbytes, link, servers) * (2 - link.duplex)
+  return 1 / busy if busy else float("inf")
+
+
+def throughput(nbytes: float, workers: int, link: Link, turn: float, servers: int = 1) -> float:
+  """Exchanges per second at most: p / (turn + visit), until the servers' limit. turn: a worker's computation, seconds.
+
+  Asynchronous workers reach it if they never come at the same time; a queue costs them more.
+  """
+  if not turn >= 0:
+    raise ValueError(f"a turn of {turn:g} s can't be; give 0 or more")
+  alone = turn + visit_seconds(nbytes, nbytes, link, servers)
+  offered = check_workers(workers) / alone if alone else float("inf")
+  return min(offered, limit(nbytes, link, servers))
+
+
+def utilisation(nbytes: float, workers: int, link: Link, turn: float, servers: int = 1) -> float:
+  """Share of the time in which the servers' links are busy, 0..1: throughput / limit."""
+  most = limit(nbytes, link, servers)
+  return throughput(nbytes, workers, link, turn, servers) / most if most < float("inf") else 0.0
+
+
+def check_servers(servers: int, nbytes: float, itemsize: int = 4) -> int:
+  """The number of servers, if it can be. ValueError, one line, for more of them than parameters of `itemsize` bytes."""
+  check_count("servers", servers)
+  most = max(1, int(check_bytes(nbytes)) // itemsize)
+  if servers > most:
+    raise ValueError(f"{servers} servers are more than the {most} parameters; give at most {most}")
+  return servers
+
+
+def check_count(name: str, count: int) -> int:
+  """The count, if it is an integer of 1 or more; else ValueError, one line."""
+  if not count >= 1 or count % 1:
+    raise ValueError(f"{name} is {count:g}; give an integer of 1 or more")
+  return count
+
+
+def _message(nbytes: float, link: Link, servers: int) -> float:
+  """Seconds of a worker's message to one of the servers."""
+  return check_link("a server's link", link).seconds(check_bytes(nbytes) / servers)

@@ -1,0 +1,66 @@
+"""A model of the project as a sequence of parameter arrays, for timelines: gradient bytes, and shares of the FLOP."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ddl.api import Model, Tree
+
+
+class Leaf(NamedTuple):
+  """A parameter array."""
+
+  name: str
+  nbytes: int  # of its gradient
+  share: float  # of the step's FLOP
+
+
+def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
+  """The parameter arrays in the order in which the forward pass first uses them; gradients appear in the reverse.
+
+  An array's share is that of its products among all arrays' multiply-accumulates in the forward pass, where each of
+  its elements is used once per position of the result. What has no product (biases, scales, embeddings) gets 0; what
+  belongs to no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
+  is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
+
+  Args:
+    model: its loss is traced.
+    batch: shapes of a batch.
+  """
+  key = jax.random.key(0)
+  params, extra = jax.eval_shape(model.init, key)
+  traced = jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr
+  arrays = jax.tree_util.tree_flatten_with_path(params)[0]
+  index = {var: i for i, var in enumerate(traced.invars[: len(arrays)])}
+  macs: dict[int, int] = {}
+  for eqn in traced.eqns:
+    for var in eqn.invars:
+      if isinstance(var, core.Var) and var in index:
+        i = index[var]
+        positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if _multiplies(eqn) else 0
+        macs[i] = macs.get(i, 0) + arrays[i][1].size * positions
+  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # arrays that nothing uses come last
+  weights = macs if any(macs.values()) else {i: arrays[i][1].size for i in macs}
+  total = sum(weights.values())
+  return tuple(
+    Leaf(
+      jax.tree_util.keystr(arrays[i][0], simple=True, separator="/"),
+      arrays[i][1].size * arrays[i][1].dtype.itemsize,
+      weights[i] / total,
+    )
+    for i in macs
+  )
+
+
+def _multiplies(eqn: Any) -> bool:
+  """Whether it is a matrix product or a convolution, or a call of a function with one in it."""
+  if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+    return True
+  inner = [x for x in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
+  return any(_multiplies(e) for x in inner for e in getattr(x, "jaxpr", x).eqns)
+
+
+def _is_jaxpr(x: Any) -> bool:
+  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
