@@ -8,14 +8,18 @@ COMMANDS = {
   "train": "one run of one algorithm: --config=configs/X.py --config.algorithm.name=dasgd ...",
   "compare": "several algorithms over several seeds, with a report: --config=configs/digits_compare.py",
   "sweep": "tune the learning rate of each algorithm with the same number of trials: --config=...",
+  "scale": "predicted scaling curves on a cluster: --model=vgg_a --cluster=cori_fdr --nodes=1,2,...,128",
   "bench": "examples per second against a plain optax loop: [--only=...] [--json=FILE]",
+  "plan": "examples, workers, servers, delay and period, and why: --config=... or --model=vgg_a, --cluster=cori_fdr",
+  "calibrate": "measures this machine's steps and collectives: the cluster 'measured'; [--processes=2] [--json=FILE]",
+  "reproduce": "docs/reproduction.md, the papers' speed-ups against predicted ones; [--check]",
   "list": "the algorithms with their place in the taxonomy, the models and the data sets",
 }
 
 
 def usage() -> str:
   """The commands, one a line."""
-  lines = [f"  {name:8} {text}" for name, text in COMMANDS.items()]
+  lines = [f"  {name:9} {text}" for name, text in COMMANDS.items()]
   return (
     "usage: python run.py COMMAND [flags]\n\n" + "\n".join(lines) + "\n\npython run.py COMMAND --help lists its flags."
   )

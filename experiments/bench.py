@@ -14,7 +14,10 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from experiments import flags  # noqa: F401  (its flags are passed on)
+from experiments import (
+  bench_perf,
+  flags,  # noqa: F401  (its flags are passed on)
+)
 from experiments.bench_async import ASYNCHRONOUS
 from experiments.bench_rivals import PERIODS
 from experiments.bench_rivals import RIVALS as RIVAL_SIDES
@@ -25,6 +28,7 @@ ONLY = absl_flags.DEFINE_list("only", [], "parts of case names, e.g. 'mlp 8x64' 
 JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to")
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
+PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
 TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 
@@ -62,6 +66,8 @@ class Side:
 
 def main() -> int:
   """Measures and prints; returns the exit code."""
+  if PERF.value:
+    return bench_perf.main(JSON.value)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
   cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}")]
   if not cases:

@@ -20,10 +20,12 @@ from ddl.runtime import hosts
 from experiments import config as configs
 from experiments.parts import Config
 
-WITH_CONFIG = ("train", "compare", "sweep")
+WITH_CONFIG = ("train", "compare", "sweep", "plan")
+OPTIONAL_CONFIG = ("plan",)  # a layer table can take its place
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
   "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, e.g. =0,1,2"},
+  "plan": {"compare": "it makes no runs", "sweep": "it tunes nothing"},
   "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")},
 }
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
@@ -63,7 +65,8 @@ def _run(command: str, arguments: list[str]) -> int:
       print(_help(command))
       return 0
     ours, rest = _parted(arguments) if command in WITH_CONFIG else ([], arguments)
-    config = _config(command, ours) if command in WITH_CONFIG else None
+    needed = command in WITH_CONFIG and (ours or command not in OPTIONAL_CONFIG)
+    config = _config(command, ours) if needed else None
     left = flags.FLAGS([f"run.py {command}", *rest])[1:]
     if left:
       raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
@@ -205,7 +208,7 @@ def _check_read(command: str, config: Config, path: str) -> None:
     if path == key or path.startswith(f"{key}."):
       raise ValueError(f"{command} does not read config.{path}: {why}")
   names = [changes.get("algorithm", {}).get("name") for changes in config.compare.algorithms.values()]
-  if command != "train" and path == "algorithm.name" and names and all(names):
+  if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
     raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
 
 

@@ -1,6 +1,7 @@
 """`python run.py compare`: several algorithms over several seeds on the same budget of examples, and a report."""
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -13,9 +14,9 @@ from ddl.api import ServerAlgorithm
 from ddl.events import record
 from ddl.runtime import hosts
 from ddl.runtime.simulator import Simulator
+from experiments import cluster_clock, flags, folder, predict, session, setup, timeline
 from experiments import config as configs
-from experiments import flags, folder, session, setup, timeline
-from experiments.evaluate import Evaluator
+from experiments.evaluate import Evaluator, has_accuracy
 from experiments.parts import named
 from experiments.variants import only, slug, variants
 
@@ -23,6 +24,10 @@ TUNED = absl_flags.DEFINE_string(
   "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
 )
 ONLY = absl_flags.DEFINE_list("only", [], "labels of config.compare.algorithms, with commas between; default: all")
+
+CLUSTER = absl_flags.DEFINE_list(
+  "cluster", [], "clusters on whose clocks the report shows the runs as well; `list` has them"
+)
 
 
 def main(config: Any) -> int:
@@ -32,12 +37,14 @@ def main(config: Any) -> int:
   experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
   path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
   _check(config, experiments)
+  _check_target(config.compare.target, next(iter(experiments.values())))
+  clusters = {name: each for v in chosen.values() for name, each in cluster_clock.chosen(CLUSTER.value, v).items()}
   if flags.RESUME.value and not path.exists():
     raise ValueError(f"{path} holds no comparison to resume; without --resume a new one starts there")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
-  started, failed, runs, how = time.perf_counter(), {}, {}, ""
+  started, failed, runs, how, ended = time.perf_counter(), {}, {}, "", 0
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
@@ -45,7 +52,7 @@ def main(config: Any) -> int:
     before, how = how, setup.describe(trainer)
     setup.say(label if how == before else f"{label}: {how}")
     runs[label] = []
-    if not all((path / slug(label) / f"seed-{seed}" / folder.RESULT).exists() for seed in config.compare.seeds):
+    if not all(_done(path / slug(label) / f"seed-{seed}") for seed in config.compare.seeds):
       session.rehearse(experiments[label], trainer)
     for seed in config.compare.seeds:
       variant.seed = seed
@@ -54,6 +61,7 @@ def main(config: Any) -> int:
       try:
         clock = setup.follow(trainer, variant)
         last = _run(experiment, trainer, path / runs[label][-1], evaluator, f"{label}, seed {seed}", clock)
+        ended += 1
       except session.Diverged as error:
         failed[label] = str(error)
         setup.say(f"  seed {seed}: {error}")
@@ -67,23 +75,36 @@ def main(config: Any) -> int:
         f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
       )
   if hosts.is_main():
-    _write(path, config, chosen, experiments, runs, failed)
-    from experiments import report  # matplotlib takes a second to import
+    _write(path, config, chosen, experiments, runs, failed, clusters)
+    from experiments import report, report_clusters  # matplotlib takes a second to import
 
     page = report.write_report(path)
-    print(f"\n{report.table(path)}\n\n{time.perf_counter() - started:.0f} s; report: {page}")
-  return 0
+    told = "".join(f"\n\n{sentence}" for sentence in report_clusters.sentences(path))
+    print(f"\n{report.table(path)}{told}\n\n{time.perf_counter() - started:.0f} s; report: {page}")
+    if not ended:
+      print(f"compare: every run diverged, nothing is compared; {next(iter(failed.values()))}", file=sys.stderr)
+  return 0 if ended else 1
+
+
+def _done(path: Path) -> bool:
+  return (path / folder.RESULT).exists() or (path / folder.FAILED).exists()
 
 
 def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label: str, clock: Any) -> dict[str, Any]:
   """One run, or what it left if it was complete before a resume."""
   resume = flags.RESUME.value and (path / folder.CONFIG).exists()
   files = folder.RunFolder(path, writes=hosts.is_main())
-  if resume and (path / folder.RESULT).exists():
+  if resume and _done(path):
     files.reopen(experiment.resolved)
+    if (path / folder.FAILED).exists():
+      raise session.Diverged(folder.read_json(path / folder.FAILED)["diverged"])
     return folder.read_json(path / folder.RESULT)
   options = session.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label, clock=clock)
-  return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
+  try:
+    return session.run(experiment, trainer, files, evaluator, options, folder.about(["python", *sys.argv]))
+  except session.Diverged as error:
+    files.fail(str(error))
+    raise
 
 
 def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
@@ -103,7 +124,18 @@ def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
     raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
 
 
-def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, failed: dict[str, str]) -> None:
+def _check_target(target: float, experiment: configs.Experiment) -> None:
+  """Raises ValueError for a target that no run can meet, or that all meet at once."""
+  if has_accuracy(experiment.model, experiment.data.test):
+    if not 0 < target <= 1:
+      raise ValueError(f"config.compare.target is {target:g}; an accuracy is above 0 and at most 1, e.g. 0.95 for 95 %")
+  elif not math.isfinite(target):
+    raise ValueError(f"config.compare.target is {target:g}; the target of a loss has to be finite")
+
+
+def _write(
+  path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, failed: dict[str, str], clusters: Any
+) -> None:
   """comparison.json: what the report needs beside the runs' metrics."""
   first = next(iter(experiments.values()))
   accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / folder.METRICS).open()))
@@ -128,16 +160,17 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
         "events": events if (path / events).exists() else None,
       }
     )
-  about = folder.about(["python", *sys.argv])
+  about = folder.about(["python", *(word for word in sys.argv if word.lstrip("-").partition("=")[0] != "resume")])
+  trained = folder.read_json(path / runs[next(iter(runs))][0] / folder.ABOUT)  # maybe long before this report
   common = {k: v for k, v in configs.jsonable(config.to_dict()).items() if k != "sweep"}
   page = {
     "title": config.compare.title or f"{len(chosen)} algorithms, {config.model.name} on {config.data.name}",
     "command": about["command"],
     "config": common,
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": config.compare.target},
-    "versions": about["versions"],
+    "versions": trained["versions"],
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-    "git": about["git"],
+    "git": trained["git"],
     "data": first.data.meta["description"],
     "model": _words(first.resolved["model"]),
     "workers": config.workers,
@@ -147,6 +180,8 @@ def _write(path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, fa
     "virtual": timeline.describe(config) if asynchronous else None,
     "algorithms": algorithms,
   }
+  if clusters:
+    page["clusters"] = predict.predict(path, clusters, chosen, experiments, runs, page["target"])
   (path / "comparison.json").write_text(json.dumps(page, indent=2) + "\n")
 
 

@@ -50,6 +50,15 @@ class Evaluator:
     return self._batches
 
 
+def has_accuracy(model: Model, source: Source) -> bool:
+  """Whether the metrics have an accuracy beside the loss; nothing is compiled or computed."""
+
+  def metrics() -> Tree:
+    return (model.metrics or _loss_as_metric(model))(*model.init(jax.random.key(0)), source.take(np.arange(1)))
+
+  return "accuracy" in jax.eval_shape(metrics)
+
+
 def _loss_as_metric(model: Model) -> Any:
   def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
     return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}

@@ -12,6 +12,8 @@ from typing import Any
 from ddl import __version__
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
+FAILED = "failed.json"  # why a run of a comparison diverged
+NO_RUN_READS = ("compare", "sweep")  # sections of the config
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
 
 
@@ -54,11 +56,12 @@ class RunFolder:
     """
     if not (self.path / CONFIG).exists():
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    there = read_json(self.path / CONFIG)
+    there, here = (
+      {k: v for k, v in _flat(tree).items() if k.partition(".")[0] not in NO_RUN_READS}
+      for tree in (read_json(self.path / CONFIG), resolved)
+    )
     differ = [
-      f"{k}: {_show(there, k)} there, {_show(resolved, k)} here"
-      for k in sorted({*_flat(there), *_flat(resolved)})
-      if _show(there, k) != _show(resolved, k)
+      f"{k}: {there.get(k)} there, {here.get(k)} here" for k in sorted({*there, *here}) if there.get(k) != here.get(k)
     ]
     if differ:
       raise ValueError(
@@ -89,6 +92,11 @@ class RunFolder:
     self.close()
     if self.writes:
       (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
+
+  def fail(self, why: str) -> None:
+    """Marks the run as diverged, so that a resume need not train it again to find the same."""
+    if self.writes:
+      (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
 
   def _replace(self, name: str, text: str) -> None:
     """Writes a file so that a crash leaves the old one or the new one."""
@@ -147,7 +155,3 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
   if not isinstance(tree, dict):
     return {prefix: tree}
   return {key: v for k, part in tree.items() for key, v in _flat(part, f"{prefix}.{k}" if prefix else k).items()}
-
-
-def _show(tree: dict[str, Any], key: str) -> Any:
-  return _flat(tree).get(key)

@@ -1,4 +1,6 @@
-"""`python run.py list`: the algorithms with what they declare, the models, the data sets, the other parts."""
+"""`python run.py list`: the algorithms with what they declare, the models, data sets and other parts, the clusters."""
+
+import textwrap
 
 from absl import flags
 
@@ -9,6 +11,7 @@ from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
+from ddl.perf.clusters import CLUSTERS
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import keywords
 
@@ -32,6 +35,10 @@ def main() -> int:
     print(f"config.{kind}.name")
     for name, factory in registry.items():
       print(f"  {name:14} {', '.join(str(p).replace('tuple[int, ...]', 'tuple') for p in keywords(factory).values())}")
+  print("--cluster")
+  for name, cluster in CLUSTERS.items():
+    print(f"  {name:17} {cluster.title}")
+    print(textwrap.fill(cluster.source, 120, initial_indent=" " * 22, subsequent_indent=" " * 22))
   return 0
 
 

@@ -33,7 +33,7 @@ def _picture(shown: Schedule) -> Picture:
   end, workers = _end(events), int(events.worker.max()) + 1
   told = ", ".join(f"{kind.partition(':')[0]} {part:.1%}" for kind, part in shares(found).items())
   caption = [
-    f"The first {min(TURNS, int(events.turn.max()) + 1)} turns or so of {len(visits):,} visits, first seed.",
+    f"{_shown(events)} {len(visits):,} visits to the server were served; first seed.",
     f"The workers' time over the whole run: {told}.".replace("%", " %"),
   ]
   for what, count in (("dropped messages", events.dropped.sum()), ("deaths", events.restarted.sum())):
@@ -61,8 +61,16 @@ def _title(events: Events) -> str:
   return f"Staleness: mean {visits.mean():.3g}, 99th percentile {np.percentile(visits, 99, method='inverted_cdf')}"
 
 
+def _shown(events: Events) -> str:
+  """What `_end` lets the picture show, as a sentence."""
+  turns = int(events.turn.max()) + 1
+  return "The whole run." if turns <= TURNS else f"The start of the run, up to about turn {TURNS} of {turns:,}."
+
+
 def _end(events: Events) -> float:
-  """When half of the workers have made their first turns, seconds."""
+  """The last release of a run of few turns; of a longer one, when half of the workers have made their first turns."""
+  if events.turn.max() < TURNS:
+    return float(events.released.max())
   last = np.full(int(events.worker.max()) + 1, np.nan)
   early = events.turn < TURNS
   np.fmax.at(last, events.worker[early], events.released[early])
@@ -88,7 +96,7 @@ def _draw(shown: Schedule, found: Spans, end: float, wide: bool) -> tuple[str, b
       fontsize=10 if wide else 9.5, handlelength=1.6,
     )  # fmt: skip
     left.set_title(
-      textwrap.fill(f"Schedule of {report_format.listed(shown.labels, 12)}", 48 if wide else 36), loc="left"
+      textwrap.fill(f"Schedule of {report_format.listed(shown.labels, 12)}", 48 if wide else 30), loc="left"
     )
     return svg(picture), png(picture) if wide else b""
 
@@ -114,7 +122,7 @@ def _rows(axes: Any, events: Events, found: Spans, end: float, rows: int) -> Non
         when[mine], events.worker[mine], marker, color=INK, markersize=7, markeredgecolor=PAPER, label=what, zorder=4,
         clip_on=False,
       )  # fmt: skip
-  axes.set(xlim=(0, end), ylim=(rows - 0.5, -0.5), xlabel="time", ylabel="worker", yticks=range(rows))
+  axes.set(xlim=(0, end), ylim=(rows - 0.5, -0.5), xlabel="virtual time", ylabel="worker", yticks=range(rows))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
   axes.xaxis.set_major_formatter(ticker.EngFormatter(unit="s"))
   axes.tick_params(axis="y", length=0)

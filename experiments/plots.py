@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -13,9 +14,10 @@ from experiments.report_data import Comparison
 from experiments.report_lines import ACROSS, Chart, Line, chart
 
 INK, MUTED, GRID, PAPER = "#1b2129", "#5a6571", "#dfe3e8", "#fffffe"
-# Okabe and Ito's colours without yellow. Lines after the seventh repeat them with dashes, and each of twelve has a
-# marker of its own, so that no pair is told apart by colour alone.
+# Okabe and Ito's colours without yellow. Dashes and markers go round at other paces than the seven colours, so that
+# no pair is told apart by colour alone.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.4)), (0, (6, 1.4, 1.2, 1.4)))
 MARKERS = "os^DvP<X>ph*"
 DARK = {  # what a dark page shows in place of each; the other colours serve both
   INK: "#e6eaef", MUTED: "#a3adb8", GRID: "#333c46", PAPER: "#161b21",
@@ -28,7 +30,7 @@ LABELS = {
   "virtual_seconds": "virtual seconds",
   "test_accuracy": "test accuracy of the consensus model",
   "test_loss": "test loss of the consensus model",
-  "distance": "RMS distance of the workers from their mean",
+  "distance": "RMS distance (L2) of the workers from their mean",
 }
 SLIDE, PHONE = (9.6, 5.4), (4.3, 5.9)  # inches
 
@@ -56,14 +58,16 @@ def pictures(comparison: Comparison) -> list[Picture]:
     ("examples", y) for y in ("test_loss", "distance") if y != metric
   ]
   charts = [chart(comparison, x, y) for x, y in wanted]
-  return [_picture(each, comparison) for each in charts if each is not None]
+  return [picture(each, comparison) for each in charts if each is not None]
 
 
-def _picture(shown: Chart, comparison: Comparison) -> Picture:
+def picture(shown: Chart, comparison: Comparison) -> Picture:
+  """One chart, drawn."""
   order = sorted(shown.lines, key=_end, reverse=True)  # the legend as the lines end
   ends = ", ".join(f"{line.label} {report_format.figure(shown.y, _end(line))}" for line in order)
-  band = "mean over seeds with a 95 % band" if len(comparison.info["seeds"]) > 1 else "one seed"
-  alt = f"{shown.title}: one line per algorithm, {band}. The lines end at: {ends}. {shown.absent}".strip()
+  seeds = len(comparison.info["seeds"])
+  what = "one seed" if seeds == 1 else "mean over seeds" + " with a 95 % band" * (seeds > 2)
+  alt = f"{shown.title}: one line per algorithm, {what}. The lines end at: {ends}. {shown.absent}".strip()
   prefix = {"test_accuracy": "accuracy", "test_loss": "loss"}.get(shown.y, shown.y)
   name = f"{prefix}_vs_{shown.x.removesuffix('_sent')}"
   caption = [sentence for sentence in (shown.absent, *shown.notes) if sentence]
@@ -123,25 +127,24 @@ def _draw(shown: Chart, order: Sequence[Line], size: tuple[float, float], wide: 
     picture = blank(size)
     axes = picture.add_subplot()
     for line in shown.lines:
-      _line(axes, line, 2.2 if wide else 1.8)
+      _line(axes, line, 2.2 if wide else 1.8, 0.16 if len(shown.lines) <= 4 else 0.09)
     _axes(axes, shown)
     handles = {artist.get_label(): artist for artist in axes.get_lines()}
     columns = 2 if max(len(line.label) for line in order) <= 20 else 1
     place: dict[str, Any] = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": columns}
     picture.legend(
-      [handles[line.label] for line in order], [line.label for line in order], frameon=False, handlelength=2.6,
+      [handles[line.label] for line in order], [line.label for line in order], frameon=False, handlelength=3.4,
       labelspacing=0.75 if wide else 0.5, fontsize=11 if wide else 9.5, **place,
     )  # fmt: skip
-    axes.set_title(shown.title, loc="left", pad=12)
+    axes.set_title(shown.title if wide else textwrap.fill(shown.title, 30), loc="left", pad=12)
     drawn = svg(picture)
     if wide and shown.absent:  # the page has it in the caption, a slide has no caption
       picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
     return drawn, png(picture) if wide else b""
 
 
-def _line(axes: Any, line: Line, width: float) -> None:
-  colour = COLOURS[line.number % len(COLOURS)]
-  dashes = "-" if line.number // len(COLOURS) % 2 == 0 else (0, (4, 1.6))
+def _line(axes: Any, line: Line, width: float, shade: float) -> None:
+  colour, dashes = COLOURS[line.number % len(COLOURS)], DASHES[line.number % len(DASHES)]
   marker = MARKERS[line.number % len(MARKERS)]
   # Markers an eighth of the curve apart, each line's a bit further on than the line's before.
   every = max(1, len(line.x) // 8)
@@ -150,8 +153,8 @@ def _line(axes: Any, line: Line, width: float) -> None:
     line.x, line.mean, color=colour, linestyle=dashes, linewidth=width, label=line.label, marker=marker,
     markevery=place, markersize=6, markeredgecolor=PAPER, markeredgewidth=0.7, zorder=3, solid_capstyle="round",
   )  # fmt: skip
-  if line.half is not None:
-    axes.fill_between(line.x, line.mean - line.half, line.mean + line.half, color=colour, alpha=0.16, linewidth=0)
+  if line.band is not None:
+    axes.fill_between(line.x, *line.band, color=colour, alpha=shade, linewidth=0)
   for x, y in line.rest:
     axes.plot(x, y, color=colour, linestyle=dashes, linewidth=0.9, alpha=0.8, zorder=2)
   for x, y in line.stopped:
@@ -180,7 +183,7 @@ def _axes(axes: Any, shown: Chart) -> None:
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
   elif shown.y == "test_accuracy":
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=None, symbol=" %"))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
   axes.set_ylabel(LABELS[shown.y] + (", log scale" if shown.log_y else ""))
   axes.set_ylim(*shown.limits)
   axes.grid(True)

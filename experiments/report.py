@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import report_format
+from experiments import report_clusters, report_format
 from experiments.report_data import Comparison, read
 from experiments.report_expected import expected
 from experiments.report_finding import finding
@@ -37,10 +37,11 @@ def write_report(folder: Path) -> Path:
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
   pictures, schedules = plots.pictures(comparison), plot_schedule.pictures(folder, comparison)
-  for picture in [*pictures, *schedules]:
+  clusters, on_clusters = report_clusters.section(comparison)
+  for picture in [*pictures, *on_clusters, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-  environment.filters["value"] = _value
+  environment.filters |= {"value": _value, "unbroken": _unbroken}
   shared, own = _settings(info["algorithms"])
   marked = marks(summary, comparison)
   page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
@@ -54,6 +55,7 @@ def write_report(folder: Path) -> Path:
     tied=TIED,
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pictures=[picture.embedded() for picture in pictures],
+    clusters=clusters,
     schedules=[picture.embedded() for picture in schedules],
     taxonomy=TAXONOMY,
     shared=shared,
@@ -66,18 +68,22 @@ def write_report(folder: Path) -> Path:
 
 
 def _cells(row: Row, comparison: Comparison, marked: Mapping[str, Mapping[str, str]]) -> list[dict[str, str]]:
-  """A cell's figure, what it is ("best", "tied", "partial", ""), and on how few seeds it rests."""
+  """A cell's figure, what it is of, its kind ("best", "tied", "partial", ""), and on how few seeds it rests."""
   estimates = [("final", comparison.metric, row.final, final(row), row.finished)]
   estimates += [(name, name, row.costs.get(name), cost(name)(row), row.reached) for name in spent(comparison)]
+  goal = report_format.target(comparison.metric, comparison.target)
   cells = []
   for name, kind, estimate, ranked, seeds in estimates:
+    quantity = report_format.NAMES[kind]
+    cell = {"label": f"final {quantity}" if name == "final" else f"{quantity} to {goal}"}
     if estimate is None:
       ran = row.finished or row.reached
-      cells.append({"text": "never" if ran and name != "final" else "no result", "kind": "partial", "of": ""})
+      cell |= {"text": "never" if ran and name != "final" else "no result", "kind": "partial", "of": ""}
     else:
       of = "" if ranked else f"{seeds}/{row.seeds} {'finished' if name == 'final' else 'reached'}"
       mark = marked[name].get(row.label, "") if ranked else "partial"
-      cells.append({"text": report_format.figure(kind, estimate.mean, estimate.half), "kind": mark, "of": of})
+      cell |= {"text": report_format.figure(kind, estimate.mean, estimate.half), "kind": mark, "of": of}
+    cells.append(cell)
   return cells
 
 
@@ -89,6 +95,11 @@ def _settings(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dic
   own = [name for name in names if name not in shared]
   rows = [(entry["label"], [values[name][place] for name in own]) for place, entry in enumerate(entries)]
   return shared, {"names": own, "rows": rows}
+
+
+def _unbroken(text: str) -> str:
+  """No line ends within 97.2 ± 1.2 %."""
+  return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _value(value: Any) -> str:

@@ -41,6 +41,11 @@ def figure(kind: str, mean: float, half: float | None = None) -> str:
   return f"{mean / scale:,.{places}f}{spread}{unit}"
 
 
+def difference(kind: str, mean: float, half: float | None = None) -> str:
+  """The same for the size of a difference of two: that of shares is in percentage points."""
+  return figure(kind, abs(mean), half).replace(" %", " points")
+
+
 def target(kind: str, value: float) -> str:
   """A target as its config wrote it: 95 % rather than 95.00 %."""
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"

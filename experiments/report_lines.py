@@ -23,10 +23,10 @@ class Line(NamedTuple):
   number: int  # its place in the comparison, which fixes colour and marker
   x: np.ndarray
   mean: np.ndarray
-  half: np.ndarray | None
-  rest: list[Curve]  # single seeds, from where one of them ended early
+  band: tuple[np.ndarray, np.ndarray] | None  # from, to; None for fewer than three seeds
+  rest: list[Curve]  # single seeds, from where one of them ended early; from the start where two have no band
   stopped: list[tuple[float, float]]  # where a seed ended early
-  seeds: int  # in the band
+  seeds: int  # in the mean
 
 
 class Chart(NamedTuple):
@@ -42,8 +42,11 @@ class Chart(NamedTuple):
   notes: list[str]  # belong beside it
 
 
-def line(result: Result, number: int, x: str, y: str, log_x: bool) -> Line | None:
-  """An algorithm's mean and band; None if it has no point. Where x is logarithmic so is the interpolation."""
+def line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float | None = None) -> Line | None:
+  """An algorithm's mean and band; None if it has no point. Where x is logarithmic so is the interpolation.
+
+  With a floor y is logarithmic, and so are mean and band; what is not above the floor becomes NaN.
+  """
   curves = []
   for run in result.runs:
     across, up = finite_prefix(run.columns[x], run.columns[y])
@@ -53,15 +56,24 @@ def line(result: Result, number: int, x: str, y: str, log_x: bool) -> Line | Non
       curves.append((across, up))
   if not curves:
     return None
-  back = (lambda values: 10**values) if log_x else (lambda values: values)
+  across_back = (lambda values: 10**values) if log_x else (lambda values: values)
+  up_back = (lambda values: values) if floor is None else (lambda values: 10**values)
+  if floor is not None:
+    curves = [(across, np.log10(np.where(up > floor, up, np.nan))) for across, up in curves]
   grid, mean, half = band(curves)
   longest = max(len(across) for across, _ in curves)
   short = [curve for curve in curves if len(curve[0]) < longest]
   end = min(across[-1] for across, _ in curves)
   rest = [_after(end, curve) for curve in curves if short and curve[0][-1] > end]
+  spread = None
+  if len(curves) == 2:  # Student's t of 12.7 makes a band of two hide all else
+    rest = curves
+  elif half is not None:
+    spread = up_back(mean - half), up_back(mean + half)
   return Line(
-    result.info["label"], number, back(grid), mean, half, [(back(across), up) for across, up in rest],
-    [(float(back(across[-1])), float(up[-1])) for across, up in short], len(curves),
+    result.info["label"], number, across_back(grid), up_back(mean), spread,
+    [(across_back(across), up_back(up)) for across, up in rest],
+    [(float(across_back(across[-1])), float(up_back(up[-1]))) for across, up in short], len(curves),
   )  # fmt: skip
 
 
@@ -73,7 +85,7 @@ def _after(start: float, curve: Curve) -> Curve:
 
 def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   """The metric `y` against `x`, both metrics columns; None if there is nothing to draw."""
-  log_x = x == "bytes_sent" or (x == comparison.seconds and _ratio(comparison, x) > 10)
+  log_x = x == "bytes_sent" or (x == comparison.seconds and _ratio(comparison, x) > 5)
   results = comparison.results
   drawn = [line(result, number, x, y, log_x) for number, result in enumerate(results)]
   lines = [each for each in drawn if each is not None and len(each.x)]
@@ -87,7 +99,8 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
     flat = [each.label for each in lines if log_y and not (each.mean > floor).any()]
     lines = [each for each in lines if each.label not in flat]
     if log_y:
-      lines = [each._replace(mean=np.where(each.mean > floor, each.mean, np.nan)) for each in lines]
+      again = [line(results[each.number], each.number, x, y, log_x, floor) for each in lines]
+      lines = [each for each in again if each is not None and np.isfinite(each.mean).any()]
     if flat:
       absent = f"Zero throughout, so not on this log axis: {report_format.listed(flat, 12)}."
   if not lines:
@@ -103,6 +116,8 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   ]
   if any(each.stopped for each in lines):
     notes.append("A cross marks where a seed diverged or stopped; the other seeds go on as thin single lines.")
+  if log_y and any(each.seeds > 1 for each in lines):
+    notes.append("Means and bands are those of the logarithm.")
   if y == "test_accuracy" and limits[0] > 0:
     notes.append(f"The accuracy axis starts at {limits[0] * 100:.0f} %.")
   name = report_format.NAMES[y]

@@ -1,13 +1,13 @@
 """The figures of a comparison, one row per algorithm, and which of them are best beyond the noise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments import report_format
 from experiments.report_data import Comparison, Result, Run
-from experiments.statistics import first_reaching, summary
+from experiments.statistics import Span, first_reaching, paired, summary
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -16,12 +16,11 @@ def spent(comparison: Comparison) -> tuple[str, ...]:
 
 
 class Estimate(NamedTuple):
-  """A mean over seeds, the half-width of its 95 % interval (None for one seed), and the range it stands for."""
+  """A mean over seeds, the half-width of its 95 % interval (None for one seed), and the figures it is of."""
 
   mean: float
   half: float | None
-  low: float
-  high: float
+  seeds: Mapping[str, Span]  # by run ("seed 0"); a target was met after the evaluation before and by this one
 
 
 class Row(NamedTuple):
@@ -49,24 +48,26 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  names, finals, costs = spent(comparison), [], []
+  names, finals = spent(comparison), {}
+  costs: dict[str, dict[str, Span]] = {name: {} for name in names}
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
     else:
-      finals.append(values[-1])
+      finals[run.name] = (float(values[-1]), float(values[-1]))
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
-      costs.append([(run.columns[name][max(index - 1, 0)], run.columns[name][index]) for name in names])
+      for name in names:
+        costs[name][run.name] = (float(run.columns[name][max(index - 1, 0)]), float(run.columns[name][index]))
   seeds = max(len(comparison.info["seeds"]), len(info["runs"]))
   sends_nothing = bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs)
+  reached = len(costs[names[0]])
+  met = {name: _estimate(spans) for name, spans in costs.items()} if reached else {}
   return Row(
-    info["label"], seeds, len(finals), len(costs), _estimate(finals, finals) if finals else None,
-    {name: _estimate(*zip(*pairs, strict=True)) for name, pairs in zip(names, zip(*costs, strict=True), strict=False)},
-    sends_nothing, notes,
-  )  # fmt: skip
+    info["label"], seeds, len(finals), reached, _estimate(finals) if finals else None, met, sends_nothing, notes
+  )
 
 
 def _problem(run: Run, metric: str, short: bool) -> str | None:
@@ -80,10 +81,8 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
   return f"stopped at step {steps[-1]:,.0f}" if short else None
 
 
-def _estimate(lows: Sequence[float], values: Sequence[float]) -> Estimate:
-  """The target was met after the evaluation before (`lows`) and by this one (`values`); the seeds add their spread."""
-  mean, half = summary(values)
-  return Estimate(mean, half, float(np.mean(lows)) - (half or 0), mean + (half or 0))
+def _estimate(spans: Mapping[str, Span]) -> Estimate:
+  return Estimate(*summary([value for _, value in spans.values()]), spans)
 
 
 def final(row: Row) -> Estimate | None:
@@ -99,14 +98,13 @@ def cost(name: str) -> Callable[[Row], Estimate | None]:
 def ranking(
   table: Sequence[Row], estimate: Callable[[Row], Estimate | None], higher: bool = False
 ) -> tuple[list[Row], list[Row]]:
-  """Those with an estimate, best mean first, and those of them whose range overlaps the best one's, or equals it."""
+  """Those with an estimate, best mean first; and beside the first the others that none is told apart from as better.
+
+  No two of the first one and those others are told apart.
+  """
   sign = -1 if higher else 1
   known = [(found, row) for row in table if (found := estimate(row))]
   known.sort(key=lambda pair: sign * pair[0].mean)
   ranked = [row for _, row in known]
-  return ranked, [row for found, row in known[1:] if _overlap(known[0][0], found)]
-
-
-def _overlap(first: Estimate, second: Estimate) -> bool:
-  apart = first.high <= second.low or second.high <= first.low
-  return first.mean == second.mean or not apart
+  beaten = [any(paired(other.seeds, found.seeds).sign == -sign for other, _ in known) for found, _ in known]
+  return ranked, [row for row, lost in zip(ranked[1:], beaten[1:], strict=True) if not lost]

@@ -8,11 +8,11 @@ from experiments.report_data import Comparison
 from experiments.report_rows import Row, cost, final, ranking, spent
 
 WIDTH = 100
-TIED = "not apart from the best, since the intervals, with the spacing of evaluations added, overlap."
+TIED = "no algorithm is told apart from it as better."
 
 
 def marks(table: Sequence[Row], comparison: Comparison) -> dict[str, dict[str, str]]:
-  """For "final" and each cost, by label: "best" has the best mean, "tied" cannot be told apart from it."""
+  """For "final" and each cost, by label: "best" has the best mean, to "tied" none is told apart as better."""
   estimates = {"final": (final, comparison.higher_is_better)} | {
     name: (cost(name), False) for name in spent(comparison)
   }
@@ -33,12 +33,16 @@ def legend(comparison: Comparison) -> list[str]:
   sentences = []
   if seeds > 1:
     sentences.append(f"Mean and 95 % confidence interval over {seeds} seeds (Student's t).")
+    sentences.append(
+      "Two algorithms are told apart where the 95 % interval of their differences seed by seed, with the spacing of "
+      "evaluations added, leaves out zero; each pair is judged by itself."
+    )
     if seeds == 2:
       sentences.append(
         "An interval over two seeds is next to meaningless: Student's t has one degree of freedom there."
       )
   else:
-    sentences.append("One seed: it shows no spread, so that no difference here can be told from luck.")
+    sentences.append("One seed: no interval and no spread, so that no difference here can be told from luck.")
   sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
   sentences.append("Examples count all workers together, bytes what each worker sent.")
   if comparison.info["virtual"]:
@@ -54,7 +58,7 @@ def legend(comparison: Comparison) -> list[str]:
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
-  """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ is not apart from it."""
+  """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ may be as good."""
   metric, marked = comparison.metric, marks(table, comparison)
   goal = report_format.target(metric, comparison.target)
   time = "virtual s" if comparison.info["virtual"] else "seconds"

@@ -30,7 +30,13 @@ def barrier_of(config: Config) -> Barrier:
 
 
 def events_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> tuple[Events, Operations]:
-  """Who is served when, for `visits` visits, and what the server does in what order.
+  """Who is served when, for `visits` visits, and what the server does in what order. Raises as `schedule_of` does."""
+  events = schedule_of(config, algorithm, visits)
+  return events, operations_of(config, algorithm, events)
+
+
+def schedule_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> Events:
+  """Who is served when, for `visits` visits.
 
   Raises:
     ValueError: for times that can't be, or a barrier that does not fit the algorithm.
@@ -41,7 +47,7 @@ def events_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> tuple[
       f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
       f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
     )
-  events = schedule(
+  return schedule(
     workers=config.workers,
     turns_total=visits,
     period=algorithm.period,
@@ -56,7 +62,6 @@ def events_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> tuple[
     round_robin=algorithm.round_robin,
     lock_free=algorithm.lock_free is not None,
   )
-  return events, operations_of(config, algorithm, events)
 
 
 def whole_run(config: Config, algorithm: ServerAlgorithm) -> tuple[Events, Operations]:

@@ -23,7 +23,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     ValueError: for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong type,
       or a file that is no sweep's result.
   """
-  labels = config.compare.algorithms.to_dict()
+  labels = _in_order(config.compare.algorithms)
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
   _check_labels(labels)
@@ -52,6 +52,12 @@ def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
 def slug(label: str) -> str:
   """The label as the name of a folder."""
   return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
+
+
+def _in_order(section: Config) -> dict[str, Any]:
+  """The section in the order of its file: all that a ConfigDict iterates over is sorted by key, its JSON is not."""
+  values = section.to_dict()
+  return {key: values[key] for key in json.loads(section.to_json_best_effort())}
 
 
 def _check_labels(labels: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ SMALL = (
   "--config.steps=30",
   "--config.eval_every=10",
   "--config.workers=2",
-  "--config.compare.seeds=(0,1)",
   "--only=local SGD,EASGD",
 )
 
@@ -29,7 +28,12 @@ def run(command, *more):
 def folders(tmp_path_factory):
   path = tmp_path_factory.mktemp("runs")
   sweep = run("sweep", f"--workdir={path / 'sweep'}", "--trials=2")
-  compare = run("compare", f"--workdir={path / 'compare'}", f"--tuned={path / 'sweep' / 'tuned.json'}")
+  compare = run(
+    "compare",
+    "--config.compare.seeds=(0,1)",
+    f"--workdir={path / 'compare'}",
+    f"--tuned={path / 'sweep' / 'tuned.json'}",
+  )
   return path, sweep, compare
 
 
@@ -67,7 +71,13 @@ def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   assert "http" not in page.read_text().split("<body")[1].split("arXiv")[0].replace("http://www.w3.org", "")
   assert str(page) in out
   before = {p: p.stat().st_mtime_ns for p in path.glob("compare/*/seed-*/metrics.jsonl")}
-  again = run("compare", f"--workdir={path / 'compare'}", f"--tuned={path / 'sweep' / 'tuned.json'}", "--resume")
+  again = run(
+    "compare",
+    "--config.compare.seeds=(0,1)",
+    f"--workdir={path / 'compare'}",
+    f"--tuned={path / 'sweep' / 'tuned.json'}",
+    "--resume",
+  )
   assert {p: p.stat().st_mtime_ns for p in before} == before
   assert again.split("algorithm ")[1].split("s; report")[0][:200] == out.split("algorithm ")[1][:200]
 

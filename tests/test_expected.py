@@ -5,38 +5,61 @@ import pytest
 from experiments.report_data import Comparison
 from experiments.report_expected import expected
 from experiments.report_rows import Estimate, Row
+from experiments.statistics import summary
 
 
-def row(label, seconds, half, reached=3):
-  costs = {"virtual_seconds": Estimate(seconds, half, seconds - half, seconds + half)} if reached else {}
-  return Row(label, 3, 3, reached, None, costs, False, [])
+def row(label, *seconds, grid=0.0, seeds=3):
+  """An algorithm that met the target after so many seconds, one figure a seed, known up to `grid` seconds."""
+  spans = {f"seed {number}": (value - grid, value) for number, value in enumerate(seconds)}
+  costs = {"virtual_seconds": Estimate(*summary(seconds), spans)} if seconds else {}
+  return Row(label, seeds, seeds, len(seconds), None, costs, False, [])
 
 
-def comparison(*pairs):
-  info = {"expected": [list(pair) for pair in pairs], "virtual": "steps of 10 ms"}
+def comparison(*pairs, seeds=3):
+  info = {"expected": [list(pair) for pair in pairs], "virtual": "steps of 10 ms", "seeds": list(range(seeds))}
   return Comparison(info, "test_accuracy", 0.95, True, "virtual_seconds", [])
 
 
-TABLE = [row("a", 1.0, 0.1), row("b", 2.0, 0.1), row("c", 1.9, 0.2), row("never", 0, 0, reached=0)]
+TABLE = [
+  row("a", 1.0, 1.1, 0.9), row("b", 2.0, 2.1, 2.0), row("c", 1.9, 2.2, 2.0), row("never"), row("some", 0.1, 0.1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
   "pair, verdict",
   [
-    (("a", "b"), "a before b came out."),
-    (("b", "a"), "b before a came out the other way round."),
-    (("c", "b"), "c before b can't be told apart."),
-    (("a", "never"), "a before never came out."),
-    (("never", "a"), "never before a came out the other way round."),
-    (("a", "missing"), "a before missing can't be told apart."),
+    (("a", "b"), "a before b."),
+    (("b", "a"), "the other way round: b before a."),
+    (("c", "b"), "not told apart: c before b."),
+    (("a", "never"), "a before never."),
+    (("never", "a"), "the other way round: never before a."),
+    (("some", "a"), "not told apart: some before a."),
+    (("some", "never"), "not told apart: some before never."),
+    (("a", "missing"), "not told apart: a before missing."),
   ],
 )
 def test_verdicts(pair, verdict):
-  assert [text for _, text in expected(comparison(pair), TABLE)] == [verdict]
+  ((subject, text),) = expected(comparison(pair), TABLE)
+  assert text == verdict and subject.startswith(f"{int(verdict[:7] in ('a befor',))} of 1 expected")
+
+
+def test_the_seeds_are_paired():
+  easy_and_hard = row("first", 1.0, 5.0, 3.0), row("second", 2.0, 6.1, 4.0)
+  ((_, text),) = expected(comparison(("first", "second"), ("second", "first")), easy_and_hard)
+  assert text == "first before second; the other way round: second before first."
+  coarse = row("first", 1.0, 5.0, 3.0, grid=1.0), row("second", 2.0, 6.1, 4.0, grid=1.0)
+  ((_, text),) = expected(comparison(("first", "second")), coarse)
+  assert text == "not told apart: first before second."
+
+
+def test_one_seed_is_said_to_be_one():
+  alone = row("a", 1.0, seeds=1), row("b", 2.0, seeds=1)
+  ((subject, text),) = expected(comparison(("a", "b"), seeds=1), alone)
+  assert subject.endswith("came out in the one seed, which shows no spread") and text == "a before b."
 
 
 def test_they_are_counted_and_silent_without_expectations():
   ((subject, text),) = expected(comparison(("a", "b"), ("b", "a"), ("a", "c")), TABLE)
-  assert subject.startswith("2 of 3 expected orderings")
-  assert "a before b and a before c came out" in text
+  assert subject == "2 of 3 expected orderings in virtual seconds came out"
+  assert text == "a before b and a before c; the other way round: b before a."
   assert expected(comparison(), TABLE) == []

@@ -117,7 +117,8 @@ def test_virtual_seconds_take_the_place_of_measured_ones(tmp_path):
   folder = virtual(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3})
   costs = rows_of(folder)["local_sgd"].costs
   assert "seconds" not in costs and costs["virtual_seconds"].mean == 2.5
-  assert "Soonest in virtual time: local_sgd (2.50 ± 0.00 s), then easgd (7.50 ± 0.00 s)." in finding_of(folder)
+  told = "local_sgd (2.50 ± 0.00 s); the next on average, easgd, takes 5.00 ± 0.00 s more (paired by seed)."
+  assert f"Soonest in virtual time to 95 %: {told}" in finding_of(folder)
   text = report.table(folder)
   assert "virtual s " in text and "2.50 s*" in text and "measured here" not in text
   assert f"Seconds are virtual, not measured: {VIRTUAL}." in re.sub(r"\s+", " ", text)
@@ -173,6 +174,16 @@ def test_odd_schedules_are_drawn_without_complaint(tmp_path):
   assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
   assert "The first 16 of 40 workers are drawn." in drawn[1].caption
   assert all("schedule" in picture.alt.lower() and picture.png[:4] == b"\x89PNG" for picture in drawn)
+
+
+@pytest.mark.parametrize("turns", [1, 5, 30])
+def test_a_short_run_is_shown_whole(tmp_path, turns):
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
+  (shown,) = schedules(folder, report_data.read(folder))
+  (drawn,) = plot_schedule.pictures(folder, report_data.read(folder))
+  whole = shown.events.turn.max() < plot_schedule.TURNS
+  assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
+  assert (plot_schedule._end(shown.events) == shown.events.released.max()) == whole
 
 
 def test_bad_records_give_one_line(tmp_path):

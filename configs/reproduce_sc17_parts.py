@@ -1,0 +1,16 @@
+"""One Knights Landing chip in 1, 4, 8 and 16 parts in You, Buluc, Demmel 2017, arXiv 1708.02983: AlexNet on CIFAR.
+
+  python run.py reproduce
+
+Expected: nothing in the cost model tells the parts apart; a curve through one point misses the others. At once.
+"""
+
+import ml_collections
+
+
+def get_config():
+  config = ml_collections.ConfigDict()
+  config.seconds = ((1, 1605.0), (4, 1025.0), (8, 823.0), (16, 490.0))  # parts, reported seconds to accuracy 0.625
+  config.fitted = 4  # parts; the chip as a whole is the reference
+  config.other = 16  # parts, to show what a fit there would predict
+  return config.lock()

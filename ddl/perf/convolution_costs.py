@@ -1,0 +1,127 @@
+"""What convolution algorithms cost: modelled from a layer's shape, or read from a file of measurements.
+
+A training step runs three passes (forward, gradient of the inputs, gradient of the weights) of the same products.
+A pass takes max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every operand is moved once, the workspace
+is written and read. Models for comparison, not measurements: a kernel's own quality is not in them.
+  gemm      im2col, Chellapilla et al. 2006: one image's patches at a time, ifm kh kw oh ow values, as in Caffe.
+  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
+  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddl.perf.compute import Device, Efficiency
+from ddl.perf.convolution import Costs
+from ddl.perf.efficiency import pass_seconds
+from ddl.perf.layers import Layer, Table
+from ddl.perf.tables.totals import FLOAT, pass_bytes
+
+PASSES = 3
+
+
+def gemm(layer: Layer, examples: int) -> tuple[float, float, float]:
+  """(FLOP, bytes moved, workspace) of one pass: 2 macs X; patches of one image are written and read."""
+  patches = FLOAT * layer.inputs * math.prod(layer.kernel) * math.prod(layer.size_out)
+  return 2 * layer.macs * examples, pass_bytes(layer, examples) + 2 * examples * patches, patches
+
+
+def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
+  """2.5 s log2 s FLOP per real transform of s points, 8 per complex product; s/2 + 1 complex values per row are kept.
+
+  Transformed: X ifm inputs, ifm ofm / groups kernels, and X ofm outputs back.
+  """
+  if not stride_one(layer):
+    return None
+  rows, columns = (2 ** math.ceil(math.log2(o + k - 1)) for o, k in zip(layer.size_out, layer.kernel, strict=True))
+  points, kept = rows * columns, rows * (columns // 2 + 1)
+  pairs = layer.inputs * layer.outputs // layer.groups
+  transforms = examples * (layer.inputs + layer.outputs) + pairs
+  flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * kept
+  workspace = 2 * FLOAT * kept * transforms
+  return flop, pass_bytes(layer, examples) + 2 * workspace, workspace
+
+
+def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
+  """2 * 16 FLOP per tile of 2x2 outputs and pair of maps; transforms of 32 (input), 24 (output), 28 (kernel) FLOP.
+
+  The workspace holds the 16 transformed values of every tile of all inputs and outputs, and of every kernel.
+  """
+  if layer.kernel != (3, 3) or not stride_one(layer):
+    return None
+  tiles = examples * math.ceil(layer.size_out[0] / 2) * math.ceil(layer.size_out[1] / 2)
+  pairs = layer.inputs * layer.outputs // layer.groups
+  flop = 2 * 16 * tiles * pairs + tiles * (32 * layer.inputs + 24 * layer.outputs) + 28 * pairs
+  workspace = 16 * FLOAT * (tiles * (layer.inputs + layer.outputs) + pairs)
+  return flop, pass_bytes(layer, examples) + 2 * workspace, workspace
+
+
+ALGORITHMS: dict[str, Callable[[Layer, int], tuple[float, float, float] | None]] = {
+  "gemm": gemm,
+  "fft": fft,
+  "winograd": winograd,
+}
+
+
+def is_convolution(layer: Layer) -> bool:
+  """Neither dense nor a scale per map, which no algorithm helps."""
+  return not layer.dense and not (layer.kernel == (1, 1) and layer.groups == layer.inputs == layer.outputs)
+
+
+def stride_one(layer: Layer) -> bool:
+  """Whether the output is as large as a stride of 1 makes it: o = i + 2 pad - k + 1, which is at least i - k + 1."""
+  return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
+
+
+def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], Costs]:
+  """X -> seconds and workspace of all three passes of each convolution; the passes use the workspace in turn."""
+  layers = [x for x in table if is_convolution(x)]
+
+  def costs(examples: int) -> Costs:
+    rate = device.peak * efficiency.at(examples)
+    seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
+    workspace = np.zeros_like(seconds)
+    for k, layer in enumerate(layers):
+      for i, algorithm in enumerate(ALGORITHMS.values()):
+        if one := algorithm(layer, examples):
+          flop, moved, workspace[k, i] = one
+          seconds[k, i] = PASSES * max(flop / rate, moved / device.memory_bandwidth)
+    return Costs(tuple(ALGORITHMS), seconds, workspace)
+
+  return costs
+
+
+def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
+  """X -> seconds of the three passes of the layers that are no convolutions."""
+  layers = [x for x in table if not is_convolution(x)]
+  return lambda examples: PASSES * sum(pass_seconds(x, examples, device, efficiency) for x in layers)
+
+
+def measured(path: str) -> dict[int, Costs]:
+  """Mini-batch -> costs, from {"algorithms": [...], "batches": {"32": {"seconds": [[...]], "workspace": [[...]]}}}.
+
+  A row per convolution, a column per algorithm; null where it can't do the layer.
+
+  Raises:
+    ValueError: for a file that isn't there or isn't that.
+  """
+  if not Path(path).is_file():
+    raise ValueError(f"{path}: no such file of measured convolutions")
+  try:
+    told: dict[str, Any] = json.loads(Path(path).read_text())
+    names = tuple(told["algorithms"])
+    return {
+      int(examples): Costs(names, _matrix(entry["seconds"], np.inf), _matrix(entry["workspace"], 0.0))
+      for examples, entry in told["batches"].items()
+    }
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f"{path}: not a table of measured convolutions: {type(error).__name__}: {error}") from error
+
+
+def _matrix(rows: list[list[float | None]], missing: float) -> np.ndarray:
+  return np.array([[missing if x is None else x for x in row] for row in rows], float)

@@ -1,0 +1,62 @@
+"""Predicted seconds of a local step for one algorithm of each family, at the settings that the planner recommends."""
+
+from typing import NamedTuple
+
+from ddl.perf import patterns, server
+from ddl.perf.clusters import Cluster
+from ddl.perf.clusters.cluster import server_link
+from ddl.perf.timeline import round_seconds
+
+
+class Settings(NamedTuple):
+  """What the families are run with."""
+
+  params_bytes: float
+  step: float  # seconds of a worker's step without any exchange
+  workers: int
+  servers: int
+  delay: int  # of DaSGD
+  period: int  # of DaSGD
+  local_period: int  # of local SGD, without a delay
+  easgd_period: int  # its exchange runs beside one step
+  server_period: int  # of asynchronous EASGD, likewise
+
+
+class Speed(NamedTuple):
+  """Of one algorithm."""
+
+  algorithm: str
+  setting: str
+  seconds: float  # per local step
+  efficiency: float  # step without exchange / step
+
+
+def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
+  """Synchronous SGD, local SGD, DaSGD, EASGD and two asynchronous servers, by their closed forms."""
+  s = settings
+
+  def exchange(name: str) -> float:
+    cost = patterns.seconds(name, s.params_bytes, s.workers, cluster.network)
+    return cost.step + cost.exchange
+
+  def collective(name: str, period: int, delay: int) -> Speed:
+    taken = round_seconds(step=s.step, message=exchange(name), period=period, delay=delay) / period
+    return Speed(name, f"period {period}, delay {delay}", taken, s.step / taken)
+
+  link = server_link(cluster, s.workers)
+  visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
+  served = s.workers / server.limit(s.params_bytes, link, s.servers)  # seconds in which all workers get their turn
+
+  def asynchronous(name: str, period: int, delay: int) -> Speed:
+    alone = round_seconds(step=s.step, message=visit, period=period, delay=delay)
+    taken = max(alone, served) / period
+    return Speed(name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", taken, s.step / taken)
+
+  return (
+    collective("sync_sgd", 1, 0),
+    collective("local_sgd", s.local_period, 0),
+    collective("dasgd", s.period, s.delay),
+    collective("easgd", s.easgd_period, 1),
+    asynchronous("async_sgd", 1, 0),
+    asynchronous("async_easgd", s.server_period, 1),
+  )

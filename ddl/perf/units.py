@@ -1,0 +1,22 @@
+"""Bytes, seconds and shares as a person reads them: three digits and a unit."""
+
+
+def bytes_text(nbytes: float) -> str:
+  """In powers of 1000: 1234567 -> 1.23 MB."""
+  for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    if abs(nbytes) >= scale:
+      return f"{nbytes / scale:.3g} {unit}"
+  return f"{nbytes:.0f} bytes"
+
+
+def seconds_text(seconds: float) -> str:
+  """0.00123 -> 1.23 ms."""
+  for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+    if abs(seconds) >= scale:
+      return f"{seconds / scale:.3g} {unit}"
+  return f"{seconds / 1e-6:.3g} us"
+
+
+def percent(share: float) -> str:
+  """0.1234 -> 12.3 %."""
+  return f"{100 * share:.3g} %"

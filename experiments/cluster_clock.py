@@ -1,0 +1,107 @@
+"""The clocks of an experiment on a cluster that it did not run on: its virtual time with the cluster's seconds.
+
+A step takes FLOP / (peak * efficiency), an exchange what latency and bandwidth make of the algorithm's bytes. All else
+is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from ddl.api import Algorithm, ServerAlgorithm
+from ddl.events.record import Events
+from ddl.events.times import TIMES
+from ddl.perf import patterns, server
+from ddl.perf.clusters import Cluster
+from ddl.perf.clusters.cluster import main_link, server_link
+from ddl.perf.compute import step_seconds
+from ddl.runtime.wave_plan import visits
+from experiments import compiled, measured, timeline
+from experiments.config import Experiment
+from experiments.parts import Config, keywords
+
+
+def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
+  """The clusters of these names.
+
+  Raises:
+    ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
+  """
+  found = {name: measured.named(name) for name in names}
+  for name, cluster in found.items():
+    if cluster.workers is not None and cluster.workers < config.workers:
+      raise ValueError(f"{name} has {cluster.workers} workers; config.workers is {config.workers}")
+  scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
+  if found and config.times.name not in scaled:
+    raise ValueError(
+      f"--cluster sets the seconds of a step, so that config.times.name can be {', '.join(scaled)}, "
+      f"not {config.times.name}"
+    )
+  return found
+
+
+def flop_per_example(experiment: Experiment) -> float:
+  """Of a training step of one worker, as XLA counts its compiled program."""
+  examples = experiment.resolved["batch"]
+  return compiled.compiled_step(experiment, examples).flop / examples
+
+
+def params_bytes(experiment: Experiment) -> int:
+  """Of the model's parameters."""
+  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
+
+
+def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, flop: float, nbytes: float) -> Config:
+  """The config with the cluster's step, message, service and exchange seconds.
+
+  A collective algorithm's exchange is the cheapest of those that `ddl.perf.collectives` knows. A server's link is busy
+  with what goes both ways, less what its duplex lets overlap (service); the rest of the visit is on its way, half
+  there and half back. Peers wait for nobody else.
+
+  Args:
+    config: of the run.
+    algorithm: of the run.
+    cluster: with as many workers as the config has.
+    flop: per example.
+    nbytes: of the parameters.
+  """
+  out = copy.deepcopy(config)
+  out.times.seconds = float(step_seconds(flop, config.batch, cluster.device, cluster.efficiency))
+  found = patterns.pattern(config.algorithm.name)
+  if isinstance(algorithm, Algorithm):
+    cost = patterns.seconds(config.algorithm.name, nbytes, config.workers, cluster.network)
+    out.network.exchange_seconds = float(cost.step + cost.exchange)
+    return out
+  up, down = found.up * nbytes, found.down * nbytes
+  link = main_link(cluster, config.workers) if found.peers else server_link(cluster, config.workers)
+  visit = server.visit_seconds(up, down, link)
+  if found.peers:
+    out.network.service_seconds = 0.0
+    out.network.message_seconds = float(visit / 2 * algorithm.peer_probability)  # the mean over visits
+  else:
+    busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
+    out.network.service_seconds = float(busy)
+    out.network.message_seconds = float((visit - busy) / 2)
+  return out
+
+
+def clock(config: Config, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
+  """Steps of each worker -> seconds, by the config's virtual time."""
+  if isinstance(algorithm, Algorithm):
+    seconds = timeline.lockstep_seconds(config, algorithm)
+    return lambda step: seconds(int(step))
+  events = schedule(config, algorithm)
+  return lambda step: float(events.served[visits(algorithm, config.workers, int(step)) - 1]) if step else 0.0
+
+
+def schedule(config: Config, algorithm: ServerAlgorithm) -> Events:
+  """Of the whole run."""
+  return timeline.schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
+
+
+def staleness(events: Events) -> float:
+  """Mean over the visits."""
+  return float(np.mean(events.staleness[~events.dropped]))

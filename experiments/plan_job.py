@@ -1,0 +1,78 @@
+"""What the planner needs to know of an experiment: its step as XLA compiles it, its memory counted from the trace."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ddl.api import Model, Tree
+from ddl.perf.batch import Job
+from ddl.perf.memory import COPIES, StepMemory
+from experiments.cluster_clock import params_bytes
+from experiments.compiled import batch_shapes, compiled_step
+from experiments.config import Experiment
+from experiments.optimisers import OPTIMISERS
+from experiments.parts import Config, settings
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+def experiment_job(experiment: Experiment, config: Config) -> Job:
+  """An experiment as the planner sees it: FLOP and exact memory by XLA, the memory model's count beside it."""
+  compiled = cache(lambda examples: compiled_step(experiment, examples))
+  workers, least = config.workers, config.batch
+  return Job(
+    title=f"{config.model.name} on {config.data.name}",
+    params_bytes=params_bytes(experiment),
+    flop_per_example=compiled(least).flop / least,
+    memory=counted(experiment, config),
+    exact=lambda examples: compiled(examples).peak,
+    least=least,
+    most=max(1, experiment.data.train.size // workers),
+  )
+
+
+def counted(experiment: Experiment, config: Config) -> StepMemory:
+  """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
+
+  The optimiser's state comes on top; what an algorithm keeps beside it is in the compiled step alone.
+  """
+  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
+  make = OPTIMISERS[config.optimiser.name]
+  rest = {k: v for k, v in config.optimiser.items() if k != "learning_rate"}
+  state = jax.eval_shape(make(0.1, **settings("optimiser", make, rest)).init, params)
+  batch = batch_shapes(experiment, 1)
+  return StepMemory(
+    maps=_nbytes(batch) + feature_maps(experiment.model, batch),
+    weights=COPIES * _nbytes(params) + _nbytes(state),
+    classifier_maps=0.0,  # dense layers are among the products
+    classifier=0.0,
+  )
+
+
+def feature_maps(model: Model, batch: Tree) -> int:
+  """Bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
+  key = jax.random.key(0)
+  params, extra = jax.eval_shape(model.init, key)
+  return _products(jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr)
+
+
+def _products(jaxpr: Any) -> int:
+  total = 0
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name in PRODUCTS:
+      total += sum(_nbytes(x.aval) for x in eqn.outvars)
+    inner = [x for x in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
+    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    total += times * sum(_products(getattr(x, "jaxpr", x)) for x in inner)
+  return total
+
+
+def _is_jaxpr(x: Any) -> bool:
+  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+
+
+def _nbytes(tree: Any) -> int:
+  return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))

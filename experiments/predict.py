@@ -1,0 +1,136 @@
+"""What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.api import ServerAlgorithm
+from ddl.perf import accuracy
+from ddl.perf.accuracy import Hit
+from ddl.perf.clusters import Cluster
+from ddl.perf.clusters.cluster import main_link, with_bandwidth
+from experiments import cluster_clock, folder
+from experiments.config import Experiment
+from experiments.parts import Config
+from experiments.report_data import read_run
+
+BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
+
+
+class Entrant(NamedTuple):
+  """An algorithm of the comparison, with its runs."""
+
+  config: Config
+  experiment: Experiment
+  seeds: list[int]
+  steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
+  hits: list[Hit]
+
+
+def predict(
+  path: Path, clusters: Mapping[str, Cluster], chosen: Mapping[str, Config], experiments: Mapping[str, Experiment],
+  runs: Mapping[str, Sequence[str]], target: Mapping[str, Any],
+) -> list[dict[str, Any]]:  # fmt: skip
+  """An entry of comparison.json for each cluster.
+
+  Args:
+    path: of the comparison.
+    clusters, chosen, experiments, runs: clusters by name; configs, experiments and folders of the runs by label.
+    target: "metric" and "value".
+  """
+  entrants = {label: _entrant(path, chosen[label], experiments[label], runs[label], target) for label in chosen}
+  first = next(iter(experiments.values()))
+  flop, nbytes = cluster_clock.flop_per_example(first), cluster_clock.params_bytes(first)
+  return [_entry(name, cluster, entrants, flop, nbytes) for name, cluster in clusters.items()]
+
+
+def _entrant(
+  path: Path, config: Config, experiment: Experiment, runs: Sequence[str], target: Mapping[str, Any]
+) -> Entrant:
+  seeds, steps, hits = [], [], []
+  for run in runs:
+    columns = read_run(path / run).columns if (path / run / folder.METRICS).exists() else None
+    seeds.append(int(run.rpartition("-")[2]))
+    steps.append(columns["step"] if columns else np.empty(0))
+    values = columns[target["metric"]] if columns else np.empty(0)
+    hits.append(accuracy.hit(steps[-1], values, target["value"], target["metric"] == "test_accuracy"))
+  return Entrant(config, experiment, seeds, steps, hits)
+
+
+def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], flop: float, nbytes: float) -> dict[str, Any]:
+  algorithms, times = {}, {}
+  for label, entrant in entrants.items():
+    algorithm = entrant.experiment.algorithm
+    there = [_there(entrant, seed, cluster, flop, nbytes) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(config, algorithm) for config in there]
+    times[label] = accuracy.reached(entrant.hits, clocks)
+    algorithms[label] = {
+      "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
+      **_figures(entrant, there[0]),
+    }
+  workers = max(entrant.config.workers for entrant in entrants.values())
+  link = main_link(cluster, workers)
+  return {
+    "name": name,
+    "title": cluster.title,
+    "source": cluster.source,
+    "workers": workers,
+    "flop_per_example": flop,
+    "params_bytes": nbytes,
+    "link": "between nodes" if link == cluster.network.between else "inside a node",
+    "latency": link.latency,
+    "bandwidth": link.bandwidth,
+    "algorithms": algorithms,
+    "break_even": _break_even(cluster, workers, entrants, accuracy.verdict(times), flop, nbytes),
+  }
+
+
+def _there(entrant: Entrant, seed: int, cluster: Cluster, flop: float, nbytes: float) -> Config:
+  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, flop, nbytes)
+  config.seed = seed
+  return config
+
+
+def _figures(entrant: Entrant, there: Config) -> dict[str, Any]:
+  """Seconds of the parts and of a step on average, of the first seed."""
+  algorithm, steps = entrant.experiment.algorithm, there.steps
+  out: dict[str, Any] = {
+    "step_seconds": there.times.seconds,
+    "seconds_per_step": cluster_clock.clock(there, algorithm)(steps) / steps,
+  }
+  if not isinstance(algorithm, ServerAlgorithm):
+    return out | {"exchange_seconds": there.network.exchange_seconds}
+  trained = entrant.config.copy_and_resolve_references()
+  trained.seed = there.seed
+  both = {"trained": trained, "there": there}
+  stale = {key: cluster_clock.staleness(cluster_clock.schedule(config, algorithm)) for key, config in both.items()}
+  parts = {key: there.network[key] for key in ("message_seconds", "service_seconds")}
+  return out | parts | {"staleness": stale}
+
+
+def _break_even(
+  cluster: Cluster, workers: int, entrants: Mapping[str, Entrant], found: accuracy.Verdict, flop: float, nbytes: float
+) -> dict[str, Any] | None:
+  """The bandwidth at which the second overtakes the winner, per seed, None where it does not."""
+  if found.winner is None or found.second is None:
+    return None
+
+  def seconds(entrant: Entrant, index: int) -> Any:
+    @cache
+    def at(bandwidth: float) -> float:
+      other = with_bandwidth(cluster, workers, bandwidth)
+      config = _there(entrant, entrant.seeds[index], other, flop, nbytes)
+      config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
+      return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
+
+    return at
+
+  winner, second = entrants[found.winner], entrants[found.second]
+  values = [
+    accuracy.break_even(seconds(winner, index), seconds(second, index), *BANDWIDTHS)
+    for index in range(len(winner.seeds))
+  ]
+  return {"winner": found.winner, "second": found.second, "bandwidths": values, "searched": list(BANDWIDTHS)}

@@ -1,0 +1,107 @@
+"""`python run.py scale`: how a model's training would scale on a cluster, for each algorithm, and what limits it."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+
+from ddl.algorithms import COLLECTIVE
+from ddl.models import MODELS
+from ddl.perf.clusters import Cluster
+from experiments import measured, scale_curves
+
+MODEL = flags.DEFINE_string("model", "vgg_a", "a layer table of ddl.perf.tables, or a model of ddl.models")
+CLUSTER = flags.DEFINE_string("cluster", "", "name of the cluster")
+NODES = flags.DEFINE_string("nodes", "", "e.g. 1,2,4 or 1,2,...,128; default: doubled up to 128 or what there is")
+WORKERS = flags.DEFINE_string("workers", "", "numbers of workers instead of nodes, where a node has several")
+BATCH = flags.DEFINE_integer("batch", 512, "examples a step: of all workers (strong), or of each (weak)", lower_bound=1)
+SCALING = flags.DEFINE_enum("scaling", "strong", ["strong", "weak"], "which batch stays the same")
+ALGORITHMS = flags.DEFINE_list("algorithms", ["sync_sgd", "local_sgd", "dasgd"], "names, with commas between")
+PERIOD = flags.DEFINE_integer("period", None, "steps per exchange; default: each algorithm's own", lower_bound=1)
+DELAY = flags.DEFINE_integer("delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0)
+SERVERS = flags.DEFINE_integer("servers", 1, "parameter servers, where an algorithm has some", lower_bound=1)
+JITTER = flags.DEFINE_float("jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0)
+OVERLAP = flags.DEFINE_enum("overlap", "on", ["on", "off"], "off: communication and computing take turns")
+MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machine too, with --cluster=measured")
+WORKDIR = flags.DEFINE_string("workdir", "", "folder of the page and pictures; default: runs/scale-<time>")
+
+
+def main() -> int:
+  """Prints the tables and writes the page; returns the exit code."""
+  if not CLUSTER.value:
+    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(measured.clusters())}")
+  cluster = measured.named(CLUSTER.value)
+  _check_measure()
+  workers = _workers(cluster)
+  weak, per_node = SCALING.value == "weak", cluster.network.per_node
+  work, counted = scale_curves.job(MODEL.value, BATCH.value if weak else max(1, BATCH.value // max(workers)))
+  found = scale_curves.schedules(
+    list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value,
+    overlap=_overlap(),
+  )  # fmt: skip
+  curves = scale_curves.curves(work, cluster, workers, found, batch=BATCH.value, weak=weak, jitter=JITTER.value)
+  if MEASURE.value:
+    curves = _measured(curves, workers, weak)
+  head = scale_curves.head(curves)
+  told = f"{MODEL.value} on {CLUSTER.value}, {SCALING.value} scaling with {BATCH.value:,} examples a step"
+  print(f"{told}{' and worker' if weak else ''}: predicted\n{cluster.title}")
+  for curve in curves:
+    print(f"\n{curve.algorithm}  {scale_curves.setting(curve)}".rstrip())
+    lines = [head, *scale_curves.rows(curve, per_node, len(head))]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+      print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    print(f"  {scale_curves.verdict(curve)}")
+  folder = Path(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}")
+  from experiments import plot_scale  # only now: matplotlib takes a while to import
+
+  page = plot_scale.write(
+    folder, curves, cluster, work, title=told, weak=weak, counted=counted, jitter=JITTER.value,
+    command=shlex.join(["python", *sys.argv]),
+  )  # fmt: skip
+  print(f"\npage: {page}")
+  return 0
+
+
+def _overlap() -> bool:
+  """As --overlap says, and where it says nothing: whether this machine was found to overlap; others do."""
+  found = measured.load() if CLUSTER.value == measured.NAME and not flags.FLAGS["overlap"].present else None
+  return bool(found[1]["overlap"]) if found else OVERLAP.value == "on"
+
+
+def _check_measure() -> None:
+  if MEASURE.value and (CLUSTER.value != measured.NAME or MODEL.value not in MODELS):
+    raise ValueError(
+      f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
+    )
+  server = [name for name in ALGORITHMS.value if name not in COLLECTIVE]
+  if MEASURE.value and server:
+    raise ValueError(f"--measure runs collective algorithms alone, not {', '.join(server)}")
+
+
+def _measured(curves: list[scale_curves.Curve], workers: list[int], weak: bool) -> list[scale_curves.Curve]:
+  """With the seconds of real steps of one worker and of all that the machine was calibrated with."""
+  most = measured.named(measured.NAME).workers or 1
+  if workers[0] != 1 or most not in workers:
+    raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
+  from experiments import scale_side
+
+  settings = {c.algorithm: scale_curves.settings(c.algorithm, PERIOD.value, DELAY.value) for c in curves}
+  together = BATCH.value if weak else max(1, BATCH.value // most)
+  found = scale_side.measure(MODEL.value, settings, workers=most, alone=BATCH.value, together=together)
+  return [curve._replace(measured=found[curve.algorithm]) for curve in curves]
+
+
+def _workers(cluster: Cluster) -> list[int]:
+  """Of --nodes or --workers, or doubled up to 128 nodes or what the cluster has."""
+  per_node = cluster.network.per_node
+  if NODES.value and WORKERS.value:
+    raise ValueError("give --nodes or --workers, not both")
+  if WORKERS.value:
+    return scale_curves.counts("workers", WORKERS.value)
+  if NODES.value:
+    return [n * per_node for n in scale_curves.counts("nodes", NODES.value)]
+  most = min(128 * per_node, cluster.workers or 128 * per_node, BATCH.value if SCALING.value == "strong" else 10**9)
+  return [2**i for i in range(most.bit_length()) if 2**i <= most]

@@ -1,0 +1,232 @@
+"""The planner: each recommendation is the one that a search finds, and what can't be is said in one line."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf import delays, lemmas, patterns, server, server_queue
+from ddl.perf.batch import ENOUGH, Job, choose_batch
+from ddl.perf.clusters import CLUSTERS, Cluster
+from ddl.perf.compute import Device, Efficiency, step_seconds
+from ddl.perf.convolution_costs import modelled
+from ddl.perf.families import Settings, speeds
+from ddl.perf.memory import StepMemory, step_memory
+from ddl.perf.network import Link, Network
+from ddl.perf.planner import Wish, plan
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes, train_flop
+
+PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9, 0, 0))
+
+
+def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, duplex=1.0):
+  link = Link(latency, bandwidth, duplex)
+  return Cluster("a test", Device(1e13, 1e12, memory), Efficiency(0.5, half), Network(link), "none", workers=workers)
+
+
+def job(name, **keys):
+  table = TABLES[name]
+  return Job(name, params_bytes(table), train_flop(table), step_memory(table, extra_copies=1), table, **keys)
+
+
+def rows(found):
+  return {row.quantity: row for row in found.rows}
+
+
+# ---- examples per worker
+
+
+def test_an_efficiency_curve_asks_for_more_examples():
+  assert choose_batch(PLAIN, cluster()).examples == 32
+  found = choose_batch(PLAIN, cluster(half=300))
+  curve = Efficiency(0.5, 300)
+  most = curve.at(found.best)
+  assert curve.at(found.examples) >= ENOUGH * most > curve.at(found.examples // 2)
+  assert found.share == pytest.approx(curve.at(found.examples) / most)
+
+
+def test_memory_limits_the_examples():
+  memory = PLAIN.memory.total(80)
+  found = choose_batch(PLAIN, cluster(half=1000, memory=memory))
+  assert (found.examples, found.largest) == (80, 80)
+  assert choose_batch(PLAIN, cluster(memory=memory), asked=80).examples == 80
+  with pytest.raises(
+    ValueError, match=r"81 examples per worker are too many: 80 is the most that fits into .* 1.28 GB"
+  ):
+    choose_batch(PLAIN, cluster(memory=memory), asked=81)
+  with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
+    choose_batch(PLAIN, cluster(memory=1e9))
+
+
+def test_the_data_limit_the_examples():
+  few = PLAIN._replace(most=50)
+  assert choose_batch(few, cluster(half=1000)).examples == 50
+  with pytest.raises(ValueError, match="64 examples per worker are too many: there are 50"):
+    choose_batch(few, cluster(), asked=64)
+
+
+def test_the_compiled_step_decides_where_there_is_one():
+  exact = PLAIN._replace(exact=lambda examples: 5e8 + 1e8 * examples + 1e6 * max(0, examples - 50) ** 2)
+  found = choose_batch(exact, cluster(half=1000, memory=11e9))
+  assert found.exact == exact.exact(found.examples) <= 11e9  # linear it would be 105, but it is not
+  assert found.examples == found.largest == 84  # 105, then a tenth less again and again
+  with pytest.raises(ValueError, match="not even one example"):
+    choose_batch(exact, cluster(memory=4e8))
+
+
+def test_workspaces_count():
+  """One byte less than the convolutions need of the mini-batch asked for, and it is refused."""
+  net = job("vgg_a")
+  costs = modelled(net.table, cluster().device, cluster().efficiency)(64)
+  needed = net.memory.total(64) + costs.workspace[:, 0].max()  # gemm takes the least
+  assert choose_batch(net, cluster(memory=needed), asked=64).examples == 64
+  with pytest.raises(ValueError, match="64 examples per worker leave no memory to convolutions; 32 do"):
+    choose_batch(net, cluster(memory=needed - 1), asked=64)
+  roomy, tight = (choose_batch(net, cluster(memory=needed + room), asked=64) for room in (20e9, 1e8))
+  assert roomy.shared.choice.seconds < tight.shared.choice.seconds <= tight.plain
+  assert roomy.shared.choice.seconds <= roomy.separate.choice.seconds
+
+
+# ---- workers, servers, delay, period
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(1e7, 1e11), st.floats(0, 1e-3), st.integers(0, 64), st.sampled_from([0.0, 200.0]))
+def test_what_a_plan_promises(bandwidth, latency, workers, half):
+  there = cluster(bandwidth, latency, half)
+  found = plan(PLAIN, there, Wish(workers=workers))
+  s = found.settings
+  step = step_seconds(PLAIN.flop_per_example, found.examples, there.device, there.efficiency)
+  message = patterns.seconds("dasgd", PLAIN.params_bytes, s.workers, there.network).exchange
+  assert s.step == step
+  assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
+  assert s.period >= s.delay and s.local_period >= s.easgd_period >= 1
+  speed = {x.algorithm: x for x in found.speeds}
+  for each in speed.values():
+    assert each.seconds >= step * (1 - 1e-12) and each.efficiency == pytest.approx(step / each.seconds)
+  assert speed["dasgd"].efficiency == pytest.approx(1)
+  for name in ("local_sgd", "easgd"):
+    assert speed[name].efficiency >= 0.95 * (1 - 1e-9)
+  assert speed["sync_sgd"].seconds == pytest.approx(step + message)
+  if not workers and s.workers > 1:
+    assert speed["sync_sgd"].efficiency >= 0.8
+
+
+def test_more_workers_would_not_be_efficient():
+  there = cluster(bandwidth=1.9e9, latency=1e-3, workers=500)
+  chosen = plan(PLAIN, there, Wish(batch=8192)).settings.workers
+  assert 1 < chosen < 500
+
+  def efficiency(g):
+    return {x.algorithm: x for x in plan(PLAIN, there, Wish(batch=8192, workers=g)).speeds}["sync_sgd"].efficiency
+
+  assert efficiency(chosen) >= 0.8 > efficiency(2 * chosen)
+
+
+def test_the_lemma_on_workers():
+  """R_O with the host's part (from the efficiency curve) and the exchange, for the same examples shared by more."""
+  there = cluster(half=100)
+  found = plan(PLAIN, there, Wish(batch=64, workers=4))
+  row = rows(found)["workers for 256 examples"]
+  exchange = patterns.seconds("sync_sgd", PLAIN.params_bytes, 4, there.network).step
+  overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
+  assert f"= {overhead:.3g};" in row.why and "20 ms of each step by the efficiency curve" in row.why
+  assert f"= {100 * lemmas.efficiency(4, overhead):.3g} %" in row.why
+  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))["workers for 256 examples"]
+  own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
+  assert f"= {(own + exchange) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
+  assert "host overhead not measured" in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers for 128 examples"].why
+
+
+def test_servers():
+  there = cluster(latency=0.0, duplex=0.0)
+  found = plan(PLAIN, there, Wish(workers=16, batch=4096))  # a step of 0.8 s
+  needed = lemmas.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, there.device, there.efficiency))
+  assert f"so {needed};" in rows(found)["servers"].why and needed == 16
+
+  def turn(servers):
+    return 16 / server.throughput(4e8, 16, there.network.between, found.settings.step, servers)
+
+  assert turn(found.settings.servers) <= 1.01 * min(map(turn, range(1, needed + 1)))
+  assert found.settings.servers <= needed
+  assert plan(PLAIN, there, Wish(workers=16, servers=3)).settings.servers == 3
+  tiny = PLAIN._replace(params_bytes=40.0)
+  with pytest.raises(ValueError, match="11 servers are more than the 10 parameters; give at most 10"):
+    plan(tiny, there, Wish(servers=11))
+
+
+@pytest.mark.parametrize("workers", [4, 16])
+@pytest.mark.parametrize("bandwidth", [1.25e9, 1e9 / 8])
+@pytest.mark.parametrize("duplex", [0.0, 1.0])
+def test_the_lemma_on_servers_is_the_simulated_knee(workers, bandwidth, duplex):
+  """Just as many servers as the lemma says keep up with workers that compute meanwhile; one fewer does not."""
+  needed = lemmas.servers_for(244e6, workers, bandwidth, 1.0, duplex)
+
+  def round_seconds(servers):
+    return server_queue.simulate(
+      workers=workers, servers=servers, nbytes=244e6, bandwidth=bandwidth, compute_seconds=1.0,
+      full_duplex=duplex == 1, overlap=1.0, rounds=20,
+    ).round_seconds  # fmt: skip
+
+  busy = (2 - duplex) * 244e6 * workers / bandwidth
+  if needed > 1:
+    assert round_seconds(needed - 1) == pytest.approx(busy / (needed - 1), rel=0.02)  # it is reached slowly
+    assert round_seconds(needed - 1) > 1.001
+  assert round_seconds(needed) == pytest.approx(1)
+
+
+def test_speeds_by_hand():
+  there = cluster(bandwidth=1e9, latency=0.0)
+  found = speeds(Settings(1e8, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there)
+  exchange = 1e8 / 1e9  # two workers: half of the bytes, twice
+  visit = 2 * 0.1
+  assert {x.algorithm: x.seconds for x in found} == pytest.approx(
+    {
+      "sync_sgd": 0.1 + exchange,
+      "local_sgd": 0.1 + exchange / 4,
+      "dasgd": 0.1,
+      "easgd": 0.1,
+      "async_sgd": 0.1 + visit,
+      "async_easgd": (0.2 + visit - 0.1) / 2,
+    }
+  )
+  # Many workers at one server wait for its line.
+  crowd = speeds(Settings(1e8, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
+  assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTERS))
+@pytest.mark.parametrize("network", ["nin", "cd_dnn"])
+def test_every_cluster_has_a_plan(name, network):
+  found = plan(job(network), CLUSTERS[name], Wish())
+  assert all(math.isfinite(x.seconds) and x.seconds > 0 for x in found.speeds)
+  assert all(row.why and row.limit for row in found.rows)
+  assert CLUSTERS[name].workers is None or found.settings.workers <= CLUSTERS[name].workers
+  assert found.settings.delay == delays.smallest_delay(
+    patterns.seconds("dasgd", found.settings.params_bytes, found.settings.workers, CLUSTERS[name].network).exchange,
+    found.settings.step,
+  )
+
+
+@pytest.mark.parametrize(
+  ("there", "wish", "text"),
+  [
+    (cluster(bandwidth=0.0), Wish(), "bandwidth of 0"),
+    (cluster(bandwidth=0.0), Wish(workers=1), "bandwidth of 0"),
+    (cluster(bandwidth=math.nan), Wish(), "bandwidth of nan"),
+    (cluster(workers=8), Wish(workers=9), "9 workers can't be had: the cluster has 8"),
+    (cluster(), Wish(workers=-1), "-1 workers"),
+    (cluster(), Wish(batch=-1), "-1 examples"),
+    (cluster(), Wish(servers=-1), "servers is -1"),
+    (cluster(), Wish(efficiency=0), "efficiency is 0"),
+    (cluster(), Wish(exposed=math.nan), "exposed nan"),
+    (cluster(memory=0), Wish(), "not even one example"),
+    (cluster(memory=math.nan), Wish(), "not even one example"),
+  ],
+)
+def test_what_cannot_be(there, wish, text):
+  with pytest.raises(ValueError, match=text) as error:
+    plan(PLAIN, there, wish)
+  assert "\n" not in str(error.value)

@@ -1,0 +1,237 @@
+"""`compare --cluster`: a run's clock on another cluster, the break-even, the report's section, and what is refused."""
+
+import json
+
+import pytest
+from commands import Command, complaint
+
+from ddl.perf import accuracy, collectives, server
+from ddl.perf.accuracy import Hit
+from ddl.perf.clusters import named
+from ddl.perf.clusters.cluster import main_link, server_link, with_bandwidth
+from ddl.perf.timeline import round_seconds
+from experiments import cluster_clock, predict, report, report_clusters, report_data
+from experiments.config import base, build
+
+FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
+COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("easgd", 2, None)]
+SERVERS = ["async_sgd", "async_easgd", "hogwild_sgd", "gosgd", "ad_psgd", "original_easgd"]
+
+
+def config_of(name, workers=4, steps=40, **settings):
+  config = base()
+  config.algorithm.name = name
+  for key, value in settings.items():
+    if value is not None:
+      config.algorithm[key] = value
+  config.workers, config.steps, config.batch = workers, steps, 32
+  config.times.name = "constant"
+  return config
+
+
+def there(name, cluster, workers=4, steps=40, **settings):
+  """The experiment's algorithm and config on a cluster."""
+  config = config_of(name, workers, steps, **settings)
+  algorithm = build(config).algorithm
+  return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
+
+
+@pytest.mark.parametrize(("name", "period", "delay"), COLLECTIVE)
+@pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
+def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
+  found = named(cluster)
+  settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
+  config, algorithm = there(name, cluster, workers=16, **settings)
+  step = FLOP * 32 / (found.device.peak * found.efficiency.best)
+  message = collectives.all_reduce(NBYTES, 16, found.network)
+  clock = cluster_clock.clock(config, algorithm)
+  expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
+  assert clock(8 * period) - clock(4 * period) == pytest.approx(4 * expected, rel=1e-9)
+  assert clock(0) == 0
+
+
+@pytest.mark.parametrize("cluster", ["ethernet_10g", "pcie_8gpu", "two_sites_1g"])
+@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
+def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(cluster, duplex):
+  found = named(cluster)
+  slow = found.network._replace(between=found.network.between._replace(duplex=duplex))
+  slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
+  found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
+  link = server_link(found, 1)
+  alone = config_of("async_sgd", workers=1)
+  algorithm = build(alone).algorithm
+  config = cluster_clock.on(alone, algorithm, found, FLOP, NBYTES)
+  clock = cluster_clock.clock(config, algorithm)
+  visit = server.visit_seconds(NBYTES, NBYTES, link)
+  assert clock(20) - clock(10) == pytest.approx(10 * (config.times.seconds + visit), rel=1e-9)
+  crowd = config_of("async_sgd", workers=8)
+  tiny = cluster_clock.on(crowd, build(crowd).algorithm, found, 1.0, NBYTES)
+  clock = cluster_clock.clock(tiny, build(crowd).algorithm)
+  busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
+  assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *SERVERS])
+def test_more_bandwidth_is_never_slower(name):
+  ends = []
+  config = config_of(name)
+  algorithm = build(config).algorithm
+  for bandwidth in (1e6, 1e8, 1e10, 1e12):
+    other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
+    ends.append(cluster_clock.clock(cluster_clock.on(config, algorithm, other, FLOP, NBYTES), algorithm)(40))
+  assert ends == sorted(ends, reverse=True)
+  assert ends[0] > 10 * ends[-1]
+
+
+def test_the_bandwidth_is_that_of_the_link_in_use():
+  cluster = named("h100_ib400")
+  assert main_link(cluster, 8) == cluster.network.inside
+  assert main_link(cluster, 9) == cluster.network.between
+  inside, between = with_bandwidth(cluster, 8, 9e9), with_bandwidth(cluster, 16, 9e9)
+  assert (inside.network.inside.bandwidth, inside.network.between) == (9e9, cluster.network.between)
+  assert (between.network.between.bandwidth, between.network.inside) == (9e9, cluster.network.inside)
+  assert inside.host.bandwidth / cluster.host.bandwidth == pytest.approx(9e9 / cluster.network.inside.bandwidth)
+  with pytest.raises(ValueError, match="above 0"):
+    with_bandwidth(cluster, 8, 0.0)
+
+
+def test_jitter_and_slow_workers_are_the_configs():
+  even, algorithm = there("sync_sgd", "ethernet_10g")
+  uneven = even.copy_and_resolve_references()
+  uneven.times.slow = (1.0, 1.0, 1.0, 3.0)
+  message = even.network.exchange_seconds
+  took = [cluster_clock.clock(config, algorithm)(40) / 40 - message for config in (even, uneven)]
+  assert took[1] == pytest.approx(3 * took[0])
+
+
+def test_at_the_break_even_of_each_seed_both_take_the_same():
+  cluster = named("ethernet_10g")
+  entrants = {}
+  for label, hits, settings in (("often", (20, 24), {}), ("seldom", (32, 36), {"period": 4})):
+    config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
+    experiment = build(config)
+    found = [Hit(step, step - 4) for step in hits]
+    entrants[label] = predict.Entrant(config, experiment, [0, 1], [], found)
+  verdict = accuracy.Verdict("seldom", "often", None, False)
+  found = predict._break_even(cluster, 4, entrants, verdict, FLOP, NBYTES)
+  for index, bandwidth in enumerate(found["bandwidths"]):
+    times = []
+    for entrant in entrants.values():
+      other = with_bandwidth(cluster, 4, bandwidth)
+      config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, other, FLOP, NBYTES)
+      times.append(cluster_clock.clock(config, entrant.experiment.algorithm)(entrant.hits[index].steps))
+    assert times[0] == pytest.approx(times[1], rel=2e-3)
+  assert found["bandwidths"][0] != found["bandwidths"][1]
+  assert predict._break_even(cluster, 4, entrants, accuracy.Verdict(None, None, None, False), FLOP, NBYTES) is None
+
+
+SMALL = (
+  "--config=configs/async_easgd_digits.py",
+  "--config.steps=60",
+  "--config.workers=2",
+  "--config.times.slow=(1.0,3.0)",
+  "--config.compare.seeds=(0,1)",
+  "--config.compare.target=0.5",
+  "--only=sync SGD,Async EASGD",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("runs") / "compare"
+  first = Command("compare", *SMALL, f"--workdir={path}").end()
+  assert first.code == 0, first.error
+  assert "clusters" not in json.loads((path / "comparison.json").read_text())
+  assert "On other clusters" not in (path / "report.html").read_text()
+  before = {p: p.stat().st_mtime_ns for p in path.glob("*/seed-*/metrics.jsonl")}
+  again = Command("compare", *SMALL, f"--workdir={path}", "--resume", "--cluster=ethernet_10g,two_sites_1g").end()
+  assert again.code == 0, again.error
+  assert len(before) == 4 and {p: p.stat().st_mtime_ns for p in before} == before  # nothing was trained anew
+  return path, again.out
+
+
+def test_a_finished_comparison_gets_its_clusters_without_training(folder):
+  path, out = folder
+  entries = json.loads((path / "comparison.json").read_text())["clusters"]
+  assert [entry["name"] for entry in entries] == ["ethernet_10g", "two_sites_1g"]
+  assert entries[0]["link"] == "between nodes" and entries[1]["link"] == "inside a node"
+  for entry in entries:
+    assert f"On {entry['name']} with 2 workers: " in out
+    matrices = 2 * (2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10)  # forward, weights, and inputs but for the first layer's
+    assert matrices < entry["flop_per_example"] < 1.2 * matrices
+    for label, figures in entry["algorithms"].items():
+      runs = [report_data.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
+      assert [len(clock) for clock in figures["seconds"]] == [len(run.columns["step"]) for run in runs]
+      assert all(clock[0] == 0 and clock == sorted(clock) for clock in figures["seconds"])
+      assert figures["seconds_per_step"] > figures["step_seconds"] > 0
+      assert ("staleness" in figures) == (label == "Async EASGD")
+    assert (path / f"accuracy_on_{entry['name']}.png").stat().st_size > 10_000
+  page = (path / "report.html").read_text()
+  assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
+  assert page.count('<figure id="accuracy_on_') == 2
+  assert "One node of two_sites_1g holds all workers" in page
+
+
+def test_the_report_is_made_from_the_folder_alone(folder):
+  path = folder[0]
+  before = (path / "report.html").read_text()
+  report.write_report(path)
+  assert (path / "report.html").read_text() == before
+  found = report_clusters.on_clusters(report_data.read(path))
+  for each in found:
+    first = {label: times.at for label, times in each.times.items()}
+    for label, at in first.items():
+      assert all(second in clock for second, clock in zip(at, each.entry["algorithms"][label]["seconds"], strict=True))
+    assert each.verdict.winner == min(first, key=lambda label: first[label].mean())
+    assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {each.verdict.winner} reaches 50 % first")
+
+
+def test_seconds_of_other_runs_are_refused(folder, tmp_path):
+  info = json.loads((folder[0] / "comparison.json").read_text())
+  info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
+  comparison = report_data.read(folder[0])._replace(info=info)
+  with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync_SGD/seed-1, which has other lines"):
+    report_clusters.on_clusters(comparison)
+
+
+def test_who_never_gets_there_is_said(folder):
+  comparison = report_data.read(folder[0])._replace(target=1.1)
+  found = report_clusters.on_clusters(comparison)
+  assert found[0].sentence == "On ethernet_10g with 2 workers: no algorithm reaches 110 % with every seed."
+  assert report_clusters._row("sync SGD", found)["cells"][0]["text"] == "never"
+
+
+@pytest.mark.parametrize(
+  ("flags", "words"),
+  [
+    (("--cluster=h100_ib40",), "no cluster named 'h100_ib40': did you mean 'h100_ib400'? known are cori_fdr"),
+    (("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"), "pcie_8gpu has 8 workers"),
+  ],
+)
+def test_what_can_not_be_is_said_before_anything_runs(tmp_path, flags, words):
+  small = [flag for flag in SMALL if not any(flag.startswith(given.split("=")[0] + "=") for given in flags)]
+  assert words in complaint(Command("compare", *small, f"--workdir={tmp_path}/a", *flags).end())
+  assert not (tmp_path / "a").exists()
+
+
+def test_recorded_step_times_have_no_seconds_to_set():
+  config = base()
+  config.times.name = "trace"
+  with pytest.raises(ValueError, match=r"config\.times\.name can be constant, lognormal, gamma, not trace"):
+    cluster_clock.chosen(["fdr"], config)
+  assert cluster_clock.chosen([], config) == {}
+
+
+@pytest.mark.parametrize(
+  ("mean", "half", "text"),
+  [
+    (1.5, None, "1.50 s"),
+    (0.0123, 0.001, "12.3 ± 1.0 ms"),
+    (2e-4, 0.005, "0.20 ± 5.00 ms"),
+    (4.2e-9, None, "4.20 ns"),
+    (0.0, 0.0, "0 ± 0 s"),
+    (12345.6, 10.0, "12,346 ± 10 s"),
+  ],
+)
+def test_seconds_have_the_unit_of_the_larger_figure(mean, half, text):
+  assert report_clusters.seconds(mean, half) == text

@@ -1,0 +1,185 @@
+"""The command `scale`: its table and page, the numbers of nodes, and what a user gets wrong."""
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from commands import Command, complaint
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.perf import scaling
+from ddl.perf.clusters import CLUSTERS
+from ddl.perf.network import Network
+from experiments import measured, plot_scale, scale_curves
+from experiments.scale_curves import counts
+
+
+@pytest.mark.parametrize(
+  "text, numbers",
+  [
+    ("1", [1]),
+    ("1,2,4", [1, 2, 4]),
+    ("1,2,...,128", [1, 2, 4, 8, 16, 32, 64, 128]),
+    ("1, 2, ..., 8", [1, 2, 4, 8]),
+    ("1,2,...,10", list(range(1, 11))),
+    ("1,2,4,...,16", [1, 2, 4, 8, 16]),
+    ("1,2,3,...,8", [1, 2, 3, 4, 5, 6, 7, 8]),
+    ("16,32,...,64", [16, 32, 64]),
+    ("8,16,...,40", [8, 16, 24, 32, 40]),
+    ("2,5,…,14", [2, 5, 8, 11, 14]),
+  ],
+)
+def test_numbers_of_nodes(text, numbers):
+  assert counts("nodes", text) == numbers
+
+
+@given(st.integers(1, 50), st.integers(1, 20), st.integers(2, 30))
+def test_equal_steps_or_doubling_meet_the_end(first, step, more):
+  numbers = counts("nodes", f"{first},{first + step},...,{first + step * (more + 1)}")
+  assert numbers[:2] == [first, first + step] and numbers[-1] == first + step * (more + 1)
+  assert numbers == list(range(first, numbers[-1] + 1, step)) or all(b == 2 * a for a, b in pairwise(numbers))
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["", "0,1", "-1", "1,x", "1,...,8", "...,8", "1,2,...", "1,2,...,7,9", "4,2", "2,2", "1,4,...,9", "1,2.5", "1,70000"],
+)
+def test_numbers_that_cannot_be(text):
+  with pytest.raises(ValueError, match="--nodes") as error:
+    counts("nodes", text)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
+def test_every_algorithm_has_a_curve(name):
+  schedules = scale_curves.schedules([name], period=None, delay=None, servers=2, overlap=True)
+  work, _ = scale_curves.job("lenet", 32)
+  found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], schedules, batch=64, weak=True, jitter=0.0)
+  assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
+  assert scale_curves.verdict(found[0]).endswith(".")
+
+
+def test_schedules_are_the_algorithms_own_unless_given():
+  names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
+  given = scale_curves.schedules(names, period=6, delay=2, servers=1, overlap=False)
+  assert [(given[n].period, given[n].delay) for n in names] == [(1, 0), (6, 0), (6, 2), (6, 1), (1, 1)]
+  assert given["original_easgd"].round_robin and not given["dasgd"].overlap
+  own = scale_curves.schedules(["dasgd"], period=None, delay=None, servers=1, overlap=True)["dasgd"]
+  declared = COLLECTIVE["dasgd"].hyper
+  assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
+  with pytest.raises(ValueError, match="--delay=2 is read by none of sync_sgd"):
+    scale_curves.schedules(["sync_sgd"], period=None, delay=2, servers=1, overlap=True)
+
+
+def test_an_own_model_is_what_xla_counts():
+  work, told = scale_curves.job("mlp", 16)
+  products = 784 * 512 + 512 * 512 + 512 * 10
+  assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
+  counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
+  assert sum(work.flop) == pytest.approx(counted, rel=0.06)  # biases, activations, the update of a batch of 16
+  assert "XLA" in told and "512" in told
+
+
+class Page(HTMLParser):
+  """What the page loads from elsewhere, and the images' texts."""
+
+  def __init__(self):
+    super().__init__()
+    self.loaded, self.alts = [], []
+
+  def handle_starttag(self, tag, attrs):
+    values = dict(attrs)
+    self.loaded += [values[k] for k in ("src", "srcset", "href") if k in values and not values[k].startswith("data:")]
+    self.alts += [values["alt"]] if tag == "img" else []
+
+
+def test_the_command(tmp_path):
+  done = Command(
+    "scale", "--model=overfeat_fast", "--cluster=aws_c4_8xlarge", "--nodes=1,2,...,16", "--batch=256",
+    "--algorithms=sync_sgd,dasgd,async_sgd", "--period=4", "--delay=1", f"--workdir={tmp_path / 'out'}",
+  ).end()  # fmt: skip
+  assert done.code == 0, done.error
+  there = CLUSTERS["aws_c4_8xlarge"]
+  work, _ = scale_curves.job("overfeat_fast", 1)
+  point = scaling.curve("sync_sgd", work, there, [16], batch=256)[0]
+  row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
+  assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
+  assert row.endswith("bandwidth")
+  assert {p.name for p in (tmp_path / "out").iterdir()} == {
+    "scale.html", "speedup.png", "efficiency.png", "communication.png",
+  }  # fmt: skip
+  text = (tmp_path / "out" / "scale.html").read_text()
+  page = Page()
+  page.feed(text)
+  assert page.loaded == [] and len(page.alts) == 3 and all("sync_sgd" in alt for alt in page.alts)
+  for line in done.out.splitlines():
+    if re.match(r"\s+\d", line):
+      cells = re.split(r"\s{2,}", line.strip())
+      assert (
+        "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale_curves.HEAD[1:], cells[1:], strict=True)) in text
+      )
+
+
+def test_what_was_measured_stands_beside_the_prediction():
+  points = scaling.curve("sync_sgd", scale_curves.job("lenet", 32)[0], CLUSTERS["cori_fdr"], [1, 2], batch=64)
+  took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
+  curve = scale_curves.Curve("sync_sgd", scaling.Schedule(), points, took)
+  head = scale_curves.head([curve])
+  cells = [dict(zip(head, row, strict=True)) for row in scale_curves.rows(curve, 1, len(head))]
+  assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
+  assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
+  assert scale_curves.head([curve._replace(measured={})]) == scale_curves.HEAD
+  speedup, efficiency, waiting = (plot_scale._measured(chart, curve) for chart in plot_scale.CHARTS)
+  assert speedup == [(1, pytest.approx(1)), (2, pytest.approx(points[1].speedup * 2 * 1.25))]
+  assert efficiency[1][1] == pytest.approx(speedup[1][1] / 2) and waiting == []
+
+
+@pytest.mark.slow
+def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  there = CLUSTERS["cori_fdr"]._replace(workers=2)
+  measured.save(there._replace(network=Network(there.network.between)), {"overlap": False, "overhead": 0.0})
+  done = Command(
+    "scale",
+    "--model=mlp",
+    "--cluster=measured",
+    "--nodes=1,2",
+    "--batch=64",
+    "--measure",
+    f"--workdir={tmp_path / 'o'}",
+  ).end()
+  assert done.code == 0, done.error
+  tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
+  assert len(tables) == 6 and all(0 < float(cells[-3]) < 1 for cells in tables)
+  assert "real steps of this machine" in (tmp_path / "o" / "scale.html").read_text()
+
+
+@pytest.mark.parametrize(
+  "arguments, says",
+  [
+    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
+    (["--cluster=cory"], "did you mean 'cori_fdr'?"),
+    (["--model=vgg_b"], "no model named 'vgg_b': did you mean 'vgg_a'?"),
+    (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
+    (["--nodes=0,1"], "--nodes=0,1"),
+    (["--nodes=1,2", "--workers=1,2"], "not both"),
+    (["--nodes=1,2,...,128", "--batch=64"], "give at least 128"),
+    (["--batch=0"], "batch"),
+    (["--algorithms=sgd"], "no algorithm named 'sgd'"),
+    (["--algorithms="], "--algorithms"),
+    (["--delay=9"], "delay"),
+    (["--cluster=asr", "--nodes=1,32"], "this cluster has 16"),
+    (["--jitter=-1"], "jitter"),
+    (["--measure", "--model=mlp"], "--cluster=measured"),
+    (["--servers=10000000000", "--algorithms=async_sgd"], "servers"),
+  ],
+)
+def test_what_a_user_gets_wrong_is_one_line(arguments, says, tmp_path):
+  given = ["--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path / 'out'}"]
+  kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
+  line = complaint(Command("scale", *kept, *arguments).end())
+  assert line.startswith("scale: ") and says in line
+  assert not (tmp_path / "out").exists()
