@@ -16,7 +16,8 @@ def test_an_entry_can_be(name):
   for link in (cluster.network.inside, cluster.host):
     if link is not None:
       check_link(name, link)
-  assert all(math.isfinite(figure) and figure > 0 for figure in cluster.device)
+  *rates, start = cluster.device
+  assert all(math.isfinite(figure) and figure > 0 for figure in rates) and 0 <= start < 1e-3
   assert step_seconds(1e9, 1, cluster.device, cluster.efficiency) > 0
   assert (cluster.network.per_node > 1) == (cluster.network.inside is not None)
   assert cluster.workers is None or cluster.workers >= 1

@@ -196,7 +196,7 @@ def test_a_ring_inside_and_between():
 bytes_ = st.just(0.0) | st.floats(1, 1e10)
 workers_ = st.integers(1, 600)
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
-networks = st.builds(Network, links, st.none() | links, st.integers(1, 20))
+networks = st.builds(Network, links, st.none() | links, st.integers(1, 20), st.integers(1, 3))
 names = st.sampled_from(NAMES)
 ABOVE = 1 - 1e-9  # for the rounding of sums
 
@@ -231,6 +231,19 @@ def test_a_better_link_is_never_slower(nbytes, p, network, name, faster, sooner,
     ):
       assert collectives.all_reduce(nbytes, p, network._replace(**{part: better}), name) * ABOVE <= now
   assert collectives.all_reduce(nbytes / faster, p, network, name) * ABOVE <= now
+
+
+def test_workers_of_several_sites_are_spread_over_them():
+  packed, spread = Network(LINK, Link(0.0, 1e9), per_node=8), Network(LINK, Link(0.0, 1e9), per_node=8, sites=2)
+  assert [packed.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
+  assert [spread.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 2, 2, 2, 2, 3]
+  assert [spread.together(p) for p in (1, 2, 3, 8, 16, 20)] == [1, 1, 2, 4, 8, 8]
+  four = Network(LINK, Link(0.0, 1e9), per_node=4)
+  assert (
+    collectives.all_reduce(1e6, 8, spread)
+    == collectives.all_reduce(1e6, 8, four)
+    > 100 * collectives.all_reduce(1e6, 8, packed)
+  )
 
 
 @given(bytes_, networks, names)

@@ -51,7 +51,8 @@ def test_noise_and_outliers_do_not_move_a_link(latency, bandwidth, workers, seed
 def test_rates_predict_steps_that_they_were_not_fitted_to(fixed, flop_rate, memory_rate, seed):
   rates = fit.Rates(fixed, flop_rate, memory_rate)
   rng = np.random.default_rng(seed)
-  flop, nbytes = (10 ** rng.uniform(5, 10, (2, 40))).tolist()
+  flop, nbytes = 10 ** rng.uniform(5, 10, (2, 40))
+  flop[:6], nbytes[:6] = 1e4, 1e4  # steps that show what is fixed: nothing else would
   times = disturbed([rates.seconds(*x) for x in zip(flop, nbytes, strict=True)], seed)
   found, _ = fit.rates(flop[:30], nbytes[:30], times[:30])
   held_out = [found.seconds(*x) / rates.seconds(*x) for x in zip(flop[30:], nbytes[30:], strict=True)]

@@ -42,7 +42,7 @@ def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period,
   found = named(cluster)
   settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
   config, algorithm = there(name, cluster, workers=16, **settings)
-  step = FLOP * 32 / (found.device.peak * found.efficiency.best)
+  step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
   message = collectives.all_reduce(NBYTES, 16, found.network)
   clock = cluster_clock.clock(config, algorithm)
   expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
@@ -144,7 +144,7 @@ def folder(tmp_path_factory):
   assert "clusters" not in json.loads((path / "comparison.json").read_text())
   assert "On other clusters" not in (path / "report.html").read_text()
   before = {p: p.stat().st_mtime_ns for p in path.glob("*/seed-*/metrics.jsonl")}
-  again = Command("compare", *SMALL, f"--workdir={path}", "--resume", "--cluster=ethernet_10g,two_sites_1g").end()
+  again = Command("compare", *SMALL, f"--workdir={path}", "--resume", "--cluster=ethernet_10g,h100_ib400").end()
   assert again.code == 0, again.error
   assert len(before) == 4 and {p: p.stat().st_mtime_ns for p in before} == before  # nothing was trained anew
   return path, again.out
@@ -153,7 +153,7 @@ def folder(tmp_path_factory):
 def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   path, out = folder
   entries = json.loads((path / "comparison.json").read_text())["clusters"]
-  assert [entry["name"] for entry in entries] == ["ethernet_10g", "two_sites_1g"]
+  assert [entry["name"] for entry in entries] == ["ethernet_10g", "h100_ib400"]
   assert entries[0]["link"] == "between nodes" and entries[1]["link"] == "inside a node"
   for entry in entries:
     assert f"On {entry['name']} with 2 workers: " in out
@@ -169,7 +169,7 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   page = (path / "report.html").read_text()
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
-  assert "One node of two_sites_1g holds all workers" in page
+  assert "One node of h100_ib400 holds all workers" in page
 
 
 def test_the_report_is_made_from_the_folder_alone(folder):

@@ -184,9 +184,10 @@ def _both(nbytes: float, link: Link) -> float:
 def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
   """(workers of a full node, nodes, the link inside)."""
   check_workers(workers)
-  if not network.per_node >= 1 or network.per_node % 1:
-    raise ValueError(f"{network.per_node:g} workers per node can't be; give an integer of 1 or more")
-  return min(network.per_node, workers), network.nodes(workers), network.inside or network.between
+  for what, count in (("workers per node", network.per_node), ("sites", network.sites)):
+    if not count >= 1 or count % 1:
+      raise ValueError(f"{count:g} {what} can't be; give an integer of 1 or more")
+  return network.together(workers), network.nodes(workers), network.inside or network.between
 
 
 def _names(workers: int, network: Network) -> list[str]:

@@ -10,6 +10,7 @@ class Device(NamedTuple):
   peak: float  # FLOP per second in the precision of training
   memory_bandwidth: float  # bytes per second
   memory: float  # bytes
+  start: float = 0.0  # seconds that every step takes, whatever it computes: its kernels' launches, its dispatch
 
 
 class Efficiency(NamedTuple):
@@ -24,7 +25,7 @@ class Efficiency(NamedTuple):
 
 
 def step_seconds(flop_per_example: float, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """F b / (peak * efficiency(b)) = F (b + half) / (peak * best): a fixed part and one that grows with the batch.
+  """start + F b / (peak * efficiency(b)) = start + F (b + half) / (peak * best).
 
   Raises:
     ValueError: for no examples, or an efficiency that can't be.
@@ -33,4 +34,4 @@ def step_seconds(flop_per_example: float, examples: float, device: Device, effic
     raise ValueError(f"{examples:g} examples per worker; a step has at least one")
   if not 0 < efficiency.best <= 1 or not (math.isfinite(efficiency.half) and efficiency.half >= 0):
     raise ValueError(f"the efficiency {tuple(efficiency)} can't be; its best is in (0, 1] and its half 0 or more")
-  return flop_per_example * examples / (device.peak * efficiency.at(examples))
+  return device.start + flop_per_example * examples / (device.peak * efficiency.at(examples))

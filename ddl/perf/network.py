@@ -17,15 +17,20 @@ class Link(NamedTuple):
 
 
 class Network(NamedTuple):
-  """Workers in nodes of `per_node`; the workers of a node share its link to the others."""
+  """Workers in nodes of up to `per_node`; the workers of a node share its link to the others."""
 
   between: Link  # nodes
   inside: Link | None = None  # a node; None: its workers talk as nodes do
   per_node: int = 1  # workers
+  sites: int = 1  # nodes over which workers are spread in any case, as far as there are so many workers
 
   def nodes(self, workers: int) -> int:
     """Of so many workers, the last node perhaps not full."""
-    return math.ceil(workers / self.per_node)
+    return max(math.ceil(workers / self.per_node), min(self.sites, workers))
+
+  def together(self, workers: int) -> int:
+    """Workers of a full node, of so many in all."""
+    return min(self.per_node, math.ceil(workers / self.sites))
 
 
 def check_link(name: str, link: Link) -> Link:

@@ -85,13 +85,17 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
 
 def _batch(job: Job, cluster: Cluster, batch: Batch, step: float) -> tuple[Row, ...]:
   x, have = batch.examples, bytes_text(cluster.device.memory)
-  rate = f"{job.flop_per_example * x:.3g} FLOP / ({cluster.device.peak:.3g} FLOP/s * {cluster.efficiency.at(x):.3g})"
+  begin = f"{seconds_text(cluster.device.start)} + " if cluster.device.start else ""
+  rate = (
+    f"{begin}{job.flop_per_example * x:.3g} FLOP / ({cluster.device.peak:.3g} FLOP/s * {cluster.efficiency.at(x):.3g})"
+  )
   reach = f"{percent(batch.share)} of the throughput of {batch.best}, the best of those tried"
+  more = f"; {x / job.least:.3g} times the {job.least} it had, so tune the rate anew" if x > job.least else ""
   size = Row(
     "examples per worker",
     str(x),
     f"{reach}; a step takes {rate} = {seconds_text(step)}",
-    f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples",
+    (f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples") + more,
   )
   why = f"feature maps, copies of the weights and the optimiser's state, counted: {bytes_text(batch.needed)}"
   if batch.exact is not None:
@@ -128,7 +132,8 @@ def _workers(
   enough = _largest(weak, most, wish.efficiency)
   workers = wish.workers or enough
   full = cluster.device.peak * cluster.efficiency.best
-  fixed = job.flop_per_example * cluster.efficiency.half / full if measured is None else measured * step
+  fixed = cluster.device.start + job.flop_per_example * cluster.efficiency.half / full
+  fixed = fixed if measured is None else measured * step
   total = x * workers
   compute = job.flop_per_example * total / full
 
@@ -138,7 +143,7 @@ def _workers(
   together, at = _largest(lambda g: lemmas.efficiency(g, overhead(g)), most, wish.efficiency), overhead(workers)
   alpha, limit = lemmas.efficiency(workers, at), lemmas.speedup_limit(at)
   sent = seconds_text(exchange(workers))
-  host = f"{seconds_text(fixed)} of each step by the efficiency curve" if fixed else "host overhead not measured"
+  host = f"{seconds_text(fixed)} of each step by the cluster's entry" if fixed else "host overhead not measured"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
   edge = "the cluster has no more" if cluster.workers else "no more were tried"

@@ -16,7 +16,7 @@ from ddl.perf import patterns, server, server_queue, timeline
 from ddl.perf.clusters.cluster import Cluster, server_link
 from ddl.perf.compute import Efficiency, step_seconds
 from ddl.perf.layers import Table
-from ddl.perf.network import Network, check_link
+from ddl.perf.network import check_link
 from ddl.perf.timeline import Pass
 
 
@@ -116,8 +116,10 @@ def stops(points: Sequence[Point], least: float = 0.5) -> Point | None:
 
 
 def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
-  """A step by layers: a third of the FLOP of each in each of its three parts, at the efficiency of the whole batch."""
-  thirds = [step_seconds(flop / 3, examples, cluster.device, cluster.efficiency) for flop in job.flop]
+  """A step by layers: its seconds in proportion to their FLOP, a third for each of a layer's three parts."""
+  whole = sum(job.flop)
+  seconds = step_seconds(whole, examples, cluster.device, cluster.efficiency)
+  thirds = [seconds * flop / whole / 3 for flop in job.flop]
   return Pass(thirds, thirds, thirds, job.nbytes)
 
 
@@ -190,7 +192,7 @@ def _links(cluster: Cluster, **change: float) -> Cluster:
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   return cluster._replace(
-    network=Network(network.between._replace(**change), inside, network.per_node),
+    network=network._replace(between=network.between._replace(**change), inside=inside),
     host=cluster.host and cluster.host._replace(**change),
   )
 
