@@ -6,7 +6,6 @@ round to the model; and by rates, from the FLOP and bytes that XLA counts, at th
 """
 
 import json
-import math
 import statistics
 import sys
 from pathlib import Path
@@ -24,10 +23,11 @@ from experiments.folder import about
 from experiments.measuring import Case, Step
 
 HELD_OUT = (
-  Case("mlp", {"hidden": (512, 512)}, 64),
-  Case("mlp", {"hidden": (384,)}, 128),
-  Case("lenet", {"channels": (16, 32)}, 16),
-  Case("transformer", {"layers": 2, "width": 96, "heads": 4}, 4),
+  Case("mlp", {"hidden": (640, 320)}, 48),
+  Case("mlp", {"hidden": (768,)}, 96),
+  Case("lenet", {"channels": (12, 24)}, 24),
+  Case("linear", {}, 128),
+  Case("transformer", {"layers": 1, "width": 96, "heads": 4}, 6),
 )
 ALGORITHMS: tuple[tuple[str, dict[str, Any]], ...] = (
   ("sync_sgd", {}),
@@ -67,15 +67,14 @@ def main(json_file: str) -> int:
 
 
 def predict(name: str, hyper: dict[str, Any], step: float, leaves: tuple[int, ...], found: Calibration) -> float:
-  """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period.
-
-  Steps whose lengths vary on their own drift apart by the square root of their number until workers meet.
-  """
-  workers, network = found.cluster.workers or 1, found.cluster.network
+  """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period."""
+  workers, network, pattern = found.cluster.workers or 1, found.cluster.network, patterns.pattern(name)
   costs = [patterns.seconds(name, nbytes, workers, network) for nbytes in leaves]
+  waiting = found.waiting * len(leaves)
+  step += sum(c.step for c in costs) + waiting * len(pattern.step)
+  message = sum(c.exchange for c in costs) + waiting * len(pattern.launch)
   period, delay = hyper.get("period", 1), hyper.get("delay", 0) if found.overlap else 0
-  message = sum(c.exchange for c in costs) + found.waiting * step * math.sqrt(period)
-  return round_seconds(step=step + sum(c.step for c in costs), message=message, period=period, delay=delay) / period
+  return round_seconds(step=step, message=message, period=period, delay=delay) / period
 
 
 def _compared(case: Case, step: Step, found: Calibration, seconds: dict[str, float]) -> list[dict[str, Any]]:
@@ -101,11 +100,11 @@ def _label(case: Case, name: str, hyper: dict[str, Any]) -> str:
 
 
 def _lines(results: list[dict[str, Any]]) -> list[str]:
-  head = f"{'held out':40}{'algorithm':22}{'measured':>10}{'measured step':>15}{'error':>9}{'by rates':>11}{'error':>9}"
+  head = f"{'held out':42}{'algorithm':22}{'measured':>10}{'measured step':>15}{'error':>9}{'by rates':>11}{'error':>9}"
   out = [head + "   (seconds per step)"]
   for r in results:
     settings = " ".join(str(r[key]) for key in ("period", "delay") if key in r)
-    row = f"{r['model']:40}{r['algorithm'] + ' ' + settings:22}{seconds_text(r['measured_s']):>10}"
+    row = f"{r['model']:42}{r['algorithm'] + ' ' + settings:22}{seconds_text(r['measured_s']):>10}"
     for kind, width in (("measured_step", 15), ("rates", 11)):
       row += f"{seconds_text(r['predicted_s'][kind]):>{width}}{100 * r['errors'][kind]:+7.1f} %"
     out.append(row)

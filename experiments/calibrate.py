@@ -21,6 +21,7 @@ from experiments.folder import about
 
 JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to, beside the user's own")
 PASSES = 7  # blocks of each
+UNSEEN = 1e15  # bytes per second that no memory has: the fit found no cost of bytes
 
 
 def main() -> int:
@@ -82,8 +83,9 @@ def _found(found: Calibration, kind: str) -> str:
     return f"latency {seconds_text(link.latency)}, bandwidth {bytes_text(link.bandwidth)}/s"
   if kind == "step":
     fixed, flop, memory = found.rates
-    return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s + bytes / {bytes_text(memory)}/s"
+    moving = f" + bytes / {bytes_text(memory)}/s" if memory < UNSEEN else ", and no time for bytes that shows"
+    return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s{moving}"
   if kind == "sync_sgd":
-    return f"the step, its messages, and {percent(found.waiting)} of a step to wait for the others"
+    return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
   best, half = found.cluster.efficiency
   return f"{percent(best)} of the peak, half of it with {half:.3g} examples"

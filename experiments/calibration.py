@@ -28,7 +28,7 @@ CASES = (
   Case("transformer", {"layers": 1, "width": 64}, 8),
 )
 
-TOGETHER = (CASES[2], *CASES[-2:])  # also measured under synchronous SGD: how long workers wait for each other
+TOGETHER = (CASES[2], *CASES[-3:])  # also measured under synchronous SGD: how long messages take between steps
 
 
 class Plan(NamedTuple):
@@ -49,7 +49,7 @@ class Calibration(NamedTuple):
   rates: fit.Rates  # of a step, over all cases
   links: dict[str, Link]  # by collective
   overhead: float  # R_O: seconds of a worker's loop beyond its compute, over its compute; median over the cases
-  waiting: float  # seconds that a worker waits for the others in a round of one step, over those of the step; median
+  waiting: float  # seconds that a message takes longer between steps than in a loop of messages alone
   overlap: bool  # whether an exchange runs while this machine computes
   rows: list[dict[str, Any]]  # every measurement with what its fit predicts
 
@@ -135,14 +135,17 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
 
 
 def _waiting(plan: Plan, typical: dict[str, float], link: Link) -> tuple[float, list[dict[str, Any]]]:
-  """What synchronous SGD takes beyond the step and its messages, over the step: workers do not arrive at once."""
+  """What synchronous SGD takes beyond the step and its messages, per message: processes do not meet at once.
+
+  The median over the models, of which each array of parameters is a message.
+  """
   price = measuring_exchanges.cost("all_reduce", plan.workers)
   names = [case.name for case in TOGETHER if case.name in plan.steps]
   took = np.array([typical[f"sync_sgd {name}"] for name in names])
-  alone = np.array([typical[f"loop {name}"] for name in names])
-  messages = np.array([sum(price(nbytes, link) for nbytes in plan.steps[name].leaves) for name in names])
-  waiting = max(0.0, float(np.median((took - alone - messages) / alone)))
-  errors = (alone * (1 + waiting) + messages) / took - 1
+  known = [typical[f"loop {name}"] + sum(price(n, link) for n in plan.steps[name].leaves) for name in names]
+  count = np.array([len(plan.steps[name].leaves) for name in names])
+  waiting = max(0.0, float(np.median((took - known) / count)))
+  errors = (known + waiting * count) / took - 1
   return waiting, [_row("sync_sgd", name, t, e) for name, t, e in zip(names, took, errors, strict=True)]
 
 

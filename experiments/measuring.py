@@ -1,7 +1,7 @@
 """Seconds on this machine, with all processes at work at once: blocks of everything in turn, and their medians.
 
-A block is a few calls that follow each other. All of one kind's compile before the first block, and blocks take turns,
-so that what else the machine does meets all of them.
+A block is a few calls that follow each other. All is compiled before the first one, and blocks take turns, so that what
+else the machine does meets all of them.
 """
 
 import functools
@@ -57,18 +57,22 @@ class Step(NamedTuple):
 
 
 def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
-  """Seconds per unit of each block: [passes, processes]. All processes call it with the same blocks."""
+  """Seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
+
+  Each pass has an order of its own: what disturbs the machine for a while then meets blocks of every kind.
+  """
   counts = {}
   for name, block in blocks.items():
     block.run(1)
     counts[name] = _agreed(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
-  rounds = []
-  for _ in range(passes):
-    rounds.append([_together(b, counts[name]) / (counts[name] * b.units) for name, b in blocks.items()])
-  everyone = np.asarray(rounds, np.float32)[None]
-  if jax.process_count() > 1:
-    everyone = np.asarray(multihost_utils.process_allgather(everyone[0]))  # [processes, passes, blocks]
-  return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(blocks)}
+  names, order = list(blocks), np.random.default_rng(0)  # alike in all processes
+  took = np.zeros((passes, len(names)), np.float32)
+  for row in took:
+    for i in order.permutation(len(names)):
+      block, count = blocks[names[i]], counts[names[i]]
+      row[i] = _together(block, count) / (count * block.units)
+  everyone = np.asarray(multihost_utils.process_allgather(took)) if jax.process_count() > 1 else took[None]
+  return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(names)}
 
 
 def typical(seconds: np.ndarray) -> float:

@@ -67,7 +67,7 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   exact = {f"loop {name}": 1.2 * RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
   exact |= {f"compute {name}": RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
   message = sum(measuring_exchanges.cost("all_reduce", 2)(n, LINK) for n in LEAVES)
-  exact |= {f"sync_sgd {c.name}": 1.3 * exact[f"loop {c.name}"] + message for c in calibration.TOGETHER}
+  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in calibration.TOGETHER}
   exact |= {"product": 2e9 / 5e10, "copy": 2e8 / 8e9}
   for name in measuring_exchanges.COLLECTIVES:
     exact |= {f"{name} {n}": measuring_exchanges.cost(name, 2)(n, LINK) for n in sizes}
@@ -80,7 +80,7 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   for s in steps.values():
     np.testing.assert_allclose(found.rates.seconds(s.flop, s.moved), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3)
   np.testing.assert_allclose(found.overhead, 0.2)
-  np.testing.assert_allclose(found.waiting, 0.3, rtol=1e-3)
+  np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
   assert found.cluster.workers == 2 and found.cluster.network.between == found.links["all_reduce"]
   assert found.cluster.device.memory > 0 and not found.overlap
@@ -97,9 +97,9 @@ def test_an_exchange_sends_each_array_by_itself():
   np.testing.assert_allclose(predict("easgd", here, period=10), step + message / 10)
   np.testing.assert_allclose(predict("dasgd", here, period=10, delay=2), step + message / 10)
   np.testing.assert_allclose(predict("dasgd", elsewhere, period=10, delay=2), step)
-  slow = found_here(waiting=0.5)
-  np.testing.assert_allclose(predict("sync_sgd", slow), 1.5 * step + message)
-  np.testing.assert_allclose(predict("local_sgd", slow, period=4), step * (1 + 0.5 * 2 / 4) + message / 4)
+  slow = found_here(waiting=1e-4)
+  np.testing.assert_allclose(predict("sync_sgd", slow), step + message + 2e-4)
+  np.testing.assert_allclose(predict("local_sgd", slow, period=4), step + (message + 2e-4) / 4)
   np.testing.assert_allclose(message, 2 * LINK.latency + sum(LEAVES) / LINK.bandwidth)
 
 
