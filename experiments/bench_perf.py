@@ -68,12 +68,10 @@ def main(json_file: str) -> int:
 
 def predict(name: str, hyper: dict[str, Any], step: float, leaves: tuple[int, ...], found: Calibration) -> float:
   """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period."""
-  workers, network, pattern = found.cluster.workers or 1, found.cluster.network, patterns.pattern(name)
+  workers, network = found.cluster.workers or 1, found.cluster.network
   costs = [patterns.seconds(name, nbytes, workers, network) for nbytes in leaves]
-  waiting = found.waiting * len(leaves)
-  step += sum(c.step for c in costs) + waiting * len(pattern.step)
-  message = sum(c.exchange for c in costs) + waiting * len(pattern.launch)
-  period, delay = hyper.get("period", 1), hyper.get("delay", 0) if found.overlap else 0
+  step, message = step + sum(c.step for c in costs), sum(c.exchange for c in costs)
+  period, delay = hyper.get("period", 1), hyper.get("delay", 0) if found.cluster.overlap else 0
   return round_seconds(step=step, message=message, period=period, delay=delay) / period
 
 

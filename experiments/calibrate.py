@@ -52,7 +52,6 @@ def record(found: Calibration) -> dict[str, Any]:
     "links": {name: link._asdict() for name, link in found.links.items()},
     "overhead": found.overhead,
     "waiting": found.waiting,
-    "overlap": found.overlap,
     "measurements": found.rows,
   }
 
@@ -73,7 +72,7 @@ def lines(found: Calibration) -> list[str]:
     f"memory {bytes_text(device.memory)} each"
   )
   out.append(f"R_O = {found.overhead:.3g}: a worker's input and dispatch over its compute, median over the models")
-  beside = "run beside the steps" if found.overlap else "never run beside the steps on this backend"
+  beside = "run beside the steps" if found.cluster.overlap else "never run beside the steps on this backend"
   return [*out, f"exchanges {beside}"]
 
 

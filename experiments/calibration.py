@@ -50,7 +50,6 @@ class Calibration(NamedTuple):
   links: dict[str, Link]  # by collective
   overhead: float  # R_O: seconds of a worker's loop beyond its compute, over its compute; median over the cases
   waiting: float  # seconds that a message takes longer between steps than in a loop of messages alone
-  overlap: bool  # whether an exchange runs while this machine computes
   rows: list[dict[str, Any]]  # every measurement with what its fit predicts
 
 
@@ -123,15 +122,19 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
   found = efficiency.fit(flop, peak, [c.batch for c in CURVE], took)
   rows += [_row("efficiency", c.name, t, e) for c, t, e in zip(CURVE, took, found.errors, strict=True)]
   device = Device(peak, plan.copy_bytes / typical["copy"], memory_bytes() / jax.process_count())
-  kind, backend = jax.devices()[0].device_kind, jax.default_backend()
+  kind, link = jax.devices()[0].device_kind, links["all_reduce"]
   cluster = Cluster(
-    f"this machine, {plan.workers} processes", device, found.efficiency, Network(links["all_reduce"]),
-    f"measured by python run.py calibrate on {kind} ({os.cpu_count()} cores)", workers=plan.workers,
-  )  # fmt: skip
+    title=f"this machine, {plan.workers} processes",
+    device=device,
+    efficiency=found.efficiency,
+    network=Network(link._replace(latency=link.latency + waiting)),
+    source=f"measured by python run.py calibrate on {kind} ({os.cpu_count()} cores)",
+    workers=plan.workers,
+    overlap=jax.default_backend() != "cpu",  # XLA:CPU runs an exchange and the steps beside it one after the other
+  )
   shares = [(loop - compute) / compute for loop, compute in zip(loops, computes, strict=True)]
   overhead = max(0.0, float(np.median(shares)))
-  # XLA:CPU runs an exchange and the steps beside it one after the other.
-  return Calibration(cluster, rates, links, overhead, waiting, backend != "cpu", rows)
+  return Calibration(cluster, rates, links, overhead, waiting, rows)
 
 
 def _waiting(plan: Plan, typical: dict[str, float], link: Link) -> tuple[float, list[dict[str, Any]]]:

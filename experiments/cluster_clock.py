@@ -70,6 +70,7 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
   """
   out = copy.deepcopy(config)
   out.times.seconds = float(step_seconds(flop, config.batch, cluster.device, cluster.efficiency))
+  out.network.overlap = config.network.overlap and cluster.overlap
   found = patterns.pattern(config.algorithm.name)
   if isinstance(algorithm, Algorithm):
     cost = patterns.seconds(config.algorithm.name, nbytes, config.workers, cluster.network)

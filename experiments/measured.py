@@ -39,7 +39,13 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
     c = figures.pop("cluster")
     link = check_link(NAME, Link(**c["network"]["between"]))
     cluster = Cluster(
-      c["title"], Device(**c["device"]), Efficiency(**c["efficiency"]), Network(link), c["source"], workers=c["workers"]
+      c["title"],
+      Device(**c["device"]),
+      Efficiency(**c["efficiency"]),
+      Network(link),
+      c["source"],
+      workers=c["workers"],
+      overlap=c["overlap"],
     )
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise ValueError(f"{path()} is no calibration ({error}); `python run.py calibrate` writes a new one") from error

@@ -39,7 +39,7 @@ def main() -> int:
   work, counted = scale_curves.job(MODEL.value, BATCH.value if weak else max(1, BATCH.value // max(workers)))
   found = scale_curves.schedules(
     list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value,
-    overlap=_overlap(),
+    overlap=OVERLAP.value == "on" and cluster.overlap,
   )  # fmt: skip
   curves = scale_curves.curves(work, cluster, workers, found, batch=BATCH.value, weak=weak, jitter=JITTER.value)
   if MEASURE.value:
@@ -63,12 +63,6 @@ def main() -> int:
   )  # fmt: skip
   print(f"\npage: {page}")
   return 0
-
-
-def _overlap() -> bool:
-  """As --overlap says, and where it says nothing: whether this machine was found to overlap; others do."""
-  found = measured.load() if CLUSTER.value == measured.NAME and not flags.FLAGS["overlap"].present else None
-  return bool(found[1]["overlap"]) if found else OVERLAP.value == "on"
 
 
 def _check_measure() -> None:

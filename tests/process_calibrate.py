@@ -21,7 +21,7 @@ def main() -> None:
   if hosts.is_main():
     measured.save(found.cluster, {"rows": found.rows})
     shapes = {tuple(s.shape) for s in seconds.values()}
-    print(json.dumps({"overlap": found.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
+    print(json.dumps({"overlap": found.cluster.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
 
 
 if __name__ == "__main__":

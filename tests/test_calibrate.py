@@ -26,7 +26,9 @@ def cache(tmp_path, monkeypatch):
 
 def found_here(overlap=False, waiting=0.0):
   links = dict.fromkeys(measuring_exchanges.COLLECTIVES, LINK)
-  return calibration.Calibration(CLUSTER, RATES, links, 0.1, waiting, overlap, [])
+  link = LINK._replace(latency=LINK.latency + waiting)
+  cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
+  return calibration.Calibration(cluster, RATES, links, 0.1, waiting, [])
 
 
 def test_a_calibration_is_read_as_it_was_written(cache):
@@ -82,8 +84,9 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
-  assert found.cluster.workers == 2 and found.cluster.network.between == found.links["all_reduce"]
-  assert found.cluster.device.memory > 0 and not found.overlap
+  assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
+  link, between = found.links["all_reduce"], found.cluster.network.between
+  assert between == link._replace(latency=link.latency + found.waiting)
   assert {row["fit"] for row in found.rows} == {*measuring_exchanges.COLLECTIVES, "step", "sync_sgd", "efficiency"}
 
 

@@ -143,6 +143,20 @@ def test_the_lemma_on_workers():
   assert "host overhead not measured" in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers for 128 examples"].why
 
 
+def test_where_nothing_overlaps_no_delay_helps():
+  apart = cluster(bandwidth=1e10)._replace(overlap=False)
+  found = plan(PLAIN, apart, Wish(batch=64, workers=4))
+  assert rows(found)["delay (DaSGD)"].value == "0" and "never runs beside" in rows(found)["delay (DaSGD)"].why
+  message, step = patterns.seconds("dasgd", PLAIN.params_bytes, 4, apart.network).exchange, found.settings.step
+  for speed in found.speeds:
+    if speed.algorithm in ("dasgd", "easgd", "local_sgd"):
+      period = {"dasgd": found.settings.period, "easgd": found.settings.easgd_period}.get(
+        speed.algorithm, found.settings.local_period
+      )
+      assert speed.seconds == pytest.approx(step + message / period)
+  assert rows(plan(PLAIN, cluster(bandwidth=1e10), Wish(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
+
+
 def test_servers():
   there = cluster(latency=0.0, duplex=0.0)
   found = plan(PLAIN, there, Wish(workers=16, batch=4096))  # a step of 0.8 s

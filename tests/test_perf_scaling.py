@@ -68,6 +68,7 @@ def test_without_overlap_a_step_is_the_sum():
   sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
   assert point.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + sent)
   assert point.waiting == pytest.approx(sent / point.seconds)
+  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64) == [point]
   (packed,) = curve("local_sgd", JOB, there, [8], batch=64)
   assert packed.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
 

@@ -36,6 +36,20 @@ def there(name, cluster, workers=4, steps=40, **settings):
   return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
 
 
+def test_where_nothing_overlaps_a_delay_hides_nothing():
+  apart = named("ethernet_10g")._replace(overlap=False)
+  config = config_of("dasgd", period=4, delay=2)
+  algorithm = build(config).algorithm
+  took = {}
+  for name, cluster in (("apart", apart), ("beside", apart._replace(overlap=True))):
+    on = cluster_clock.on(config, algorithm, cluster, FLOP, NBYTES)
+    clock = cluster_clock.clock(on, algorithm)
+    took[name] = (clock(32) - clock(16)) / 4, on.times.seconds, on.network.exchange_seconds
+  seconds, step, message = took["apart"]
+  assert seconds == pytest.approx(4 * step + message, rel=1e-9)
+  assert took["beside"][0] == pytest.approx(round_seconds(step=step, message=message, period=4, delay=2), rel=1e-9)
+
+
 @pytest.mark.parametrize(("name", "period", "delay"), COLLECTIVE)
 @pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
 def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):

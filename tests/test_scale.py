@@ -140,8 +140,8 @@ def test_what_was_measured_stands_beside_the_prediction():
 @pytest.mark.slow
 def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  there = CLUSTERS["cori_fdr"]._replace(workers=2)
-  measured.save(there._replace(network=Network(there.network.between)), {"overlap": False, "overhead": 0.0})
+  there = CLUSTERS["cori_fdr"]._replace(workers=2, overlap=False)
+  measured.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
   done = Command(
     "scale",
     "--model=mlp",

@@ -40,7 +40,8 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
     return cost.step + cost.exchange
 
   def collective(name: str, period: int, delay: int) -> Speed:
-    taken = round_seconds(step=s.step, message=exchange(name), period=period, delay=delay) / period
+    hidden = delay if cluster.overlap else 0
+    taken = round_seconds(step=s.step, message=exchange(name), period=period, delay=hidden) / period
     return Speed(name, f"period {period}, delay {delay}", taken, s.step / taken)
 
   link = server_link(cluster, s.workers)
@@ -48,7 +49,7 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
   served = s.workers / server.limit(s.params_bytes, link, s.servers)  # seconds in which all workers get their turn
 
   def asynchronous(name: str, period: int, delay: int) -> Speed:
-    alone = round_seconds(step=s.step, message=visit, period=period, delay=delay)
+    alone = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)
     taken = max(alone, served) / period
     return Speed(name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", taken, s.step / taken)
 

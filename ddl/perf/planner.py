@@ -66,15 +66,21 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   workers, sharing = _workers(job, cluster, wish, batch.examples, step, overhead)
   visit, servers, serving = _servers(job, cluster, wish, workers, step)
   message = patterns.seconds("dasgd", job.params_bytes, workers, cluster.network).exchange
-  delay = delays.smallest_delay(message, step)
+  delay = delays.smallest_delay(message, step) if cluster.overlap else 0
   why = f"d = ceil(T_comm / T_step) = ceil({seconds_text(message)} / {seconds_text(step)})"
-  rows = [Row("delay (DaSGD)", str(delay), why, "the exchange" if delay else "nothing: there is no exchange")]
+  limit = "the exchange" if delay else "nothing: there is no exchange"
+  if not cluster.overlap:
+    why, limit = (
+      f"an exchange of {seconds_text(message)} never runs beside the steps here",
+      "a delay would hide nothing",
+    )
+  rows = [Row("delay (DaSGD)", str(delay), why, limit)]
   periods = []
   for name, takes, hidden in (
     ("DaSGD", message, delay),
     ("local SGD", message, 0),
-    ("EASGD", message, 1),
-    ("asynchronous EASGD", visit, 1),
+    ("EASGD", message, int(cluster.overlap)),
+    ("asynchronous EASGD", visit, int(cluster.overlap)),
   ):
     periods.append(delays.smallest_period(takes, step, share=wish.exposed, delay=hidden))
     rows.append(_period(f"period ({name})", periods[-1], hidden, takes, step, wish.exposed))

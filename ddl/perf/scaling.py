@@ -83,6 +83,7 @@ def curve(
     ValueError: one line, for values that can't be, such as fewer examples than workers.
   """
   schedule = schedule or Schedule()
+  schedule = schedule._replace(overlap=schedule.overlap and cluster.overlap)
   _check(name, cluster, workers, batch, weak, schedule, jitter)
   alone = batch / _step(name, job, cluster, 1, batch, schedule, 0.0)[0]  # examples per second of one worker
   constant = cluster._replace(efficiency=Efficiency(cluster.efficiency.at(batch)))

@@ -16,6 +16,7 @@ class Cluster(NamedTuple):
   source: str  # where the figures come from
   host: Link | None = None  # between a worker and its host (PCIe), where the server or the data are there
   workers: int | None = None  # as many as there are; None: no limit known
+  overlap: bool = True  # whether an exchange runs while the workers compute
 
 
 ASSUMED = Efficiency(
