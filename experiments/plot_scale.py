@@ -8,7 +8,7 @@ from ddl.perf.clusters import Cluster
 from ddl.perf.network import Link
 from ddl.perf.scaling import Point, Work
 from ddl.perf.units import bytes_text, seconds_text
-from experiments import scale_curves
+from experiments import page, scale_curves
 from experiments.plots import COLOURS, MARKERS, MUTED, PHONE, SLIDE, Picture, blank, png, style, svg
 from experiments.scale_curves import Curve
 
@@ -42,15 +42,12 @@ def write(
     counted: where the model's FLOP are from.
     command: that makes the page again.
   """
-  import jinja2
-
   folder.mkdir(parents=True, exist_ok=True)
   pictures = [_picture(chart, curves) for chart in CHARTS]
   for picture in pictures:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   per_node, head = cluster.network.per_node, scale_curves.head(curves)
-  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-  page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+  text = page.template(TEMPLATE).render(
     title=title + (" and worker" if weak else ""),
     cluster=cluster,
     verdicts=[(curve.algorithm, scale_curves.verdict(curve)) for curve in curves],
@@ -66,7 +63,7 @@ def write(
     command=command,
   )
   path = folder / "scale.html"
-  path.write_text(page, encoding="utf-8")
+  path.write_text(text, encoding="utf-8")
   return path
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import report_clusters, report_format
+from experiments import page, report_clusters, report_format
 from experiments.report_data import Comparison, read
 from experiments.report_expected import expected
 from experiments.report_finding import finding
@@ -29,8 +29,6 @@ def write_report(folder: Path) -> Path:
     FileNotFoundError: if the folder holds no comparison.json, or not the events that it names.
     ValueError: if a file in it is malformed.
   """
-  import jinja2
-
   from experiments import plot_schedule, plots
 
   folder = Path(folder)
@@ -40,11 +38,9 @@ def write_report(folder: Path) -> Path:
   clusters, on_clusters = report_clusters.section(comparison)
   for picture in [*pictures, *on_clusters, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-  environment.filters |= {"value": _value, "unbroken": _unbroken}
   shared, own = _settings(info["algorithms"])
   marked = marks(summary, comparison)
-  page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+  text = page.template(TEMPLATE, value=_value, unbroken=_unbroken).render(
     info=info,
     finding=finding(comparison, summary) + expected(comparison, summary),
     metric=report_format.NAMES[comparison.metric],
@@ -63,7 +59,7 @@ def write_report(folder: Path) -> Path:
     config=json.dumps(info["config"], indent=2, ensure_ascii=False),
   )
   path = folder / "report.html"
-  path.write_text(page, encoding="utf-8")
+  path.write_text(text, encoding="utf-8")
   return path
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddl.perf import accuracy
 from ddl.perf.accuracy import Reached, Verdict
-from experiments import report_format
+from experiments import page, report_format
 from experiments.report_data import Comparison, read
 
 TEMPLATE = Path(__file__).with_name("report_clusters.html")
@@ -44,8 +44,6 @@ def sentences(folder: Path) -> list[str]:
 
 def section(comparison: Comparison) -> tuple[str, list[Any]]:
   """The section as HTML, "" for a comparison without clusters; and its pictures."""
-  import jinja2
-
   from experiments import plots, report_lines
 
   found = on_clusters(comparison)
@@ -59,8 +57,7 @@ def section(comparison: Comparison) -> tuple[str, list[Any]]:
       title = f"{metric[0].upper()}{metric[1:]} against predicted time on {name}"
       picture = plots.picture(shown._replace(title=title), comparison)
       pictures.append(picture._replace(name=f"{picture.name.partition('_')[0]}_on_{name}"))
-  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-  page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+  text = page.template(TEMPLATE).render(
     goal=report_format.target(comparison.metric, comparison.target),
     clusters=[{"info": each.entry, "sentence": each.sentence, "link": _link(each.entry)} for each in found],
     rows=[_row(result.info["label"], found) for result in comparison.results],
@@ -68,7 +65,7 @@ def section(comparison: Comparison) -> tuple[str, list[Any]]:
     notes=_notes(found),
     pictures=[picture.embedded() for picture in pictures],
   )
-  return page, pictures
+  return text, pictures
 
 
 def seconds(mean: float, half: float | None = None) -> str:
