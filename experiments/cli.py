@@ -49,7 +49,8 @@ def run(command: str, arguments: list[str]) -> int:
     return _run(command, arguments)
   except _Terminated:
     print(
-      f"{command}: stopped by SIGTERM; what runs had saved is kept, --resume --workdir=... goes on", file=sys.stderr
+      f"{command}: stopped by SIGTERM; what was saved is kept; the same command goes on with --resume --workdir=...",
+      file=sys.stderr,
     )
     hosts.leave(143)
     return 143

@@ -67,7 +67,9 @@ def main(config: Any) -> int:
         setup.say(f"  seed {seed}: {error}")
         continue
       except session.Stopped as stopped:
-        setup.say(f"stopped in {label}, seed {seed}, and saved; continue with --resume --workdir={path}")
+        setup.say(
+          f"stopped in {label}, seed {seed}, and saved; the same command goes on with --resume --workdir={path}"
+        )
         return 128 + stopped.args[1]
       if isinstance(trainer, Simulator) and hosts.is_main() and seed == config.compare.seeds[0]:
         record.save(path / slug(label) / folder.EVENTS, trainer.events)

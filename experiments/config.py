@@ -24,6 +24,7 @@ from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import Config, hyper, named, section, settings
 
 ALGORITHMS = COLLECTIVE | SERVER
+MOST_BLOCKS = 1024
 
 
 def base() -> Config:
@@ -49,7 +50,7 @@ def base() -> Config:
   )
   config.workers = 8  # p
   config.batch = 32  # examples per worker and step
-  config.steps = 200  # of each worker
+  config.steps = 200  # of each worker; with a server or peers on average
   config.eval_every = 50  # steps between lines of metrics
   config.seed = 0  # initial parameters, order of the examples, dropout
   config.compare = ml_collections.ConfigDict(
@@ -113,8 +114,8 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   for key in ("workers", "batch", "steps", "eval_every"):
     if config[key] < 1:
       raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
-  if config.seed < 0:
-    raise ValueError(f"config.seed is {config.seed}; it has to be at least 0")
+  if not 0 <= config.seed < 2**32:
+    raise ValueError(f"config.seed is {config.seed}; it lies between 0 and {2**32 - 1}")
   spec = named("algorithm", ALGORITHMS, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
   if config.algorithm.name in COLLECTIVE:
@@ -129,6 +130,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
       stacklevel=2,
     )
   _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
+  _check_blocks(config)
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)
   model_settings = settings("model", make_model, config.model)
@@ -142,6 +144,14 @@ def build(config: Config, data: Data | None = None) -> Experiment:
     resolved[kind] = {"name": part.name, **jsonable(taken)}
   resolved["optimiser"]["learning_rate"] = config.optimiser.learning_rate
   return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+
+
+def _check_blocks(config: Config) -> None:
+  """Blocks take turns one by one: as many as a cache has lines tell no more, and take for ever."""
+  if not 1 <= config.network.blocks <= MOST_BLOCKS:
+    raise ValueError(
+      f"config.network.blocks is {config.network.blocks}; a lock-free center has 1 to {MOST_BLOCKS} of them"
+    )
 
 
 def _check_pull(pull: float, workers: int) -> None:

@@ -46,14 +46,15 @@ def write(
   pictures = [_picture(chart, curves) for chart in CHARTS]
   for picture in pictures:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  per_node, head = cluster.network.per_node, scale_curves.head(curves)
+  head = scale_curves.head(curves)
   text = page.template(TEMPLATE).render(
     title=title + (" and worker" if weak else ""),
     cluster=cluster,
     verdicts=[(curve.algorithm, scale_curves.verdict(curve)) for curve in curves],
     head=head,
     tables=[
-      (curve.algorithm, scale_curves.setting(curve), scale_curves.rows(curve, per_node, len(head))) for curve in curves
+      (curve.algorithm, scale_curves.setting(curve), scale_curves.rows(curve, cluster.network, len(head)))
+      for curve in curves
     ],
     measured=any(curve.measured for curve in curves),
     losses=_losses(curves),

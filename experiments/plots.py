@@ -16,7 +16,7 @@ from experiments.report_lines import ACROSS, Chart, Line, chart
 INK, MUTED, GRID, PAPER = "#1b2129", "#5a6571", "#dfe3e8", "#fffffe"
 # Okabe and Ito's colours without yellow. Dashes and markers go round at other paces than the seven colours, so that
 # no pair is told apart by colour alone.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#8c6d31")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.4)), (0, (6, 1.4, 1.2, 1.4)))
 MARKERS = "os^DvP<X>ph*"
 DARK = {  # what a dark page shows in place of each; the other colours serve both

@@ -35,7 +35,9 @@ def _verdict(first: Row | None, second: Row | None, seconds: str) -> str:
     return UNTOLD
   there, other = first.reached == first.seeds > 0, second.reached == second.seeds > 0
   if there and other:
-    return {-1: SOONER, 0: UNTOLD, 1: LATER}[paired(first.costs[seconds].seeds, second.costs[seconds].seeds).sign]
+    return {-1: SOONER, 0: UNTOLD, 1: LATER}[
+      paired(first.costs[seconds].seeds, second.costs[seconds].seeds, ratio=True).sign
+    ]
   if there and not second.reached:
     return SOONER
   return LATER if other and not first.reached else UNTOLD

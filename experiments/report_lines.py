@@ -102,7 +102,8 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
       again = [line(results[each.number], each.number, x, y, log_x, floor) for each in lines]
       lines = [each for each in again if each is not None and np.isfinite(each.mean).any()]
     if flat:
-      absent = f"Zero throughout, so not on this log axis: {report_format.listed(flat, 12)}."
+      names = report_format.listed(flat, 12)
+      absent = f"Zero at every evaluation (always, or as it follows an average), so not on this log axis: {names}."
   if not lines:
     return None
   silent = [_ending(result, y) for result in results if result.runs and _largest(result, x) == 0]

@@ -106,5 +106,6 @@ def ranking(
   known = [(found, row) for row in table if (found := estimate(row))]
   known.sort(key=lambda pair: sign * pair[0].mean)
   ranked = [row for _, row in known]
-  beaten = [any(paired(other.seeds, found.seeds).sign == -sign for other, _ in known) for found, _ in known]
+  ratio = estimate is not final  # of costs
+  beaten = [any(paired(other.seeds, found.seeds, ratio).sign == -sign for other, _ in known) for found, _ in known]
   return ranked, [row for row, lost in zip(ranked[1:], beaten[1:], strict=True) if not lost]

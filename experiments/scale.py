@@ -24,6 +24,7 @@ DELAY = flags.DEFINE_integer("delay", None, "steps beside an exchange; default: 
 SERVERS = flags.DEFINE_integer("servers", 1, "parameter servers, where an algorithm has some", lower_bound=1)
 JITTER = flags.DEFINE_float("jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0)
 OVERLAP = flags.DEFINE_enum("overlap", "on", ["on", "off"], "off: communication and computing take turns")
+BUCKET = flags.DEFINE_float("bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0)
 MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machine too, with --cluster=measured")
 WORKDIR = flags.DEFINE_string("workdir", "", "folder of the page and pictures; default: runs/scale-<time>")
 
@@ -35,11 +36,11 @@ def main() -> int:
   cluster = measured.named(CLUSTER.value)
   _check_measure()
   workers = _workers(cluster)
-  weak, per_node = SCALING.value == "weak", cluster.network.per_node
+  weak = SCALING.value == "weak"
   work, counted = scale_curves.job(MODEL.value, BATCH.value if weak else max(1, BATCH.value // max(workers)))
   found = scale_curves.schedules(
     list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value,
-    overlap=OVERLAP.value == "on" and cluster.overlap,
+    overlap=OVERLAP.value == "on" and cluster.overlap, bucket=1e6 * BUCKET.value,
   )  # fmt: skip
   curves = scale_curves.curves(work, cluster, workers, found, batch=BATCH.value, weak=weak, jitter=JITTER.value)
   if MEASURE.value:
@@ -49,7 +50,7 @@ def main() -> int:
   print(f"{told}{' and worker' if weak else ''}: predicted\n{cluster.title}")
   for curve in curves:
     print(f"\n{curve.algorithm}  {scale_curves.setting(curve)}".rstrip())
-    lines = [head, *scale_curves.rows(curve, per_node, len(head))]
+    lines = [head, *scale_curves.rows(curve, cluster.network, len(head))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
       print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))

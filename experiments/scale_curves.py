@@ -11,6 +11,7 @@ from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.models import MODELS
 from ddl.perf import scaling, tables
 from ddl.perf.clusters import Cluster
+from ddl.perf.network import Network
 from ddl.perf.scaling import Point, Schedule, Work
 from experiments.parts import hyper, named
 
@@ -90,7 +91,7 @@ def job(name: str, examples: int) -> tuple[Work, str]:
 
 
 def schedules(
-  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool
+  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool, bucket: float = 25e6
 ) -> dict[str, Schedule]:
   """The algorithms' own period and delay; those given, where an algorithm has one as a setting.
 
@@ -105,9 +106,14 @@ def schedules(
     algorithm, _ = _algorithm(name, **chosen)
     taken |= set(chosen)
     found[name] = Schedule(
-      algorithm.period, algorithm.delay, getattr(algorithm, "round_robin", False), servers, overlap,
-      getattr(algorithm, "peer_probability", 1.0),
-    )  # fmt: skip
+      period=algorithm.period,
+      delay=algorithm.delay,
+      round_robin=getattr(algorithm, "round_robin", False),
+      servers=servers,
+      overlap=overlap,
+      probability=getattr(algorithm, "peer_probability", 1.0),
+      bucket=bucket,
+    )
   for key, value in given.items():
     if value is not None and key not in taken:
       raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
@@ -152,9 +158,9 @@ def head(curves: Sequence[Curve]) -> tuple[str, ...]:
   return HEAD + ("measured s/step", "error") * any(curve.measured for curve in curves)
 
 
-def rows(curve: Curve, per_node: int, width: int) -> list[tuple[str, ...]]:
+def rows(curve: Curve, network: Network, width: int) -> list[tuple[str, ...]]:
   """Its points as words, of `head`, which has `width` columns."""
-  return [(*_row(point, per_node), *_against(curve, point))[:width] for point in curve.points]
+  return [(*_row(point, network), *_against(curve, point))[:width] for point in curve.points]
 
 
 def _against(curve: Curve, point: Point) -> tuple[str, str]:
@@ -163,11 +169,11 @@ def _against(curve: Curve, point: Point) -> tuple[str, str]:
   return (f"{took:.4g}", f"{100 * (point.seconds / took - 1):+.1f} %") if took else ("-", "-")
 
 
-def _row(point: Point, per_node: int) -> tuple[str, ...]:
+def _row(point: Point, network: Network) -> tuple[str, ...]:
   """A point as words, of HEAD."""
   rate = point.examples_per_second
   return (
-    f"{-(-point.workers // per_node):,}",
+    f"{network.nodes(point.workers):,}",
     f"{point.workers:,}",
     f"{point.seconds:.4g}",
     f"{rate:.4g}" if rate < 1000 else f"{rate:,.0f}",
@@ -181,15 +187,20 @@ def _row(point: Point, per_node: int) -> tuple[str, ...]:
 def verdict(curve: Curve) -> str:
   """Where it stops scaling, and what costs most there."""
   stop, last = scaling.stops(curve.points), curve.points[-1]
+  first, best = curve.points[0], max(curve.points, key=lambda point: point.speedup)
+  if stop is not None and best is first and first.workers == 1:
+    slowest = f"{stop.workers:,} take {first.speedup / stop.speedup:.3g} times as long as one for the same examples"
+    return f"does not scale: {slowest}, and {_most(stop)}."
+  if stop is not None and curve.points.index(best) > curve.points.index(stop):  # it slackens, and goes on
+    told = f"scales poorly from {stop.workers:,} workers on, where {_most(stop)}"
+    return f"{told}; {best.workers:,} workers are the fastest, {best.speedup:.3g} times as fast as one."
   if stop is None:
     told = f"scales to the end: {last.workers:,} workers are {last.speedup:.3g} times as fast as one"
     return f"{told}; {_most(last)}." if last.limit != "nothing" else f"{told}."
   before = curve.points[curve.points.index(stop) - 1]
-  gain = 100 * (stop.speedup / before.speedup - 1)
-  change = f"{stop.workers:,} are {abs(gain):.0f} % {'faster' if gain > 0 else 'slower'}"
-  change = change if abs(gain) >= 0.5 else f"{stop.workers:,} are no faster"
-  if before.workers == 1:
-    return f"does not scale: {change} than one, and {_most(stop)}."
+  gain = stop.speedup / before.speedup
+  change = f"{stop.workers:,} are {100 * (gain - 1):.0f} % faster" if gain > 1 else f"{stop.workers:,} are slower"
+  change = change if abs(gain - 1) >= 0.005 else f"{stop.workers:,} are no faster"
   return f"scales to {before.workers:,} workers, {before.speedup:.3g} times as fast as one; {change}: {_most(stop)}."
 
 

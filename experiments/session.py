@@ -117,6 +117,10 @@ class _Run:
     self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
 
   def go(self) -> dict[str, Any]:
+    with _signals() as asked:  # from the first file on, so that a stop always saves
+      return self._go(asked)
+
+  def _go(self, asked: "_signals") -> dict[str, Any]:
     carry = self._open()
     done, pending = self.figures["step"], collections.deque()
     clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.config["steps"]
@@ -128,7 +132,7 @@ class _Run:
     key = training_key(self.config["seed"])
     bar = tqdm(total=total, initial=done, disable=None if is_main() else True, desc=self.options.label, leave=False)
     try:
-      with _signals() as asked, bar:
+      with bar:
         clock.go()
         for call, carry, losses in self.trainer.run(carry, calls, feed, key):  # noqa: B020
           pending.append((call, losses, vote.cast(asked.number is not None)))

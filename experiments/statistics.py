@@ -26,11 +26,11 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
 
 
 class Difference(NamedTuple):
-  """First minus second: the mean over the seeds, its 95 % half-width (None for one seed), and the range it lies in."""
+  """First minus second: the mean over the seeds, its 95 % half-width (None for one seed), and the deciding range."""
 
   mean: float
   half: float | None
-  low: float
+  low: float  # of the mean difference, or of the mean log ratio
   high: float
 
   @property
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 Span = tuple[float, float]  # a figure that is known to lie above the one and not above the other; equal where exact
 
 
-def paired(first: Mapping[str, Span], second: Mapping[str, Span]) -> Difference:
+def paired(first: Mapping[str, Span], second: Mapping[str, Span], ratio: bool = False) -> Difference:
   """The difference of two algorithms by seed: d_s = a_s - b_s, mean(d) -+ t(0.975, n - 1) s(d) / sqrt(n).
 
   Both run with the same seeds: the same initial parameters, order of examples and times of steps. What a seed makes
@@ -54,7 +54,11 @@ def paired(first: Mapping[str, Span], second: Mapping[str, Span]) -> Difference:
   worst for every seed: two that met it within the same evaluation are never told apart. Each pair is judged by itself;
   the 95 % are not those of all pairs together.
 
+  Costs are compared by their ratio, log a_s - log b_s: a seed that takes twice as long spreads the differences, and
+  hides that one costs ten times the other with every seed.
+
   Args:
+    ratio: of costs, which decides where all figures are above 0.
     first, second: by seed; the seeds that only one of them has are left out. Without a common one nothing is told.
   """
   common = [seed for seed in first if seed in second]
@@ -62,7 +66,9 @@ def paired(first: Mapping[str, Span], second: Mapping[str, Span]) -> Difference:
     return Difference(float("nan"), None, -np.inf, np.inf)
   a, b = (np.array([spans[seed] for seed in common], np.float64) for spans in (first, second))  # [seeds, 2]
   mean, half = summary(a[:, 1] - b[:, 1])
-  margin = half or 0.0
+  if ratio and min(a.min(), b.min()) > 0:
+    a, b = np.log(a), np.log(b)
+  margin = summary(a[:, 1] - b[:, 1])[1] or 0.0
   return Difference(mean, half, float((a[:, 0] - b[:, 1]).mean()) - margin, float((a[:, 1] - b[:, 0]).mean()) + margin)
 
 

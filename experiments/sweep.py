@@ -57,7 +57,7 @@ def main(config: Any) -> int:
       try:
         score = _trial(variant, data, path / slug(label) / f"trial-{number}", evaluator, label)
       except session.Stopped as stopped:
-        setup.say(f"stopped in {label}, trial {number}; --resume --workdir={path} goes on")
+        setup.say(f"stopped in {label}, trial {number}; the same command goes on with --resume --workdir={path}")
         return 128 + stopped.args[1]
       tried.append({"setting": setting, "validation": score})
       setup.say(f"  {_words(values)}: {_words(score) if score else 'no result'}")

@@ -1,6 +1,7 @@
 """`python run.py train`: one run of one algorithm."""
 
 import sys
+import warnings
 from typing import Any
 
 import jax
@@ -23,10 +24,15 @@ SHARDS = absl_flags.DEFINE_integer("shards", 1, "Ray actors that the master is m
 ADDRESS = absl_flags.DEFINE_string("ray_address", "", "host:port of a Ray cluster; default: this machine")
 CPUS = absl_flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's workers asks for", lower_bound=0.0)
 GPUS = absl_flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
+RAYS = ("shards", "ray_address", "worker_cpus", "worker_gpus")
+TROUBLE = ("slow", "straggler_rate", "death_rate")
 
 
 def main(config: Any) -> int:
   """Runs it; returns the exit code."""
+  foreign = [name for name in RAYS if absl_flags.FLAGS[name].present]
+  if foreign and RUNTIME.value != "ray":
+    raise ValueError(f"--{foreign[0]} is read by --runtime=ray alone, not by {RUNTIME.value}")
   if RUNTIME.value != "simulator":
     return _live(config)
   path = setup.workdir(f"train-{config.algorithm.name}")
@@ -52,7 +58,10 @@ def main(config: Any) -> int:
     )  # fmt: skip
   except session.Stopped as stopped:
     step, number = stopped.args
-    setup.say(f"stopped at step {step} of {config.steps} and saved; continue with --resume --workdir={folder.path}")
+    setup.say(
+      f"stopped at step {step} of {config.steps} and saved; "
+      f"the same command goes on with --resume --workdir={folder.path}"
+    )
     return 128 + number
   seconds = last.get("seconds", 0)
   shown = ", ".join(f"{k} {v:.4g}" for k, v in last.items())
@@ -67,6 +76,10 @@ def _live(config: Any) -> int:
       f"--runtime={RUNTIME.value} is for algorithms with a server or peers, not {config.algorithm.name}; "
       f"there are {', '.join(SERVER)}"
     )
+  trouble = [f"config.times.{k}" for k in TROUBLE if config.times.get(k)]
+  if trouble:
+    told = f"{', '.join(trouble)} and the network's seconds are of virtual time"
+    warnings.warn(f"--runtime={RUNTIME.value} takes as long as it takes: {told}", stacklevel=2)
   if RUNTIME.value == "threads" and flags.RESUME.value:
     raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
   if RUNTIME.value == "ray" and config.barrier.name != "asp":

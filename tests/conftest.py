@@ -6,10 +6,15 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
+from hypothesis import settings
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+settings.register_profile("ddl", deadline=None)  # a loaded machine takes its time
+settings.load_profile("ddl")
 
 
 def pytest_addoption(parser):

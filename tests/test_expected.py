@@ -44,10 +44,10 @@ def test_verdicts(pair, verdict):
 
 
 def test_the_seeds_are_paired():
-  easy_and_hard = row("first", 1.0, 5.0, 3.0), row("second", 2.0, 6.1, 4.0)
+  easy_and_hard = row("first", 1.0, 5.0, 3.0), row("second", 1.5, 7.7, 4.4)
   ((_, text),) = expected(comparison(("first", "second"), ("second", "first")), easy_and_hard)
   assert text == "first before second; the other way round: second before first."
-  coarse = row("first", 1.0, 5.0, 3.0, grid=1.0), row("second", 2.0, 6.1, 4.0, grid=1.0)
+  coarse = row("first", 1.0, 5.0, 3.0, grid=1.0), row("second", 1.5, 7.7, 4.4, grid=1.0)
   ((_, text),) = expected(comparison(("first", "second")), coarse)
   assert text == "not told apart: first before second."
 

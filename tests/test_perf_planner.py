@@ -129,18 +129,21 @@ def test_the_lemma_on_workers():
   """R_O with the host's part (from the efficiency curve) and the exchange, for the same examples shared by more."""
   there = cluster(half=100)
   found = plan(PLAIN, there, Wish(batch=64, workers=4))
-  row = rows(found)["workers for 256 examples"]
+  row = rows(found)["workers (strong scaling, 256 examples)"]
   exchange = patterns.seconds("sync_sgd", PLAIN.params_bytes, 4, there.network).step
   overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
   assert f"= {overhead:.3g};" in row.why and "20 ms of each step by the cluster's entry" in row.why
   assert f"= {100 * lemmas.efficiency(4, overhead):.3g} %" in row.why
   slow = there._replace(device=there.device._replace(start=0.03))
-  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))["workers for 256 examples"]
+  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))["workers (strong scaling, 256 examples)"]
   assert f"= {overhead + 0.03 / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
-  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))["workers for 256 examples"]
+  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))["workers (strong scaling, 256 examples)"]
   own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
   assert f"= {(own + exchange) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
-  assert "host overhead not measured" in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers for 128 examples"].why
+  assert (
+    "host overhead not measured"
+    in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"].why
+  )
 
 
 def test_where_nothing_overlaps_no_delay_helps():

@@ -62,13 +62,34 @@ def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
   assert all(f.seconds <= s.seconds * (1 + 1e-9) for f, s in zip(fast, slow, strict=True))
 
 
+def test_messages_that_leave_together_save_latency():
+  slow = cluster(1e9, 1e-2)
+  alone, some, packed = (
+    curve("sync_sgd", JOB, slow, [8], batch=64, schedule=Schedule(overlap=False, bucket=bucket))[0].seconds
+    for bucket in (0.0, 25e6, math.inf)
+  )
+  assert alone >= some >= packed and alone > packed
+  whole = collectives.all_reduce(sum(JOB.nbytes), 8, slow.network)
+  assert packed == pytest.approx(8 * sum(JOB.flop) / 5e11 + whole)
+
+
+def test_workers_of_a_node_share_its_link_to_a_server():
+  nodes = cluster(1e9, 0.0, inside=Link(0.0, 1e12), per_node=4)
+  (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, schedule=Schedule(servers=1000))
+  assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down at once, for four workers
+  (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
+  assert pairs.seconds >= 4 * 4 / 7 * sum(JOB.nbytes) / 1e9
+  (together,) = curve("gosgd", JOB, nodes, [4], batch=64)
+  assert together.seconds < 2 * 16 * sum(JOB.flop) / 5e11
+
+
 def test_without_overlap_a_step_is_the_sum():
   there = cluster(1e8, 1e-4)
-  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, schedule=Schedule(overlap=False))
+  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, schedule=Schedule(overlap=False, bucket=0.0))
   sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
   assert point.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + sent)
   assert point.waiting == pytest.approx(sent / point.seconds)
-  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64) == [point]
+  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, schedule=Schedule(bucket=0.0)) == [point]
   (packed,) = curve("local_sgd", JOB, there, [8], batch=64)
   assert packed.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
 
@@ -164,7 +185,7 @@ def test_work_of_a_table():
   job = work(TABLES["vgg_a"])
   assert sum(job.flop) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
-  shown = run("sync_sgd", job, CLUSTERS["cori_fdr"], 64, 4, Schedule())
+  shown = run("sync_sgd", job, CLUSTERS["cori_fdr"], 64, 4, Schedule(bucket=0.0))
   assert shown.hidden + shown.exposed == pytest.approx(
     sum(collectives.all_reduce(n, 64, CLUSTERS["cori_fdr"].network) for n in job.nbytes)
   )

@@ -147,3 +147,12 @@ def test_what_can_t_be_gets_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)
+
+
+def test_a_nodes_link_carries_all_its_workers():
+  link = Link(0.0, 1e9, 0.5)
+  nodes = Network(link, Link(0.0, 1e12), per_node=4)
+  assert server.node_seconds(2e9, 1e9, 4, nodes) == 0  # one node, and nobody outside
+  assert server.node_seconds(2e9, 1e9, 8, nodes) == pytest.approx(4 * (2 + 0.5 * 1))
+  assert server.node_seconds(1e9, 0.0, 8, nodes, peers=True) == pytest.approx(4 * 4 / 7 * 1.5)
+  assert server.node_seconds(1e9, 1e9, 8, Network(link)) == pytest.approx(1.5)

@@ -93,3 +93,12 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   np.testing.assert_allclose(line.mean, [2.0, 0.04])
   ratio = 2 ** (4.302652729911275 / math.sqrt(3))  # t(0.975, 2) s / sqrt(n) of the logarithms to base 2
   np.testing.assert_allclose([side[1] for side in line.band], [0.04 / ratio, 0.04 * ratio])
+
+
+def test_costs_are_told_apart_by_their_ratio():
+  """Each seed takes ten times the bytes with the second; how long a seed takes spreads more than that."""
+  first, second = exact([1.0, 9.0, 3.0]), exact([10.0, 80.0, 33.0])
+  assert paired(first, second).sign == 0 and paired(first, second, ratio=True).sign == -1
+  assert paired(second, first, ratio=True).sign == 1
+  assert paired(first, second, ratio=True)[:2] == paired(first, second)[:2]  # what is told stays in the cost's unit
+  assert paired(exact([0.0, 9.0]), exact([10.0, 80.0]), ratio=True) == paired(exact([0.0, 9.0]), exact([10.0, 80.0]))

@@ -170,7 +170,7 @@ def test_signals_to_a_process(tmp_path):
       assert done.code == -number
     else:
       assert done.code == 128 + number and not done.error, done
-      assert f"of 600 and saved; continue with --resume --workdir={tmp_path}/run" in done.out
+      assert f"of 600 and saved; the same command goes on with --resume --workdir={tmp_path}/run" in done.out
   done = Command(*LONG, f"--workdir={tmp_path}/run", "--resume").end()
   assert done.code == 0 and not done.error, done
   assert whole.end().code == 0

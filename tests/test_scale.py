@@ -128,7 +128,9 @@ def test_what_was_measured_stands_beside_the_prediction():
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
   curve = scale_curves.Curve("sync_sgd", scaling.Schedule(), points, took)
   head = scale_curves.head([curve])
-  cells = [dict(zip(head, row, strict=True)) for row in scale_curves.rows(curve, 1, len(head))]
+  cells = [
+    dict(zip(head, row, strict=True)) for row in scale_curves.rows(curve, CLUSTERS["cori_fdr"].network, len(head))
+  ]
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
   assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
   assert scale_curves.head([curve._replace(measured={})]) == scale_curves.HEAD

@@ -46,7 +46,8 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
 
   link = server_link(cluster, s.workers)
   visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
-  served = s.workers / server.limit(s.params_bytes, link, s.servers)  # seconds in which all workers get their turn
+  shared = server.node_seconds(s.params_bytes, s.params_bytes, s.workers, cluster.network)
+  served = max(s.workers / server.limit(s.params_bytes, link, s.servers), shared)  # until all workers got their turn
 
   def asynchronous(name: str, period: int, delay: int) -> Speed:
     alone = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)

@@ -96,7 +96,8 @@ def _batch(job: Job, cluster: Cluster, batch: Batch, step: float) -> tuple[Row, 
     f"{begin}{job.flop_per_example * x:.3g} FLOP / ({cluster.device.peak:.3g} FLOP/s * {cluster.efficiency.at(x):.3g})"
   )
   reach = f"{percent(batch.share)} of the throughput of {batch.best}, the best of those tried"
-  more = f"; {x / job.least:.3g} times the {job.least} it had, so tune the rate anew" if x > job.least else ""
+  grown = x > job.least and job.exact is not None  # a layer table has no batch of its own
+  more = f"; {x / job.least:.3g} times the {job.least} of the config, so tune the rate anew" if grown else ""
   size = Row(
     "examples per worker",
     str(x),
@@ -155,14 +156,14 @@ def _workers(
   edge = "the cluster has no more" if cluster.workers else "no more were tried"
   return workers, (
     Row(
-      "workers",
+      "workers (weak scaling)",
       str(workers),
       f"{x} examples each, synchronous SGD: T_step / (T_step + exchange) = "
       f"{seconds_text(step)} / ({seconds_text(step)} + {sent}) = {percent(weak(workers))}",
       f"{percent(wish.efficiency)} up to {enough}" + (f", {edge}" if enough == most else ""),
     ),
     Row(
-      f"workers for {total} examples",
+      f"workers (strong scaling, {total} examples)",
       str(together),
       f"R_O = T_O / T_C = ({host} + exchange {sent}) / {seconds_text(compute)} = {at:.3g}; with {workers} "
       f"alpha = (1 + R_O) / (1 + G R_O) = {percent(alpha)}, speed-up below (1 + R_O) / R_O = {limit:.3g}",
@@ -188,7 +189,8 @@ def _servers(job: Job, cluster: Cluster, wish: Wish, workers: int, step: float) 
   most = max(1, min(needed, int(size) // 4))
 
   def turn(servers: int) -> float:  # of one step, with latency and the worker's own link, which the lemma leaves out
-    return workers / server.throughput(size, workers, link, step, servers)
+    own = workers / server.throughput(size, workers, link, step, servers)
+    return max(own, server.node_seconds(size, size, workers, cluster.network))
 
   tried = sorted({*(2**i for i in range(most.bit_length())), most})
   best = min(map(turn, tried))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Schedule(NamedTuple):
   round_robin: bool = False  # one worker after the other
   servers: int = 1
   overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
+  bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
   probability: float = 1.0  # that a worker visits another at all, where workers visit each other
 
 
@@ -137,7 +138,8 @@ def run(
     found = patterns.seconds(name, nbytes, workers, cluster.network)
     return found.step + found.exchange
 
-  settings = {"period": schedule.period, "delay": schedule.delay, "overlap": schedule.overlap}
+  settings: Any = {"period": schedule.period, "delay": schedule.delay, "overlap": schedule.overlap}
+  settings["bucket"] = schedule.bucket
   if workers == 1 or not (pattern.step or pattern.launch):  # nobody to talk to, or nothing to say
     step = step._replace(nbytes=[0.0] * len(step.nbytes))
   if workers == 1 or not jitter:
@@ -170,16 +172,19 @@ def _visits(
     visit = server.visit_seconds(up, down, link, schedule.servers)
     whole = turn + max(0.0, visit - share * turn)
     return workers * whole / period, 1 - turn / whole
-  if pattern.peers:  # two by two, each pair by its own links
+  server.check_servers(schedule.servers, sum(job.nbytes))
+  shared = server.node_seconds(up, down, workers, cluster.network, pattern.peers)
+  if pattern.peers:  # two by two
     visit = patterns.seconds(name, sum(job.nbytes), workers, cluster.network).exchange
-    whole = turn + schedule.probability * max(0.0, visit - share * turn)
+    whole = max(turn + schedule.probability * max(0.0, visit - share * turn), schedule.probability * shared)
     return whole / period, 1 - turn / whole
   paces = _paces(20 * period, workers, jitter).reshape(20, period, workers).mean(axis=1)
   queue = server_queue.simulate(
     workers=workers, servers=schedule.servers, nbytes=sum(job.nbytes), bandwidth=link.bandwidth,
     compute_seconds=turn * paces, latency=link.latency, full_duplex=link.duplex == 1, overlap=share, rounds=40,
   )  # fmt: skip
-  return queue.round_seconds / period, queue.wait_seconds / queue.round_seconds
+  whole = max(queue.round_seconds, shared)
+  return whole / period, 1 - (queue.round_seconds - queue.wait_seconds) / whole
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:

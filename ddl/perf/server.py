@@ -7,7 +7,7 @@ You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
 """
 
 from ddl.perf.collectives import check_bytes, check_workers
-from ddl.perf.network import Link, check_link
+from ddl.perf.network import Link, Network, check_link
 
 
 def exchange_seconds(nbytes: float, workers: int, link: Link, servers: int = 1, parts: int = 1) -> float:
@@ -34,6 +34,20 @@ def visit_seconds(up: float, down: float, link: Link, servers: int = 1) -> float
   check_servers(servers, max(up, down))
   reply = servers * _message(down, link, servers) if down else 0.0
   return servers * _message(up, link, servers) + reply
+
+
+def node_seconds(up: float, down: float, workers: int, network: Network, peers: bool = False) -> float:
+  """How long the link of a full node is busy while each of its m workers makes a visit: m (bytes out and in) / B.
+
+  Bytes that go both ways overlap as far as the link's duplex lets them. Servers stand outside of the nodes; of peers,
+  drawn evenly, (p - m) / (p - 1) are elsewhere. 0 where one node holds all.
+  """
+  if network.nodes(workers) == 1:
+    return 0.0
+  m, link = network.together(workers), network.between
+  out, back = (up + down, up + down) if peers else (up, down)  # a peer's message is another one's, too
+  outside = (workers - m) / (workers - 1) if peers else 1.0
+  return m * outside * (max(out, back) + (1 - link.duplex) * min(out, back)) / link.bandwidth
 
 
 def limit(nbytes: float, link: Link, servers: int = 1) -> float:
