@@ -13,11 +13,13 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events.record import Events
 from ddl.events.times import TIMES
-from ddl.perf import patterns, server
+from ddl.perf import collectives, patterns, server
 from ddl.perf.clusters import Cluster
 from ddl.perf.clusters.cluster import main_link, server_link
 from ddl.perf.compute import step_seconds
+from ddl.runtime import traffic
 from ddl.runtime.wave_plan import visits
+from ddl.runtime.workers import AXIS
 from experiments import compiled, measured, timeline
 from experiments.config import Experiment
 from experiments.parts import Config, keywords
@@ -74,7 +76,8 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
   found = patterns.pattern(config.algorithm.name)
   if isinstance(algorithm, Algorithm):
     cost = patterns.seconds(config.algorithm.name, nbytes, config.workers, cluster.network)
-    out.network.exchange_seconds = float(cost.step + cost.exchange)
+    exchange = cost.step + cost.exchange or collectives.all_reduce(nbytes, config.workers, cluster.network)
+    out.network.exchange_seconds = float(exchange)  # of an algorithm that sends nothing: what its mean takes in the end
     return out
   up, down = found.up * nbytes, found.down * nbytes
   link = main_link(cluster, config.workers) if found.peers else server_link(cluster, config.workers)
@@ -90,12 +93,22 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
 
 
 def clock(config: Config, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Steps of each worker -> seconds, by the config's virtual time."""
+  """Steps of each worker -> seconds until the model of that step can be tested, by the config's virtual time."""
   if isinstance(algorithm, Algorithm):
     seconds = timeline.lockstep_seconds(config, algorithm)
-    return lambda step: seconds(int(step))
+    mean = config.network.exchange_seconds if _averages_to_test(algorithm, config.workers) else 0.0
+    return lambda step: seconds(int(step)) + (mean if step else 0.0)
   events = schedule(config, algorithm)
   return lambda step: float(events.served[visits(algorithm, config.workers, int(step)) - 1]) if step else 0.0
+
+
+def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:
+  """Whether the tested model is a mean that no worker has at that step: then it takes an exchange of its own."""
+  params = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
+  everyone = list(zip(AXIS, (workers, 1), strict=True))
+  state = jax.make_jaxpr(algorithm.init, axis_env=everyone, return_shape=True)(params)[1]
+  sent = traffic.count(algorithm.evaluate, state, params, workers=workers).nbytes
+  return sent > 0 and (algorithm.delay > 0 or algorithm.launch is None)
 
 
 def schedule(config: Config, algorithm: ServerAlgorithm) -> Events:

@@ -162,7 +162,8 @@ def _write(
         "events": events if (path / events).exists() else None,
       }
     )
-  about = folder.about(["python", *(word for word in sys.argv if word.lstrip("-").partition("=")[0] != "resume")])
+  again = [word for word in sys.argv if word.lstrip("-").partition("=")[0] not in ("resume", "workdir")]  # elsewhere
+  about = folder.about(["python", *again])
   trained = folder.read_json(path / runs[next(iter(runs))][0] / folder.ABOUT)  # maybe long before this report
   common = {k: v for k, v in configs.jsonable(config.to_dict()).items() if k != "sweep"}
   page = {

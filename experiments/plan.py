@@ -25,6 +25,7 @@ EXPOSED = flags.DEFINE_float("exposed", 0.05, "share of a round spent waiting fo
 JSON = flags.DEFINE_string("json", "", "file that the plan is written to")
 
 WIDTH = 118
+STARTING = 1e-5  # seconds
 
 
 def main(config: Any) -> int:
@@ -73,6 +74,12 @@ def text(job: Job, cluster: Cluster, found: planner.Plan) -> str:
     lines.append(
       f"{speed.algorithm:13} {speed.setting:27} {seconds_text(speed.seconds):11} {percent(speed.efficiency)}"
     )
+  if found.settings.step < STARTING:
+    lines += [
+      "",
+      f"A step of {seconds_text(found.settings.step)} is less than a device takes to start one: this cluster's",
+    ]
+    lines[-1] += " entry does not know that time, so that delays and periods come out far too long here."
   return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from ddl.perf.accuracy import Hit
 from ddl.perf.clusters import named
 from ddl.perf.clusters.cluster import main_link, server_link, with_bandwidth
 from ddl.perf.timeline import round_seconds
-from experiments import cluster_clock, predict, report, report_clusters, report_data
+from experiments import cluster_clock, predict, report, report_clusters, report_data, timeline
 from experiments.config import base, build
 
 FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
@@ -34,6 +34,17 @@ def there(name, cluster, workers=4, steps=40, **settings):
   config = config_of(name, workers, steps, **settings)
   algorithm = build(config).algorithm
   return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
+
+
+def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
+  for name, settings, apart in (
+    ("sync_sgd", {}, False), ("sharded_sync_sgd", {}, False), ("local_sgd", {"period": 4}, False),
+    ("easgd", {"period": 4}, False), ("dasgd", {"period": 4, "delay": 2}, True), ("independent", {}, True),
+  ):  # fmt: skip
+    on, algorithm = there(name, "ethernet_10g", **settings)
+    found = cluster_clock.clock(on, algorithm)(16) - timeline.lockstep_seconds(on, algorithm)(16)
+    message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
+    assert found == pytest.approx(message if apart else 0.0), name
 
 
 def test_where_nothing_overlaps_a_delay_hides_nothing():

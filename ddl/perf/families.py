@@ -45,13 +45,14 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
     return Speed(name, f"period {period}, delay {delay}", taken, s.step / taken)
 
   link = server_link(cluster, s.workers)
-  visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
+  alone = s.workers == 1  # who is its own server sends nothing
+  visit = 0.0 if alone else server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
   shared = server.node_seconds(s.params_bytes, s.params_bytes, s.workers, cluster.network)
-  served = max(s.workers / server.limit(s.params_bytes, link, s.servers), shared)  # until all workers got their turn
+  served = 0.0 if alone else max(s.workers / server.limit(s.params_bytes, link, s.servers), shared)  # all, in turn
 
   def asynchronous(name: str, period: int, delay: int) -> Speed:
-    alone = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)
-    taken = max(alone, served) / period
+    own = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)
+    taken = max(own, served) / period
     return Speed(name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", taken, s.step / taken)
 
   return (
