@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ddl.perf import delays, lemmas, patterns, server
+from ddl.perf import advice, delays, lemmas, patterns, server
 from ddl.perf.batch import Batch, Job, choose_batch
 from ddl.perf.clusters import Cluster
 from ddl.perf.clusters.cluster import server_link
@@ -85,7 +85,8 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
     periods.append(delays.smallest_period(takes, step, share=wish.exposed, delay=hidden))
     rows.append(_period(f"period ({name})", periods[-1], hidden, takes, step, wish.exposed))
   settings = Settings(job.params_bytes, step, workers, servers, delay, *periods)
-  told = (*_batch(job, cluster, batch, step), *sharing, serving, *rows)
+  exchanging = _exchanging(job, cluster, workers, batch.examples) if workers > 1 else ()
+  told = (*_batch(job, cluster, batch, step), *sharing, *exchanging, serving, *rows)
   return Plan(told, settings, batch.examples, speeds(settings, cluster))
 
 
@@ -121,6 +122,15 @@ def _batch(job: Job, cluster: Cluster, batch: Batch, step: float) -> tuple[Row, 
     f"{bytes_text(cluster.device.memory - batch.needed)} are left for workspaces, {bytes_text(shared.workspace)} used",
   )
   return size, memory, convolutions
+
+
+def _exchanging(job: Job, cluster: Cluster, workers: int, x: int) -> tuple[Row, ...]:
+  found = [Row(*advice.all_reduce(job.params_bytes, workers, cluster.network))]
+  if job.table:
+    found.append(Row(*advice.messages([4.0 * layer.params for layer in job.table], workers, cluster.network)))
+    duplex = cluster.network.between.duplex
+    found.append(Row(*advice.groups(job.table, x * workers, workers, duplex)))
+  return tuple(found)
 
 
 def _workers(
