@@ -96,7 +96,7 @@ def test_overlapped_messages_cost_what_the_servers_line_takes(workers, compute, 
   )  # fmt: skip
   busy = workers * line * (1 if full_duplex else 2)
   trip = 2 * line  # of one message, up and down, however many lines there are
-  assert found.round_seconds >= max(compute, busy) * (1 - 1e-9)
+  assert found.round_seconds >= max(compute, busy) * (1 - 2e-3)  # a window of whole turns begins and ends where it may
   assert found.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
   assert found.utilisation == pytest.approx(busy / found.round_seconds, rel=0.15)  # messages cut off by the window
 
