@@ -34,8 +34,8 @@ def legend(comparison: Comparison) -> list[str]:
   if seeds > 1:
     sentences.append(f"Mean and 95 % confidence interval over {seeds} seeds (Student's t).")
     sentences.append(
-      "Two algorithms are told apart where the 95 % interval of their differences seed by seed, with the spacing of "
-      "evaluations added, leaves out zero; each pair is judged by itself."
+      "Two algorithms are told apart where the 95 % interval of their differences (of costs: log ratios) seed by seed, "
+      "with the spacing of evaluations added, leaves out zero; each pair is judged by itself."
     )
     if seeds == 2:
       sentences.append(
