@@ -92,11 +92,11 @@ def test_overlapped_messages_cost_what_the_servers_line_takes(workers, compute, 
   """max(T_C, N_w (2 - ov) S_p / (N_ps B_ps)): the two sides of the lemma."""
   found = simulate(
     workers=workers, servers=1, nbytes=1e6 * line, bandwidth=1e6, compute_seconds=compute, full_duplex=full_duplex,
-    overlap=True,
+    overlap=True, rounds=400,  # the nearer the two sides are, the longer until the line never idles
   )  # fmt: skip
   busy = workers * line * (1 if full_duplex else 2)
   trip = 2 * line  # of one message, up and down, however many lines there are
-  assert found.round_seconds >= max(compute, busy) * (1 - 2e-3)  # a window of whole turns begins and ends where it may
+  assert found.round_seconds >= max(compute, busy) * (1 - 1e-9)
   assert found.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
   assert found.utilisation == pytest.approx(busy / found.round_seconds, rel=0.15)  # messages cut off by the window
 
