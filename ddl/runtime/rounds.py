@@ -122,7 +122,9 @@ def make_call(
     for last, event in enumerate(unit):
       if event.launch:
         message = launch(carry.state, carry.params)
-        if not how.overlap:
+        if how.overlap:  # the same end to what is fused, so that both ways round alike
+          message = lax.optimization_barrier(message)
+        else:
           message, carry = lax.optimization_barrier((message, carry))
         carry = carry._replace(message=message)
       after = unit[last + 1] if last + 1 < len(unit) else Due(launch=True)
