@@ -37,7 +37,15 @@ def main() -> int:
     print(f"no command '{command}'; known are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
     return 2
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  from experiments import cli  # only now: JAX takes a second to import
+  try:
+    from experiments import cli  # only now: JAX takes a second to import
+  except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] in ("ddl", "experiments"):
+      raise
+    print(
+      f"{error.name} is not installed here; python -m pip install -r requirements.txt, or make demo", file=sys.stderr
+    )
+    return 2
 
   return cli.run(command, sys.argv[2:])
 

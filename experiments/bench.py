@@ -17,6 +17,7 @@ from absl import flags as absl_flags
 from experiments import (
   bench_perf,
   flags,  # noqa: F401  (its flags are passed on)
+  shared_flags,
 )
 from experiments.bench_async import ASYNCHRONOUS
 from experiments.bench_rivals import PERIODS
@@ -24,8 +25,8 @@ from experiments.bench_rivals import RIVALS as RIVAL_SIDES
 from experiments.folder import about
 from experiments.workloads import ALGORITHMS, WORKLOADS
 
-ONLY = absl_flags.DEFINE_list("only", [], "parts of case names, e.g. 'mlp 8x64' or 'lenet,dasgd'; default: all cases")
-JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to")
+ONLY = shared_flags.only()
+JSON = shared_flags.json()
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
@@ -67,6 +68,9 @@ class Side:
 def main() -> int:
   """Measures and prints; returns the exit code."""
   if PERF.value:
+    unread = [f"--{name}" for name in ("only", "turns", "rivals", "asynchronous") if absl_flags.FLAGS[name].present]
+    if unread:
+      raise ValueError(f"bench --perf has its own cases and takes --json alone, not {', '.join(unread)}")
     return bench_perf.main(JSON.value)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
   cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}")]
@@ -100,6 +104,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: list[str]) -> list[dict
     plain.end()
   worst = min(results, key=lambda r: r["ratio"])
   print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
+  print("the median error of the cost model's predictions: python run.py bench --perf (some minutes)")
   return results
 
 

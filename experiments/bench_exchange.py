@@ -132,7 +132,7 @@ def cluster(nbytes: int, shards: int) -> float:
   algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0), workers=1)
   runner = ray_cluster.RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
   parts = [np.zeros(part.stop - part.start, np.float32) for part in ray_wire.cut(size, shards)]
-  actors = runner.shard_actors(parts, {}, 10**9, b"token")
+  actors = runner.shard_actors(parts, {}, 10**9, b"token", [])
   process = runner.process(np.dtype(np.float32), 0)
   sender = ray.remote(num_cpus=1, runtime_env=process)(Sender)
   addresses = ray.get([actor.open.remote(None) for actor in actors])

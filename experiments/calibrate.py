@@ -11,23 +11,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags as absl_flags
 
 from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.runtime import hosts
-from experiments import calibration, measured, measuring
+from experiments import calibration, measured, measuring, shared_flags
 from experiments.calibration import Calibration
 from experiments.folder import about
 
-JSON = absl_flags.DEFINE_string("json", "", "file that the figures are written to, beside the user's own")
+JSON = shared_flags.json()
 PASSES = 7  # blocks of each
 UNSEEN = 1e15  # bytes per second that no memory has: the fit found no cost of bytes
 
 
 def main() -> int:
   """Measures, prints the fits and writes them; returns the exit code."""
-  if not Path(JSON.value).parent.is_dir():
-    raise ValueError(f"--json={JSON.value}: there is no folder {Path(JSON.value).parent}")
   if hosts.processes() == 1:
     return calibration.launch("calibrate")
   plan = calibration.prepare(calibration.join())

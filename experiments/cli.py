@@ -17,17 +17,13 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from ddl.runtime import hosts
+from experiments import complaints, recorded, unread
 from experiments import config as configs
 from experiments.parts import Config
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan")
 OPTIONAL_CONFIG = ("plan",)  # a layer table can take its place
-UNREAD = {  # command: what it does not read of the config, and why
-  "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
-  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, e.g. =0,1,2"},
-  "plan": {"compare": "it makes no runs", "sweep": "it tunes nothing"},
-  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")},
-}
+RESUMABLE = ("train", "compare", "sweep")
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
 
 
@@ -48,10 +44,8 @@ def run(command: str, arguments: list[str]) -> int:
   try:
     return _run(command, arguments)
   except _Terminated:
-    print(
-      f"{command}: stopped by SIGTERM; what was saved is kept; the same command goes on with --resume --workdir=...",
-      file=sys.stderr,
-    )
+    again = f"; {recorded.short(command, '...')} goes on" if command in RESUMABLE else ""
+    print(f"{command}: stopped by SIGTERM; what was saved is kept{again}", file=sys.stderr)
     hosts.leave(143)
     return 143
   finally:
@@ -65,15 +59,17 @@ def _run(command: str, arguments: list[str]) -> int:
     if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
       print(_help(command))
       return 0
-    ours, rest = _parted(arguments) if command in WITH_CONFIG else ([], arguments)
+    ours = _flags(command, arguments)
+    if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in ours):
+      arguments = recorded.arguments(command) + arguments
+      sys.argv[1:] = [command, *arguments]  # what this run records, and what its other processes are started with
+      ours = _flags(command, arguments)
     needed = command in WITH_CONFIG and (ours or command not in OPTIONAL_CONFIG)
     config = _config(command, ours) if needed else None
-    left = flags.FLAGS([f"run.py {command}", *rest])[1:]
-    if left:
-      raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
+    _check_json()
     return module.main(config) if command in WITH_CONFIG else module.main()
   except (ValueError, OSError, flags.Error) as error:
-    print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"{command}: {' '.join(complaints.plain(error).split())}", file=sys.stderr)
     hosts.leave(2)
     return 2
   except KeyboardInterrupt:
@@ -91,6 +87,23 @@ def _run(command: str, arguments: list[str]) -> int:
     traceback.print_exc()
     hosts.leave(1)
     raise
+
+
+def _flags(command: str, arguments: list[str]) -> list[str]:
+  """Sets all flags but those of the config, and returns these. ValueError for what is no flag."""
+  ours, rest = _parted(arguments) if command in WITH_CONFIG else ([], arguments)
+  left = flags.FLAGS([f"run.py {command}", *rest])[1:]
+  if left:
+    raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
+  return ours
+
+
+def _check_json() -> None:
+  """A file that cannot be written is found before what takes minutes."""
+  name = flags.FLAGS["json"].value if "json" in flags.FLAGS else None
+  if name and (Path(name).is_dir() or not Path(name).absolute().parent.is_dir()):
+    wrong = "is a folder" if Path(name).is_dir() else f"there is no folder {Path(name).absolute().parent}"
+    raise ValueError(f"--json={name}: {wrong}; give a file in a folder that exists")
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -129,10 +142,12 @@ def _config(command: str, arguments: list[str]) -> Config:
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
     _check(config, path)
-    _check_read(command, config, path)
+    unread.check(command, config, path)
     if override.endswith("=None"):
       _unset(config, path)
-  return _overridden(config, [o for o in overrides if not o.endswith("=None")])
+  config = _overridden(config, [o for o in overrides if not o.endswith("=None")])
+  unread.check_algorithms(command, config, [o.removeprefix("--config.").partition("=")[0] for o in overrides])
+  return config
 
 
 def _unset(config: Config, path: str) -> None:
@@ -172,23 +187,10 @@ def _load(file: Path) -> Config:
     spec.loader.exec_module(module)
     config = module.get_config()
   except Exception as error:  # the file is the user's, and so is what goes wrong in it
-    raise ValueError(f"{file}{_where(file, error)}") from error
+    raise ValueError(f"{file}{complaints.where(file, error)}") from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
   return config
-
-
-def _where(file: Path, error: Exception) -> str:
-  """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
-  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-  text = error.msg if isinstance(error, SyntaxError) else str(error)
-  while error.args and isinstance(error.args[0], Exception):
-    error = error.args[0]
-  if isinstance(error, KeyError):
-    text = str(error.args[0])
-  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
-  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"
 
 
 def _check(config: Any, path: str) -> None:
@@ -201,16 +203,8 @@ def _check(config: Any, path: str) -> None:
       hint = f"did you mean '{near[0]}'? " if near else ""
       raise ValueError(f"no key '{key}' in {where}: {hint}known are {', '.join(known) or 'none'}")
     node = node[key]
-
-
-def _check_read(command: str, config: Config, path: str) -> None:
-  """A flag that the command would not read is a mistake. A file may set more, as several commands share it."""
-  for key, why in UNREAD.get(command, {}).items():
-    if path == key or path.startswith(f"{key}."):
-      raise ValueError(f"{command} does not read config.{path}: {why}")
-  names = [changes.get("algorithm", {}).get("name") for changes in config.compare.algorithms.values()]
-  if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
-    raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
+  if isinstance(node, ml_collections.ConfigDict) and path in configs.SECTIONS:
+    raise ValueError(f"config.{path} is a section; set its keys, such as --config.{path}.{next(iter(node))}=VALUE")
 
 
 def _help(command: str) -> str:

@@ -1,7 +1,7 @@
 """The clocks of an experiment on a cluster that it did not run on: its virtual time with the cluster's seconds.
 
-A step takes FLOP / (peak * efficiency), an exchange what latency and bandwidth make of the algorithm's bytes. All else
-is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
+A step takes the roofline of what it computes and moves, an exchange what latency and bandwidth make of the algorithm's
+bytes. All else is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
 """
 
 import copy
@@ -16,11 +16,11 @@ from ddl.events.times import TIMES
 from ddl.perf import collectives, patterns, server
 from ddl.perf.clusters import Cluster
 from ddl.perf.clusters.cluster import main_link, server_link
-from ddl.perf.compute import step_seconds
+from ddl.perf.compute import Step, step_seconds
 from ddl.runtime import traffic
 from ddl.runtime.wave_plan import visits
 from ddl.runtime.workers import AXIS
-from experiments import compiled, measured, timeline
+from experiments import measured, timeline
 from experiments.config import Experiment
 from experiments.parts import Config, keywords
 
@@ -44,34 +44,30 @@ def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
   return found
 
 
-def flop_per_example(experiment: Experiment) -> float:
-  """Of a training step of one worker, as XLA counts its compiled program."""
-  examples = experiment.resolved["batch"]
-  return compiled.compiled_step(experiment, examples).flop / examples
-
-
 def params_bytes(experiment: Experiment) -> int:
   """Of the model's parameters."""
   params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 
-def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, flop: float, nbytes: float) -> Config:
+def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float) -> Config:
   """The config with the cluster's step, message, service and exchange seconds.
 
   A collective algorithm's exchange is the cheapest of those that `ddl.perf.collectives` knows. A server's link is busy
   with what goes both ways, less what its duplex lets overlap (service); the rest of the visit is on its way, half
-  there and half back. Peers wait for nobody else.
+  there and half back. It carries the visits of all workers, so that a node's link, as fast as the server's, never has
+  more to do. Peers wait for nobody else, but the workers of a node share its link to the others: a turn is not shorter
+  than `server.node_seconds`, as in `ddl.perf.scaling`.
 
   Args:
     config: of the run.
     algorithm: of the run.
     cluster: with as many workers as the config has.
-    flop: per example.
+    step: what it computes and moves.
     nbytes: of the parameters.
   """
   out = copy.deepcopy(config)
-  out.times.seconds = float(step_seconds(flop, config.batch, cluster.device, cluster.efficiency))
+  out.times.seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
   out.network.overlap = config.network.overlap and cluster.overlap
   found = patterns.pattern(config.algorithm.name)
   if isinstance(algorithm, Algorithm):
@@ -84,7 +80,9 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
   visit = server.visit_seconds(up, down, link)
   if found.peers:
     out.network.service_seconds = 0.0
-    out.network.message_seconds = float(visit / 2 * algorithm.peer_probability)  # the mean over visits
+    shared = server.node_seconds(up, down, config.workers, cluster.network, peers=True)
+    visited, turn = algorithm.peer_probability, (algorithm.period - algorithm.delay) * out.times.seconds
+    out.network.message_seconds = float(max(visited * visit, visited * shared - turn) / 2)  # the mean over visits
   else:
     busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
     out.network.service_seconds = float(busy)
@@ -112,7 +110,11 @@ def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:
 
 
 def schedule(config: Config, algorithm: ServerAlgorithm) -> Events:
-  """Of the whole run."""
+  """Of the whole run on a cluster, whose `service_seconds` are those of a link: visits queue, with a lock or without.
+
+  What a lock would hold up is the update, and that takes no time of its own here (see `ddl.perf.server`).
+  """
+  algorithm = algorithm._replace(lock_free=None)
   return timeline.schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
 
 

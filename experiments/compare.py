@@ -10,41 +10,42 @@ from typing import Any
 import jax
 from absl import flags as absl_flags
 
-from ddl.api import ServerAlgorithm
-from ddl.events import record
+from ddl.api import Algorithm, ServerAlgorithm
+from ddl.events import lockstep, record
 from ddl.runtime import hosts
 from ddl.runtime.simulator import Simulator
-from experiments import cluster_clock, flags, folder, predict, session, setup, timeline
+from experiments import cluster_clock, flags, folder, predict, recorded, runner, session, setup, shared_flags, timeline
 from experiments import config as configs
 from experiments.evaluate import Evaluator, has_accuracy
 from experiments.parts import named
-from experiments.variants import only, slug, variants
+from experiments.variants import only, slug, trials, variants
 
 TUNED = absl_flags.DEFINE_string(
   "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
 )
-ONLY = absl_flags.DEFINE_list("only", [], "labels of config.compare.algorithms, with commas between; default: all")
-
-CLUSTER = absl_flags.DEFINE_list(
-  "cluster", [], "clusters on whose clocks the report shows the runs as well; `list` has them"
-)
+ONLY = shared_flags.only()
+CLUSTER = shared_flags.cluster()
 
 
 def main(config: Any) -> int:
   """Runs the comparison; returns the exit code."""
-  chosen = only(variants(config, TUNED.value), ONLY.value)
+  chosen, tuned = only(variants(config, TUNED.value), ONLY.value), trials(TUNED.value)
+  _check_seeds(config)
+  path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
+  for label, variant in chosen.items():
+    for variant.seed in config.compare.seeds:
+      setup.check_folder(path / slug(label) / f"seed-{variant.seed}", variant, alone=False)
   data = configs.load(config)
   experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
-  path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
-  _check(config, experiments)
+  _check(experiments)
   _check_target(config.compare.target, next(iter(experiments.values())))
   clusters = {name: each for v in chosen.values() for name, each in cluster_clock.chosen(CLUSTER.value, v).items()}
-  if flags.RESUME.value and not path.exists():
-    raise ValueError(f"{path} holds no comparison to resume; without --resume a new one starts there")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
   started, failed, runs, how, ended = time.perf_counter(), {}, {}, "", 0
+  if hosts.is_main():
+    folder.record(path, folder.about(["python", *sys.argv]))
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
   setup.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():
@@ -53,7 +54,7 @@ def main(config: Any) -> int:
     setup.say(label if how == before else f"{label}: {how}")
     runs[label] = []
     if not all(_done(path / slug(label) / f"seed-{seed}") for seed in config.compare.seeds):
-      session.rehearse(experiments[label], trainer)
+      runner.rehearse(experiments[label], trainer, label)
     for seed in config.compare.seeds:
       variant.seed = seed
       experiment = configs.build(variant, data)
@@ -67,17 +68,20 @@ def main(config: Any) -> int:
         setup.say(f"  seed {seed}: {error}")
         continue
       except session.Stopped as stopped:
-        setup.say(
-          f"stopped in {label}, seed {seed}, and saved; the same command goes on with --resume --workdir={path}"
-        )
+        setup.say(f"stopped in {label}, seed {seed}, and saved; {recorded.short('compare', path)} goes on")
         return 128 + stopped.args[1]
-      if isinstance(trainer, Simulator) and hosts.is_main() and seed == config.compare.seeds[0]:
-        record.save(path / slug(label) / folder.EVENTS, trainer.events)
+      if hosts.is_main() and seed == config.compare.seeds[0]:
+        if isinstance(trainer, Simulator):
+          record.save(path / slug(label) / folder.EVENTS, trainer.events)
+        elif isinstance(experiment.algorithm, Algorithm) and any(
+          isinstance(e.algorithm, ServerAlgorithm) for e in experiments.values()
+        ):
+          lockstep.save(path / slug(label) / folder.LOCKSTEP, timeline.lockstep_record(variant, experiment.algorithm))
       setup.say(
         f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
       )
   if hosts.is_main():
-    _write(path, config, chosen, experiments, runs, failed, clusters)
+    _write(path, config, chosen, experiments, runs, failed, clusters, tuned)
     from experiments import report, report_clusters  # matplotlib takes a second to import
 
     page = report.write_report(path)
@@ -109,7 +113,8 @@ def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label:
     raise
 
 
-def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
+def _check(experiments: dict[str, configs.Experiment]) -> None:
+  """Raises ValueError where the algorithms cannot be compared."""
   for label, experiment in experiments.items():
     if experiment.resolved["model"] != next(iter(experiments.values())).resolved["model"]:
       raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
@@ -117,7 +122,14 @@ def _check(config: Any, experiments: dict[str, configs.Experiment]) -> None:
     if len(set(budgets)) > 1:
       told = ", ".join(f"{name}: {budget}" for name, budget in zip(experiments, budgets, strict=True))
       raise ValueError(f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples")
-  for label in [label for pair in config.compare.expected for label in pair]:
+
+
+def _check_seeds(config: Any) -> None:
+  """Raises ValueError for seeds or expectations that can't be."""
+  expected = config.compare.expected
+  if not isinstance(expected, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in expected):
+    raise ValueError(f"config.compare.expected is {expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)")
+  for label in [label for pair in expected for label in pair]:
     named("label in config.compare.expected", config.compare.algorithms.to_dict(), label)
   seeds = config.compare.seeds
   if any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
@@ -135,8 +147,25 @@ def _check_target(target: float, experiment: configs.Experiment) -> None:
     raise ValueError(f"config.compare.target is {target:g}; the target of a loss has to be finite")
 
 
+def _tell_changes(file: Path, page: dict[str, Any]) -> None:
+  """Says what the comparison that `page` is about to overwrite had otherwise."""
+  if not file.exists():
+    return
+  old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (folder.read_json(file), page))
+  told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
+  if told:
+    print(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
+
+
 def _write(
-  path: Path, config: Any, chosen: Any, experiments: Any, runs: Any, failed: dict[str, str], clusters: Any
+  path: Path,
+  config: Any,
+  chosen: Any,
+  experiments: Any,
+  runs: Any,
+  failed: dict[str, str],
+  clusters: Any,
+  tuned: Any,
 ) -> None:
   """comparison.json: what the report needs beside the runs' metrics."""
   first = next(iter(experiments.values()))
@@ -145,8 +174,8 @@ def _write(
   asynchronous = [label for label, e in experiments.items() if isinstance(e.algorithm, ServerAlgorithm)]
   for label, variant in chosen.items():
     spec, resolved = experiments[label].spec, experiments[label].resolved
-    events = f"{slug(label)}/{folder.EVENTS}"
-    settings = {f"{k} of {kind}": v for kind in ("optimiser", "schedule") for k, v in resolved[kind].items()}
+    events, waits = f"{slug(label)}/{folder.EVENTS}", f"{slug(label)}/{folder.LOCKSTEP}"
+    settings = {k: v for k, v in resolved.items() if k not in (*folder.NO_RUN_READS, "algorithm", "seed")}
     algorithms.append(
       {
         "label": label,
@@ -156,14 +185,14 @@ def _write(
         "taxonomy": spec.taxonomy._asdict(),
         "hyper": experiments[label].hyper,
         "settings": settings,
-        "seconds_clock": "measured here, compilation and evaluation excluded",
+        "tuned": tuned.get(label),
         "failed": failed.get(label),
         "runs": runs[label],
         "events": events if (path / events).exists() else None,
+        "lockstep": waits if (path / waits).exists() else None,
       }
     )
-  again = [word for word in sys.argv if word.lstrip("-").partition("=")[0] not in ("resume", "workdir")]  # elsewhere
-  about = folder.about(["python", *again])
+  about = folder.about(["python", *recorded.without(sys.argv, recorded.HERE)])  # as it is run elsewhere
   trained = folder.read_json(path / runs[next(iter(runs))][0] / folder.ABOUT)  # maybe long before this report
   common = {k: v for k, v in configs.jsonable(config.to_dict()).items() if k != "sweep"}
   page = {
@@ -185,6 +214,7 @@ def _write(
   }
   if clusters:
     page["clusters"] = predict.predict(path, clusters, chosen, experiments, runs, page["target"])
+  _tell_changes(path / "comparison.json", page)
   (path / "comparison.json").write_text(json.dumps(page, indent=2) + "\n")
 
 

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.perf.compute import Part
+from ddl.perf.tables.totals import FLOAT
 from ddl.runtime import rounds
 from ddl.runtime.plan import Call
 from ddl.runtime.trainer import Trainer
@@ -17,6 +19,7 @@ from ddl.runtime.turn import FULL, Worker, make_turn
 from ddl.runtime.workers import make_workers
 from ddl.schedule import Due
 from experiments.config import Experiment
+from experiments.leaves import leaves
 
 
 class Compiled(NamedTuple):
@@ -52,6 +55,25 @@ def compiled_step(experiment: Experiment, examples: int) -> Compiled:
   if isinstance(experiment.algorithm, Algorithm):
     return analyse(_round(experiment.algorithm, experiment.model, batch))
   return analyse(_turn(experiment.algorithm, experiment.model, batch))
+
+
+def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
+  """The step by arrays of parameters, for the roofline of `ddl.perf.compute`: XLA's FLOP and bytes, counted in values.
+
+  What twice the examples move more is shared out as `leaves` shares the FLOP; the rest, such as passes over parameters
+  and the optimiser's update, by the arrays' sizes.
+
+  Raises:
+    ValueError: for less than one example.
+  """
+  arrays = leaves(experiment.model, batch_shapes(experiment, examples))
+  one, two = (compiled_step(experiment, n) for n in (examples, 2 * examples))
+  moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
+  held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
+  return tuple(
+    Part(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
+    for array in arrays
+  )
 
 
 def batch_shapes(experiment: Experiment, examples: int) -> Tree:
@@ -100,10 +122,11 @@ def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   def start(key: jax.Array) -> tuple[Worker, Tree]:
     params, extra = model.init(key)
     state, _, reply = algorithm.init(params)
-    return Worker(params, state, extra, algorithm.request(state, params)), reply
+    return Worker(params, state, extra), reply
 
-  def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, jax.Array]:
-    return turn(FULL, worker, reply, None, lambda: (batches, keys))
+  def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
+    worker, _ = turn(FULL, worker, reply, None, lambda: (batches, keys))
+    return worker, algorithm.request(worker.state, worker.params)
 
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))

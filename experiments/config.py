@@ -25,6 +25,13 @@ from experiments.parts import Config, hyper, named, section, settings
 
 ALGORITHMS = COLLECTIVE | SERVER
 MOST_BLOCKS = 1024
+NETWORK = {  # key of config.network: default, meaning
+  "message_seconds": (0.0, "of a message, one way, worker to server"),
+  "service_seconds": (0.0, "for which the server is busy with a message"),
+  "exchange_seconds": (None, "of one collective; None: a tree of messages"),
+  "overlap": (True, "in virtual time, of a collective's message with the steps that need not wait for it"),
+  "blocks": (16, "that a lock-free visit reads and adds one by one"),
+}
 
 
 def base() -> Config:
@@ -40,13 +47,7 @@ def base() -> Config:
   config.times = section("lognormal", TIMES.values())  # of steps, in virtual time
   config.barrier = section("asp", BARRIERS.values())  # of server algorithms
   config.network = ml_collections.ConfigDict(
-    {
-      "message_seconds": 0.0,  # one way, worker to server
-      "service_seconds": 0.0,  # of the server, per message
-      "exchange_seconds": config_dict.placeholder(float),  # of one collective; None: a tree of messages
-      "overlap": True,  # in virtual time, of a collective's message with the steps that need not wait for it
-      "blocks": 16,  # that a lock-free visit reads and adds one by one
-    }
+    {key: config_dict.placeholder(float) if default is None else default for key, (default, _) in NETWORK.items()}
   )
   config.workers = 8  # p
   config.batch = 32  # examples per worker and step
@@ -82,6 +83,8 @@ PARTS: dict[str, Any] = {
   "barrier": BARRIERS,
 }
 
+SECTIONS = (*PARTS, "algorithm", "model", "network", "compare", "sweep")
+
 
 class Experiment(NamedTuple):
   """A config made real."""
@@ -111,39 +114,61 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   Raises:
     ValueError: for an unknown name or a key that nothing reads, and whatever the parts find wrong with their settings.
   """
+  resolved = resolve(config)
+  spec = ALGORITHMS[config.algorithm.name]
+  chosen = hyper(spec, config.algorithm, config.workers)
+  algorithm = make_algorithm(config)
+  _warn_of_momentum(config, spec, chosen.get("momentum"))
+  _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
+  _check_blocks(config)
+  data = data or load(config)
+  make_model = named("model", MODELS, config.model.name)
+  model = make_model(data.meta, **settings("model", make_model, config.model))
+  return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+
+
+def resolve(config: Config) -> dict[str, Any]:
+  """The config with every default filled in, as config.json holds it; loads no data. Raises as `build` does."""
   for key in ("workers", "batch", "steps", "eval_every"):
     if config[key] < 1:
       raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
   if not 0 <= config.seed < 2**32:
     raise ValueError(f"config.seed is {config.seed}; it lies between 0 and {2**32 - 1}")
   spec = named("algorithm", ALGORITHMS, config.algorithm.name)
-  chosen = hyper(spec, config.algorithm, config.workers)
-  if config.algorithm.name in COLLECTIVE:
-    algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
-    due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
-  else:
-    algorithm = spec.factory(_optimiser(config), workers=config.workers, **chosen)
-  own = chosen.get("momentum")
-  if own and config.optimiser.momentum:
-    warnings.warn(
-      f"{config.algorithm.name} has a momentum of its own ({own:g}); config.optimiser.momentum adds a second one to it",
-      stacklevel=2,
-    )
-  _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
-  _check_blocks(config)
-  data = data or load(config)
-  make_model = named("model", MODELS, config.model.name)
-  model_settings = settings("model", make_model, config.model)
-  model = make_model(data.meta, **model_settings)
   resolved = jsonable(config.to_dict())
-  resolved["algorithm"] = {"name": config.algorithm.name, **chosen}
-  resolved["model"] = {"name": config.model.name, **jsonable(model_settings)}
-  for kind, registry in PARTS.items():
+  resolved["algorithm"] = {"name": config.algorithm.name, **hyper(spec, config.algorithm, config.workers)}
+  for kind, registry in (PARTS | {"model": MODELS}).items():
     part = config[kind]
     taken = settings(kind, named(kind, registry, part.name), {k: v for k, v in part.items() if k != "learning_rate"})
     resolved[kind] = {"name": part.name, **jsonable(taken)}
   resolved["optimiser"]["learning_rate"] = config.optimiser.learning_rate
-  return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+  return resolved
+
+
+def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
+  """The algorithm that the config names around its inner optimiser. Raises as `build` does."""
+  spec = named("algorithm", ALGORITHMS, config.algorithm.name)
+  chosen = hyper(spec, config.algorithm, config.workers)
+  if config.algorithm.name not in COLLECTIVE:
+    return spec.factory(_optimiser(config), workers=config.workers, **chosen)
+  algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
+  due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
+  return algorithm
+
+
+def _warn_of_momentum(config: Config, spec: Spec, own: float | None) -> None:
+  """Of a second momentum: the algorithm's own, or what gradients of other workers' old models amount to."""
+  name, momentum, workers = config.algorithm.name, config.optimiser.momentum, config.workers
+  if own and momentum:
+    warnings.warn(
+      f"{name} has a momentum of its own ({own:g}); config.optimiser.momentum adds a second one to it", stacklevel=2
+    )
+  elif momentum and spec.taxonomy[1:3] == ("centralised", "asynchronous") and workers > 1:
+    warnings.warn(
+      f"{name}: {workers} workers in turn act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
+      f"(Mitliagkas et al. 2016, arXiv 1605.09774); config.optimiser.momentum={momentum:g} adds to it; try 0",
+      stacklevel=2,
+    )
 
 
 def _check_blocks(config: Config) -> None:
@@ -161,7 +186,7 @@ def _check_pull(pull: float, workers: int) -> None:
       f"config.algorithm.alpha x {workers} workers is {pull:g}: above 2 the center diverges; the authors take 0.9"
     )
   if pull > 1:
-    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=3)
+    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
 
 
 def load(config: Config) -> Data:

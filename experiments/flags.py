@@ -2,6 +2,8 @@
 
 from absl import flags
 
+from experiments import shared_flags
+
 DEVICES = flags.DEFINE_integer(
   "devices", 0, "devices over all processes that carry the workers; 0: chosen", lower_bound=0
 )
@@ -14,9 +16,9 @@ GRADIENTS = flags.DEFINE_enum(
 )
 STEPS = flags.DEFINE_enum("step_loop", "auto", ["auto", "unroll", "scan"], "steps of a compiled call")
 STEPS_PER_CALL = flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: chosen", lower_bound=0)
-OVERLAP = flags.DEFINE_enum("overlap", "on", ["on", "off"], "off: the steps after a launch wait for its message")
+OVERLAP = shared_flags.overlap()
 BATCH_STATS = flags.DEFINE_enum(
   "batch_stats", "mean", ["mean", "reestimate"], "batch-norm statistics of the tested model: the workers' mean, or anew"
 )
-WORKDIR = flags.DEFINE_string("workdir", "", "folder of the run, comparison or sweep; default: runs/<what>-<time>")
+WORKDIR = shared_flags.workdir()
 RESUME = flags.DEFINE_bool("resume", False, "continue what is in --workdir")

@@ -15,6 +15,7 @@ METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "
 FAILED = "failed.json"  # why a run of a comparison diverged
 NO_RUN_READS = ("compare", "sweep")  # sections of the config
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
+LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
 
 
 class RunFolder:
@@ -30,10 +31,31 @@ class RunFolder:
     """Where checkpoints live."""
     return self.path / "checkpoints"
 
+  @property
+  def begun(self) -> bool:
+    """Whether the folder holds a run."""
+    return (self.path / CONFIG).exists()
+
   def check_new(self) -> None:
     """Raises ValueError if the folder holds a run already."""
-    if (self.path / CONFIG).exists():
+    if self.begun:
       raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
+
+  def reopen(self, resolved: dict[str, Any]) -> None:
+    """Before a run goes on: raises ValueError if the folder holds none, or one of another config."""
+    if not self.begun:
+      raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
+    there, here = (
+      {k: v for k, v in _flat(tree).items() if k.partition(".")[0] not in NO_RUN_READS}
+      for tree in (read_json(self.path / CONFIG), resolved)
+    )
+    differ = [
+      f"{k}: {there.get(k)} there, {here.get(k)} here" for k in sorted({*there, *here}) if there.get(k) != here.get(k)
+    ]
+    if differ:
+      raise ValueError(
+        f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
+      )
 
   def create(self, resolved: dict[str, Any], about: dict[str, Any]) -> None:
     """Starts a run.
@@ -47,26 +69,6 @@ class RunFolder:
       (self.path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
       (self.path / METRICS).write_text("")
       self._replace(CONFIG, json.dumps(resolved, indent=2) + "\n")  # last: with it the folder holds a run
-
-  def reopen(self, resolved: dict[str, Any]) -> None:
-    """Continues a run.
-
-    Raises:
-      ValueError: if the folder holds no run, or one of another config.
-    """
-    if not (self.path / CONFIG).exists():
-      raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    there, here = (
-      {k: v for k, v in _flat(tree).items() if k.partition(".")[0] not in NO_RUN_READS}
-      for tree in (read_json(self.path / CONFIG), resolved)
-    )
-    differ = [
-      f"{k}: {there.get(k)} there, {here.get(k)} here" for k in sorted({*there, *here}) if there.get(k) != here.get(k)
-    ]
-    if differ:
-      raise ValueError(
-        f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
-      )
 
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
@@ -121,6 +123,12 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise ValueError(f"{path} is damaged ({error}); train anew in another --workdir") from error
+
+
+def record(path: Path, about: dict[str, Any]) -> None:
+  """Starts a folder of several runs, with the command that goes on with it."""
+  path.mkdir(parents=True, exist_ok=True)
+  (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
 
 
 def about(command: list[str], **more: Any) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """`python run.py list`: the algorithms with what they declare, the models, data sets and other parts, the clusters."""
 
+import re
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -8,10 +11,12 @@ from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Spec
 from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
+from ddl.events import times
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.perf.clusters import CLUSTERS
+from experiments.config import NETWORK
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import keywords
 
@@ -34,7 +39,14 @@ def main() -> int:
   for kind, registry in kinds.items():
     print(f"config.{kind}.name")
     for name, factory in registry.items():
-      print(f"  {name:14} {', '.join(str(p).replace('tuple[int, ...]', 'tuple') for p in keywords(factory).values())}")
+      print(f"  {name:14} {_keys(factory)}".rstrip())
+      if kind in ("times", "barrier"):
+        print(f"{'':17}{str(factory.__doc__).splitlines()[0].partition(' ValueError')[0]}")
+    if kind == "times":
+      print(str(times.__doc__).partition(":\n")[2].rstrip())  # the keys that all of them have
+  print("config.network")
+  for key, (default, meaning) in NETWORK.items():
+    print(f"  {key:17} = {default!s:5} {meaning}")
   print("--cluster")
   for name, cluster in CLUSTERS.items():
     print(f"  {name:17} {cluster.title}")
@@ -53,6 +65,10 @@ def markdown() -> str:
   for name, *rest in rows():
     lines.append(f"| `{name}` | " + " | ".join(rest) + " |")
   return "\n".join(lines)
+
+
+def _keys(factory: Callable[..., Any]) -> str:
+  return ", ".join(re.sub(r"tuple\[.*?\]", "tuple", str(parameter)) for parameter in keywords(factory).values())
 
 
 def _hyper(spec: Spec) -> str:

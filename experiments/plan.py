@@ -7,22 +7,22 @@ from typing import Any
 
 from absl import flags
 
-from ddl.perf import planner, tables
+from ddl.perf import families, planner, tables
 from ddl.perf.batch import Job
 from ddl.perf.clusters import Cluster
 from ddl.perf.memory import step_memory
-from ddl.perf.tables.totals import params_bytes, train_flop
-from ddl.perf.units import percent, seconds_text
-from experiments import measured
+from ddl.perf.tables.totals import params_bytes, parts
+from ddl.perf.units import percent, rate_text, seconds_text
+from experiments import measured, shared_flags
 
-CLUSTER = flags.DEFINE_string("cluster", "", "name of the cluster")
-MODEL = flags.DEFINE_string("model", "", "name of a layer table, instead of --config")
-BATCH = flags.DEFINE_integer("batch", 0, "examples per worker and step; 0: chosen", lower_bound=0)
-WORKERS = flags.DEFINE_integer("workers", 0, "0: the config's, or with --model chosen", lower_bound=0)
-SERVERS = flags.DEFINE_integer("servers", 0, "parameter servers; 0: chosen", lower_bound=0)
+shared_flags.cluster()
+MODEL = shared_flags.model()
+BATCH = shared_flags.batch()
+WORKERS = shared_flags.workers()
+SERVERS = shared_flags.servers()
 EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "of the workers, at least, where their number is chosen")
 EXPOSED = flags.DEFINE_float("exposed", 0.05, "share of a round spent waiting for an exchange, at most")
-JSON = flags.DEFINE_string("json", "", "file that the plan is written to")
+JSON = shared_flags.json()
 
 WIDTH = 118
 STARTING = 1e-5  # seconds
@@ -30,26 +30,31 @@ STARTING = 1e-5  # seconds
 
 def main(config: Any) -> int:
   """Prints it; returns the exit code."""
-  if not CLUSTER.value:
-    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(measured.clusters())}")
-  cluster = measured.named(CLUSTER.value)
+  name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
     raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
-  workers = WORKERS.value or (config.workers if config is not None else 0)
-  wish = planner.Wish(BATCH.value, workers, SERVERS.value, EFFICIENCY.value, EXPOSED.value)
-  job = table_job(MODEL.value) if config is None else _config_job(config)
-  calibrated = measured.load() if CLUSTER.value == measured.NAME else None
+  workers = _workers() or (config.workers if config is not None else 0)
+  wish = planner.Wish(BATCH.value or 0, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value)
+  job = table_job(MODEL.value, cluster.device.width) if config is None else _config_job(config)
+  calibrated = measured.load() if name == measured.NAME else None
   found = planner.plan(job, cluster, wish, overhead=float(calibrated[1]["overhead"]) if calibrated else None)
-  print(text(job, cluster, found))
+  print(text(job, name, cluster, found))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, CLUSTER.value, found), indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, found), indent=2) + "\n")
   return 0
 
 
-def table_job(name: str) -> Job:
-  """A network of `ddl.perf.tables`, trained with SGD with momentum."""
+def _workers() -> int:
+  text = WORKERS.value or "0"
+  if not text.isdecimal():
+    raise ValueError(f"--workers={text} is not one whole number; a plan is for so many workers, or chooses with 0")
+  return int(text)
+
+
+def table_job(name: str, width: int) -> Job:
+  """A network of `ddl.perf.tables`, trained with SGD with momentum. width: bytes of a value of its feature maps."""
   table = tables.named(name)
-  return Job(name, params_bytes(table), train_flop(table), step_memory(table, extra_copies=1), table)
+  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
 def _config_job(config: Any) -> Job:
@@ -59,8 +64,8 @@ def _config_job(config: Any) -> Job:
   return experiment_job(configs.build(config), config)
 
 
-def text(job: Job, cluster: Cluster, found: planner.Plan) -> str:
-  """The plan as a table, the predictions below it."""
+def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:
+  """The plan as a table, the predictions and what they come to below it. name: of the cluster."""
   left = max(len(row.quantity) for row in found.rows) + 2
   middle = max(len(row.value) for row in found.rows) + 2
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH), ""]
@@ -69,18 +74,35 @@ def text(job: Job, cluster: Cluster, found: planner.Plan) -> str:
     why = textwrap.wrap(row.why, WIDTH - left - middle) + textwrap.wrap(f"limit: {row.limit}", WIDTH - left - middle)
     lines.append(row.quantity.ljust(left) + row.value.ljust(middle) + why[0])
     lines += [" " * (left + middle) + more for more in why[1:]]
-  lines += ["", "predicted     setting                     per step    efficiency"]
+  lines += ["", f"{'at these settings':18}{'':32}{'a step':>10}{'efficiency':>12}{'examples/s':>14}"]
   for speed in found.speeds:
-    lines.append(
-      f"{speed.algorithm:13} {speed.setting:27} {seconds_text(speed.seconds):11} {percent(speed.efficiency)}"
-    )
-  if found.settings.step < STARTING:
-    lines += [
-      "",
-      f"A step of {seconds_text(found.settings.step)} is less than a device takes to start one: this cluster's",
-    ]
-    lines[-1] += " entry does not know that time, so that delays and periods come out far too long here."
-  return "\n".join(lines)
+    figures = f"{seconds_text(speed.seconds):>10}{percent(speed.efficiency):>12}{rate_text(speed.rate):>14}"
+    lines.append(f"{speed.algorithm:18}{speed.setting:32}{figures}")
+  return "\n".join([*lines, *textwrap.wrap(verdict(found, name), WIDTH), *_warning(found)])
+
+
+def verdict(found: planner.Plan, cluster: str) -> str:
+  """Which algorithms keep the most examples per second, and what that does not say."""
+  best = families.most(found.speeds)
+  names = list(dict.fromkeys(speed.algorithm for speed in best))
+  told = f"{' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} keep{'s' * (len(names) == 1)} the most"
+  count = found.settings.workers
+  return (
+    f"{told}: {rate_text(best[0].rate)} examples/s of {count} worker{'s' * (count > 1)}. How much an example teaches "
+    f"is not in that number: python run.py compare --config=FILE --cluster={cluster} sets accuracy against seconds."
+  )
+
+
+def _warning(found: planner.Plan) -> list[str]:
+  """Where a step is shorter than any machine starts one, as the cluster's entry does not know that time."""
+  if found.settings.step >= STARTING:
+    return []
+  told = (
+    f"Warning: a step of {seconds_text(found.settings.step)} is shorter than a machine takes to start one, which is "
+    "tens of microseconds and more. This cluster's entry does not know that time, so that efficiencies come out too "
+    "low, and delays and periods too long."
+  )
+  return ["", *textwrap.wrap(told, WIDTH)]
 
 
 def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:

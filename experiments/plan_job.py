@@ -11,7 +11,7 @@ from ddl.api import Model, Tree
 from ddl.perf.batch import Job
 from ddl.perf.memory import COPIES, StepMemory
 from experiments.cluster_clock import params_bytes
-from experiments.compiled import batch_shapes, compiled_step
+from experiments.compiled import batch_shapes, compiled_step, step_parts
 from experiments.config import Experiment
 from experiments.optimisers import OPTIMISERS
 from experiments.parts import Config, settings
@@ -20,18 +20,28 @@ PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def experiment_job(experiment: Experiment, config: Config) -> Job:
-  """An experiment as the planner sees it: FLOP and exact memory by XLA, the memory model's count beside it."""
+  """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it."""
   compiled = cache(lambda examples: compiled_step(experiment, examples))
   workers, least = config.workers, config.batch
   return Job(
-    title=f"{config.model.name} on {config.data.name}",
+    title=f"{model_title(experiment)} on {config.data.name}",
     params_bytes=params_bytes(experiment),
-    flop_per_example=compiled(least).flop / least,
+    step=step_parts(experiment, least),
     memory=counted(experiment, config),
     exact=lambda examples: compiled(examples).peak,
     least=least,
     most=max(1, experiment.data.train.size // workers),
   )
+
+
+def model_title(experiment: Experiment) -> str:
+  """The model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
+  sizes, meta = dict(experiment.resolved["model"]), experiment.data.meta
+  name, hidden = sizes.pop("name"), sizes.get("hidden")
+  if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
+    return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
+  words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())
+  return f"{name} {', '.join(words)}".strip()
 
 
 def counted(experiment: Experiment, config: Config) -> StepMemory:

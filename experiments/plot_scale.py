@@ -8,8 +8,8 @@ from ddl.perf.clusters import Cluster
 from ddl.perf.network import Link
 from ddl.perf.scaling import Point, Work
 from ddl.perf.units import bytes_text, seconds_text
-from experiments import page, scale_curves
-from experiments.plots import COLOURS, MARKERS, MUTED, PHONE, SLIDE, Picture, blank, png, style, svg
+from experiments import page, plot_step, scale_words
+from experiments.plots import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, Picture, blank, png, style, svg
 from experiments.scale_curves import Curve
 
 TEMPLATE = Path(__file__).with_name("scale_template.html")
@@ -43,23 +43,24 @@ def write(
     command: that makes the page again.
   """
   folder.mkdir(parents=True, exist_ok=True)
-  pictures = [_picture(chart, curves) for chart in CHARTS]
+  steps = [plot_step.picture(curve, work, cluster) for curve in curves]
+  pictures = [*(_picture(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
   for picture in pictures:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  head = scale_curves.head(curves)
+  head = scale_words.head(curves)
   text = page.template(TEMPLATE).render(
     title=title + (" and worker" if weak else ""),
     cluster=cluster,
-    verdicts=[(curve.algorithm, scale_curves.verdict(curve)) for curve in curves],
+    verdicts=[(curve.algorithm, scale_words.verdict(curve)) for curve in curves],
     head=head,
     tables=[
-      (curve.algorithm, scale_curves.setting(curve), scale_curves.rows(curve, cluster.network, len(head)))
+      (curve.algorithm, scale_words.setting(curve), scale_words.rows(curve, cluster.network, len(head)))
       for curve in curves
     ],
     measured=any(curve.measured for curve in curves),
     losses=_losses(curves),
     pictures=[picture.embedded() for picture in pictures],
-    facts=_facts(cluster, work, counted, jitter),
+    facts=_facts(cluster, work, curves[0].largest, counted, jitter),
     flat=not cluster.efficiency.half and not weak,
     command=command,
   )
@@ -81,13 +82,14 @@ def _share(loss: float, point: Point) -> str:
   return f"{100 * loss / point.seconds:.1f} %"
 
 
-def _facts(cluster: Cluster, work: Work, counted: str, jitter: float) -> list[tuple[str, str]]:
+def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
   curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
   facts = [
     ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),
     ("between nodes", _link(network.between)),
   ]
+  facts.insert(1, ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"))
   facts += [(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []
   facts += [
     ("the cluster's figures", cluster.source),
@@ -103,9 +105,10 @@ def _link(link: Link) -> str:
 
 def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
   ends = "; ".join(
-    f"{curve.algorithm} {chart.value(curve.points[0]):.3g} to {chart.value(curve.points[-1]):.3g}" for curve in curves
+    f"{curve.algorithm} {chart.value(curve.possible[0]):.3g} to {chart.value(curve.possible[-1]):.3g}"
+    for curve in curves
   )
-  alt = f"{chart.title} for {curves[0].points[0].workers} to {curves[0].points[-1].workers} workers: {ends}."
+  alt = f"{chart.title} for {curves[0].possible[0].workers} to {curves[0].possible[-1].workers} workers: {ends}."
   (wide, image), (narrow, _) = (_draw(chart, curves, size, size is SLIDE) for size in (SLIDE, PHONE))
   return Picture(chart.name, chart.title, alt, [], wide, narrow, image)
 
@@ -118,13 +121,16 @@ def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide
     picture = blank(size)
     axes = picture.subplots()
     workers = [point.workers for point in curves[0].points]
+    if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
+      axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
     if not chart.shares:
       axes.plot(workers, workers, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
       axes.set_yscale("log", base=2)
       axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     for i, curve in enumerate(curves):
       axes.plot(
-        workers, [chart.value(point) for point in curve.points], color=COLOURS[i % len(COLOURS)],
+        [point.workers for point in curve.possible], [chart.value(point) for point in curve.possible],
+        color=COLOURS[i % len(COLOURS)],
         marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
         linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
       )  # fmt: skip

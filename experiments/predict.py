@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl.api import ServerAlgorithm
-from ddl.perf import accuracy
+from ddl.perf import accuracy, compute
 from ddl.perf.accuracy import Hit
 from ddl.perf.clusters import Cluster
 from ddl.perf.clusters.cluster import main_link, with_bandwidth
-from experiments import cluster_clock, folder
+from ddl.perf.compute import Step
+from ddl.runtime.wave_plan import visits
+from experiments import cluster_clock, compiled, folder, timeline
 from experiments.config import Experiment
 from experiments.parts import Config
 from experiments.report_data import read_run
@@ -43,8 +45,9 @@ def predict(
   """
   entrants = {label: _entrant(path, chosen[label], experiments[label], runs[label], target) for label in chosen}
   first = next(iter(experiments.values()))
-  flop, nbytes = cluster_clock.flop_per_example(first), cluster_clock.params_bytes(first)
-  return [_entry(name, cluster, entrants, flop, nbytes) for name, cluster in clusters.items()]
+  step = compiled.step_parts(first, first.resolved["batch"])
+  nbytes = cluster_clock.params_bytes(first)
+  return [_entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
 
 def _entrant(
@@ -60,11 +63,11 @@ def _entrant(
   return Entrant(config, experiment, seeds, steps, hits)
 
 
-def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], flop: float, nbytes: float) -> dict[str, Any]:
+def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
   algorithms, times = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.experiment.algorithm
-    there = [_there(entrant, seed, cluster, flop, nbytes) for seed in entrant.seeds]
+    there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(config, algorithm) for config in there]
     times[label] = accuracy.reached(entrant.hits, clocks)
     algorithms[label] = {
@@ -78,18 +81,18 @@ def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], flop: f
     "title": cluster.title,
     "source": cluster.source,
     "workers": workers,
-    "flop_per_example": flop,
+    "flop_per_example": sum(part.flop for part in compute.parts(step)),
     "params_bytes": nbytes,
     "link": "between nodes" if link == cluster.network.between else "inside a node",
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
-    "break_even": _break_even(cluster, workers, entrants, accuracy.verdict(times), flop, nbytes),
+    "break_even": _break_even(cluster, workers, entrants, accuracy.verdict(times), step, nbytes),
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, flop: float, nbytes: float) -> Config:
-  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, flop, nbytes)
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Config:
+  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, step, nbytes)
   config.seed = seed
   return config
 
@@ -105,32 +108,58 @@ def _figures(entrant: Entrant, there: Config) -> dict[str, Any]:
     return out | {"exchange_seconds": there.network.exchange_seconds}
   trained = entrant.config.copy_and_resolve_references()
   trained.seed = there.seed
-  both = {"trained": trained, "there": there}
-  stale = {key: cluster_clock.staleness(cluster_clock.schedule(config, algorithm)) for key, config in both.items()}
+  visited = visits(algorithm, trained.workers, trained.steps)
+  both = {
+    "trained": timeline.schedule_of(trained, algorithm, visited),
+    "there": cluster_clock.schedule(there, algorithm),
+  }
+  stale = {key: cluster_clock.staleness(events) for key, events in both.items()}
   parts = {key: there.network[key] for key in ("message_seconds", "service_seconds")}
   return out | parts | {"staleness": stale}
 
 
 def _break_even(
-  cluster: Cluster, workers: int, entrants: Mapping[str, Entrant], found: accuracy.Verdict, flop: float, nbytes: float
+  cluster: Cluster, workers: int, entrants: Mapping[str, Entrant], found: accuracy.Verdict, step: Step, nbytes: float
 ) -> dict[str, Any] | None:
-  """The bandwidth at which the second overtakes the winner, per seed, None where it does not."""
+  """Who overtakes the winner with less and with more bandwidth, and where; who leads at both ends of what is searched.
+
+  Of all that reach the target with every seed, by the mean over seeds; `bandwidths` are those of each seed, None where
+  it sees no change.
+  """
   if found.winner is None or found.second is None:
     return None
+  here = main_link(cluster, workers).bandwidth
+  complete = {label: each for label, each in entrants.items() if not any(np.isnan(hit.steps) for hit in each.hits)}
 
   def seconds(entrant: Entrant, index: int) -> Any:
     @cache
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
-      config = _there(entrant, entrant.seeds[index], other, flop, nbytes)
+      config = _there(entrant, entrant.seeds[index], other, step, nbytes)
       config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
       return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
 
     return at
 
-  winner, second = entrants[found.winner], entrants[found.second]
-  values = [
-    accuracy.break_even(seconds(winner, index), seconds(second, index), *BANDWIDTHS)
-    for index in range(len(winner.seeds))
-  ]
-  return {"winner": found.winner, "second": found.second, "bandwidths": values, "searched": list(BANDWIDTHS)}
+  each = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
+  means: dict[str, accuracy.Seconds] = {
+    label: lambda bandwidth, seeds=seeds: float(np.mean([at(bandwidth) for at in seeds]))
+    for label, seeds in each.items()
+  }
+  turns = []
+  for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
+    turn = accuracy.overtaken(means, here, end)
+    if turn is None:
+      continue
+    pairs = [{name: each[name][i] for name in (found.winner, turn[0])} for i in range(len(each[found.winner]))]
+    # In a seed where the other is ahead already, the winner has to come from the other side.
+    ways = [end if pair[found.winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
+    over = [accuracy.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
+    turns.append({"other": turn[0], "mean": turn[1], "bandwidths": [one and one[1] for one in over]})
+  ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
+  return {
+    "winner": found.winner,
+    "turns": turns,  # with less bandwidth, with more; of those that there are
+    "searched": list(BANDWIDTHS),
+    "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
+  }

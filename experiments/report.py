@@ -1,11 +1,10 @@
 """The report of a comparison: `write_report` for the browser, `table` for the terminal."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from experiments import page, report_clusters, report_format
+from experiments import page, report_clusters, report_format, report_settings
 from experiments.report_data import Comparison, read
 from experiments.report_expected import expected
 from experiments.report_finding import finding
@@ -29,18 +28,17 @@ def write_report(folder: Path) -> Path:
     FileNotFoundError: if the folder holds no comparison.json, or not the events that it names.
     ValueError: if a file in it is malformed.
   """
-  from experiments import plot_schedule, plots
+  from experiments import plot_lines, plot_schedule
 
   folder = Path(folder)
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
-  pictures, schedules = plots.pictures(comparison), plot_schedule.pictures(folder, comparison)
+  pictures, schedules = plot_lines.pictures(comparison), plot_schedule.pictures(folder, comparison)
   clusters, on_clusters = report_clusters.section(comparison)
   for picture in [*pictures, *on_clusters, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  shared, own = _settings(info["algorithms"])
   marked = marks(summary, comparison)
-  text = page.template(TEMPLATE, value=_value, unbroken=_unbroken).render(
+  text = page.template(TEMPLATE, unbroken=_unbroken).render(
     info=info,
     finding=finding(comparison, summary) + expected(comparison, summary),
     metric=report_format.NAMES[comparison.metric],
@@ -54,9 +52,8 @@ def write_report(folder: Path) -> Path:
     clusters=clusters,
     schedules=[picture.embedded() for picture in schedules],
     taxonomy=TAXONOMY,
-    shared=shared,
-    own=own,
-    config=json.dumps(info["config"], indent=2, ensure_ascii=False),
+    settings=report_settings.settings(info),
+    config=json.dumps(report_settings.without_unset(info["config"]), indent=2, ensure_ascii=False),
   )
   path = folder / "report.html"
   path.write_text(text, encoding="utf-8")
@@ -83,20 +80,6 @@ def _cells(row: Row, comparison: Comparison, marked: Mapping[str, Mapping[str, s
   return cells
 
 
-def _settings(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
-  """The settings that are the same for all algorithms, and a table of those that are not."""
-  names = list(dict.fromkeys(name for entry in entries for name in entry["settings"]))
-  values = {name: [_value(entry["settings"].get(name, "")) for entry in entries] for name in names}
-  shared = {name: found[0] for name, found in values.items() if len(set(found)) == 1}
-  own = [name for name in names if name not in shared]
-  rows = [(entry["label"], [values[name][place] for name in own]) for place, entry in enumerate(entries)]
-  return shared, {"names": own, "rows": rows}
-
-
 def _unbroken(text: str) -> str:
   """No line ends within 97.2 ± 1.2 %."""
   return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
-
-
-def _value(value: Any) -> str:
-  return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -44,7 +44,7 @@ def sentences(folder: Path) -> list[str]:
 
 def section(comparison: Comparison) -> tuple[str, list[Any]]:
   """The section as HTML, "" for a comparison without clusters; and its pictures."""
-  from experiments import plots, report_lines
+  from experiments import plot_lines, report_lines
 
   found = on_clusters(comparison)
   if not found:
@@ -55,7 +55,7 @@ def section(comparison: Comparison) -> tuple[str, list[Any]]:
     if shown is not None:
       name, metric = each.entry["name"], report_format.NAMES[comparison.metric]
       title = f"{metric[0].upper()}{metric[1:]} against predicted time on {name}"
-      picture = plots.picture(shown._replace(title=title), comparison)
+      picture = plot_lines.picture(shown._replace(title=title, x_label="predicted seconds"), comparison)
       pictures.append(picture._replace(name=f"{picture.name.partition('_')[0]}_on_{name}"))
   text = page.template(TEMPLATE).render(
     goal=report_format.target(comparison.metric, comparison.target),
@@ -112,18 +112,26 @@ def _sentence(comparison: Comparison, entry: Mapping[str, Any], times: Mapping[s
 
 
 def _turn(entry: Mapping[str, Any]) -> str:
-  """At which bandwidth the second would be first."""
+  """At which bandwidths another would be first."""
   turn, here = entry["break_even"], entry["bandwidth"]
-  low, high = (_rate(bandwidth) for bandwidth in turn["searched"])
+  if not turn["turns"]:
+    low, high = (_rate(bandwidth) for bandwidth in turn["searched"])
+    slow, fast = (f"{end['ratio']:.2g} of the time of {end['second']}" for end in turn["ends"])
+    return (
+      f"At no bandwidth from {low} to {high} would another be first: {turn['winner']} takes {slow} at the low end, "
+      f"where time is what is sent, and {fast} at the high end, where it is steps and latency."
+    )
+  told = "; ".join(_overtaking(each, here) for each in turn["turns"])
+  return f"{told[0].upper()}{told[1:]}; the link {entry['link']} has {_rate(here)}."
+
+
+def _overtaking(turn: Mapping[str, Any], here: float) -> str:
+  """Below or above which bandwidth who would be first, with the interval over the seeds that see it."""
   values = [value for value in turn["bandwidths"] if value is not None]
-  if not values:
-    return f"In no seed would another bandwidth, from {low} to {high}, change which of the two is first."
-  mean, least, most = accuracy.interval(values)
-  side = "Below" if mean < here else "Above"
+  mean, least, most = accuracy.interval(values or [turn["mean"]])
   spread = "" if math.isnan(least) else f" ({_rate(least)} to {_rate(most)})"
   count = "" if len(values) == len(turn["bandwidths"]) else f", in {len(values)} of {len(turn['bandwidths'])} seeds"
-  first = f"{side} {_rate(mean)}{spread}{count}, {turn['second']} would be first"
-  return f"{first}; the link {entry['link']} has {_rate(here)}."
+  return f"{'below' if turn['mean'] < here else 'above'} {_rate(mean)}{spread}{count}, {turn['other']} would be first"
 
 
 def _row(label: str, found: Sequence[OnCluster]) -> dict[str, Any]:
@@ -163,7 +171,8 @@ def _parts(label: str, found: Sequence[OnCluster]) -> dict[str, Any]:
 def _notes(found: Sequence[OnCluster]) -> list[str]:
   first = found[0].entry
   told = [
-    "Seconds are predicted, not measured. A step takes FLOP / (peak x efficiency), with "
+    "Seconds are predicted, not measured. A step takes the larger of FLOP / (peak x efficiency) and bytes / memory "
+    "bandwidth for each array of parameters, with "
     f"{first['flop_per_example']:.3g} FLOP per example by XLA's count of the compiled step; an exchange takes what "
     f"latency and bandwidth make of {report_format.figure('bytes_sent', first['params_bytes'])} of parameters, by the "
     "cheapest all-reduce. Jitter, slow workers, barrier and overlap are the config's."

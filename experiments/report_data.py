@@ -34,6 +34,7 @@ class Comparison(NamedTuple):
   higher_is_better: bool
   seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
   results: list[Result]
+  layouts: list[tuple[int, int]]  # the (devices, processes) that the runs were spread over; [] where it is not known
 
 
 def read_run(path: Path) -> Run:
@@ -69,13 +70,14 @@ def read(folder: Path) -> Comparison:
     raise ValueError(f"{path}: the target's metric is {metric!r}; it can be test_accuracy or test_loss")
   info["virtual"] = info.get("virtual")
   seconds = "virtual_seconds" if info["virtual"] else "seconds"
-  results = []
+  results, layouts = [], set()
   for entry in info["algorithms"]:
-    entry["events"] = entry.get("events")
+    entry |= {name: entry.get(name) for name in ("events", "lockstep")}
     runs, missing = [], []
     for run in entry["runs"]:
       if (Path(folder) / run / "metrics.jsonl").is_file():
         runs.append(read_run(Path(folder) / run))
+        layouts |= _layout(Path(folder) / run / "about.json")
       else:
         missing.append(Path(run).name.replace("-", " "))
     for run, columns in runs:
@@ -83,4 +85,12 @@ def read(folder: Path) -> Comparison:
         raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison anew")
     results.append(Result(entry, [run for run in runs if len(run.columns["step"])], missing))
     missing += [run.name for run in runs if not len(run.columns["step"])]
-  return Comparison(info, metric, float(info["target"]["value"]), metric == "test_accuracy", seconds, results)
+  return Comparison(
+    info, metric, float(info["target"]["value"]), metric == "test_accuracy", seconds, results, sorted(layouts)
+  )
+
+
+def _layout(path: Path) -> set[tuple[int, int]]:
+  """How a run was spread, as its folder says."""
+  layout = json.loads(path.read_text(encoding="utf-8")).get("layout") if path.is_file() else None
+  return {(layout["devices"], layout["processes"])} if layout else set()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from experiments import report_format
 from experiments.report_data import Comparison
 from experiments.report_rows import Estimate, Row, cost, final, ranking
+from experiments.report_text import layout
 from experiments.statistics import paired
 
 Sentence = tuple[str, str]  # what it is about ("" for none), and what it says
@@ -31,7 +32,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
     ending = ", so none is ranked." if partial else "."
     sentences.append(("", f"No algorithm reached {goal}{_seeds(ran)}{ending}"))
   elif len(complete) > 1:
-    sentences += _costs(complete, comparison.seconds, target)
+    sentences += _costs(complete, comparison, target)
   word = "Highest" if comparison.higher_is_better else "Lowest"
   ranked, rivals = ranking(ran, final, comparison.higher_is_better)
   if len(ranked) > 1:
@@ -70,15 +71,17 @@ def _alone(row: Row, seconds: str) -> str:
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
 
-def _costs(complete: Sequence[Row], seconds: str, target: str) -> list[Sentence]:
-  sentences = []
+def _costs(complete: Sequence[Row], comparison: Comparison, target: str) -> list[Sentence]:
+  sentences, where = [], layout(comparison)
   silent = [row for row in complete if row.sends_nothing]
-  for name in ("examples", "bytes_sent", seconds):
+  for name in ("examples", "bytes_sent", comparison.seconds):
     claim = f"{CLAIMS[name]} to {target}"
     # Who sends nothing wins on bytes without contest, which says nothing of the others.
     counted = [row for row in complete if name != "bytes_sent" or row not in silent]
     if name == "bytes_sent" and silent:
       claim += ", of those that send any"
+    if name == "seconds" and where:
+      claim += f" as measured with {where}"
     ranked, rivals = ranking(counted, cost(name))
     if ranked:
       sentences.append((claim, _claim(name, ranked, rivals, cost(name))))

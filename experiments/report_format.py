@@ -11,7 +11,7 @@ NAMES = {
   "step": "steps",
   "examples": "examples",
   "bytes_sent": "bytes per worker",
-  "seconds": "seconds",
+  "seconds": "measured seconds",
   "virtual_seconds": "virtual seconds",
 }
 
@@ -57,3 +57,10 @@ def listed(names: Sequence[str], most: int = 4) -> str:
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def share(part: float) -> str:
+  """A share in percent; one that is not all or nothing never reads as 100 % or 0 %."""
+  if part in (0, 1):
+    return f"{100 * part:.0f} %"
+  return "under 0.1 %" if part < 0.0005 else "over 99.9 %" if part >= 0.9995 else f"{100 * part:.1f} %"

@@ -10,10 +10,19 @@ from experiments.report_data import Comparison, Result
 from experiments.statistics import Curve, band, finite_prefix
 
 ACROSS = {  # column: its word in a title
-  "examples": "examples", "virtual_seconds": "virtual time", "bytes_sent": "bytes sent", "seconds": "time",
+  "examples": "examples", "virtual_seconds": "virtual time", "bytes_sent": "bytes sent", "seconds": "measured time",
 }  # fmt: skip
+LABELS = {
+  "examples": "training examples, all workers together",
+  "bytes_sent": "bytes sent per worker",
+  "seconds": "seconds measured, no cluster's",
+  "virtual_seconds": "virtual seconds",
+  "test_accuracy": "test accuracy of the consensus model",
+  "test_loss": "test loss of the consensus model",
+  "distance": "RMS distance of the workers from their mean",
+}
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis what is below is rounding
-SETTLED = 0.15  # of the examples: the steep start before that may leave an accuracy axis at the bottom
+BELOW = 1.5  # an accuracy axis goes so much further down than from the best end to the worst: the start may leave it
 
 
 class Line(NamedTuple):
@@ -32,6 +41,8 @@ class Line(NamedTuple):
 class Chart(NamedTuple):
   x: str  # a metrics column
   y: str
+  x_label: str
+  y_label: str
   title: str
   lines: list[Line]
   log_x: bool
@@ -116,7 +127,7 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
     if each.seeds < len(comparison.info["seeds"])
   ]
   if any(each.stopped for each in lines):
-    notes.append("A cross marks where a seed diverged or stopped; the other seeds go on as thin single lines.")
+    notes.append("A cross marks where a seed diverged or stopped; the others go on as thin lines in the small axes.")
   if log_y and any(each.seeds > 1 for each in lines):
     notes.append("Means and bands are those of the logarithm.")
   if y == "test_accuracy" and limits[0] > 0:
@@ -124,7 +135,7 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   name = report_format.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {ACROSS[x]}"
   target = comparison.target if y == comparison.metric and not (log_y and comparison.target <= 0) else None
-  return Chart(x, y, title, lines, log_x, log_y, limits, target, absent, notes)
+  return Chart(x, y, LABELS[x], LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
 
 
 def _largest(result: Result, x: str) -> float:
@@ -151,12 +162,10 @@ def _limits(comparison: Comparison, lines: Sequence[Line], y: str, log_y: bool, 
     # From the curves against examples, so that all the pictures share one axis; it is drawn as the target's metric.
     drawn = [line(result, 0, "examples", y, log_x=False) for result in comparison.results]
     drawn = [each for each in drawn if each is not None and len(each.x)]
-    settled = SETTLED * max(each.x[-1] for each in drawn)
-    lowest = min(min(each.mean[-1], each.mean[each.x >= settled].min(initial=1.0)) for each in drawn)
-    highest = max(each.mean.max() for each in drawn)
-    lowest, highest = min(lowest, comparison.target), max(highest, comparison.target)
-    pad = 0.06 * (highest - lowest) + 0.005
-    return max(0.0, np.floor((lowest - pad) * 20) / 20), min(1.005, highest + pad)
+    lowest = min(comparison.target, *(each.mean[-1] for each in drawn))
+    highest = max(comparison.target, *(each.mean.max() for each in drawn))
+    lowest = max(0.0, np.floor((lowest - BELOW * (highest - lowest) - 0.005) * 20) / 20)
+    return float(lowest), min(1.005, highest + 0.06 * (highest - lowest) + 0.005)
   values = np.concatenate([each.mean for each in lines])
   values = values[values > floor] if log_y else values  # leaves out NaN too
   highest = float(values.max())

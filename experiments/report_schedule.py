@@ -5,14 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddl.events import lockstep
+from ddl.events.lockstep import Step
 from ddl.events.record import Events, load, previous
 from experiments.report_data import Comparison
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNTOLD = range(5)
 KINDS = (
-  "computing",
+  "computing: cut where a turn begins or a reply is merged",
   "exchanging: messages and the server's work",
-  "waiting: for the server, a barrier or its turn",
+  "waiting: for others, the server or a reply",
   "lost to a death",
   "computing, perhaps waiting for the reply",
 )
@@ -31,27 +33,34 @@ class Spans(NamedTuple):
 class Schedule(NamedTuple):
   labels: list[str]  # of the algorithms that have it
   folder: str  # of the first one
-  events: Events
+  record: Events | Step  # of an asynchronous algorithm, or of a synchronous one beside it
 
 
 def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
-  """The schedules of a comparison's asynchronous algorithms, each once.
+  """The schedules of a comparison in virtual time, each once: of all algorithms, in their order.
 
   Raises:
     FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
   """
   found: list[Schedule] = []
   for entry in (result.info for result in comparison.results):
-    if entry["events"]:
-      events = load(Path(folder) / entry["events"])
-      if not len(events.worker):
-        raise ValueError(f"{Path(folder) / entry['events']}: the record has no events")
-      same = [each for each in found if all(map(np.array_equal, each.events, events))]
+    file = entry["events"] or entry["lockstep"]
+    if file:
+      record = (load if entry["events"] else lockstep.load)(Path(folder) / file)
+      if not len(record[0]):
+        raise ValueError(f"{Path(folder) / file}: the record has no events")
+      same = [each for each in found if _equal(each.record, record)]
       if same:
         same[0].labels.append(entry["label"])
       else:
-        found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], events))
+        found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
   return found
+
+
+def _equal(first: Events | Step, second: Events | Step) -> bool:
+  return type(first) is type(second) and all(
+    np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
+  )
 
 
 def spans(events: Events) -> Spans:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from experiments import report_format
 from experiments.report_data import Comparison
 from experiments.report_rows import Row, cost, final, ranking, spent
+from experiments.report_settings import own_clock
 
 WIDTH = 100
 TIED = "no algorithm is told apart from it as better."
@@ -46,15 +47,31 @@ def legend(comparison: Comparison) -> list[str]:
   sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
   sentences.append("Examples count all workers together, bytes what each worker sent.")
   if comparison.info["virtual"]:
-    sentences.append(f"Seconds are virtual, not measured: {comparison.info['virtual'].rstrip('.')}.")
-    return sentences
-  clocks = list(dict.fromkeys(result.info["seconds_clock"] for result in comparison.results if result.runs))
-  if len(clocks) == 1:
-    sentences.append(f"Seconds: {clocks[0].rstrip('.')}.")
-  elif clocks:
-    told = "; ".join(f"{result.info['label']}: {result.info['seconds_clock']}" for result in comparison.results)
-    sentences.append(f"The seconds are not all from one clock ({told}).")
-  return sentences
+    own = " (the common setting; some algorithms have their own, see Settings)" * own_clock(comparison.info)
+    return [*sentences, f"Seconds are virtual, not measured: {comparison.info['virtual'].rstrip('.')}{own}."]
+  return sentences + clock(comparison)
+
+
+def clock(comparison: Comparison) -> list[str]:
+  """Sentences on what measured seconds are: those of the hardware that ran all workers, and not a cluster's."""
+  where = layout(comparison)
+  if where:
+    paces = sorted({comparison.info["workers"] // devices for devices, _ in comparison.layouts})
+    where = f": {where}" + f", each device doing the work of {' or '.join(map(str, paces))}" * (paces != [1])
+    where += ", and no message crossed a network" * all(processes == 1 for _, processes in comparison.layouts)
+  others = "the section on other clusters has" if comparison.info.get("clusters") else "compare --cluster=... adds"
+  return [
+    f"Seconds were measured on the hardware that ran this, without compilation and evaluation{where}.",
+    f"They rank the algorithms there, not on a cluster; {others} predictions for clusters.",
+  ]
+
+
+def layout(comparison: Comparison) -> str:
+  """How many devices the workers shared, "" where it is not known."""
+  devices = sorted({devices for devices, _ in comparison.layouts})
+  if not devices:
+    return ""
+  return f"{comparison.info['workers']} workers on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:

@@ -10,51 +10,58 @@ from absl import flags
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.clusters import Cluster
-from experiments import measured, scale_curves
+from experiments import measured, scale_curves, scale_words, shared_flags
 
-MODEL = flags.DEFINE_string("model", "vgg_a", "a layer table of ddl.perf.tables, or a model of ddl.models")
-CLUSTER = flags.DEFINE_string("cluster", "", "name of the cluster")
+MODEL = shared_flags.model()
+shared_flags.cluster()
 NODES = flags.DEFINE_string("nodes", "", "e.g. 1,2,4 or 1,2,...,128; default: doubled up to 128 or what there is")
-WORKERS = flags.DEFINE_string("workers", "", "numbers of workers instead of nodes, where a node has several")
-BATCH = flags.DEFINE_integer("batch", 512, "examples a step: of all workers (strong), or of each (weak)", lower_bound=1)
+WORKERS = shared_flags.workers()
+BATCH = shared_flags.batch()
 SCALING = flags.DEFINE_enum("scaling", "strong", ["strong", "weak"], "which batch stays the same")
 ALGORITHMS = flags.DEFINE_list("algorithms", ["sync_sgd", "local_sgd", "dasgd"], "names, with commas between")
 PERIOD = flags.DEFINE_integer("period", None, "steps per exchange; default: each algorithm's own", lower_bound=1)
 DELAY = flags.DEFINE_integer("delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0)
-SERVERS = flags.DEFINE_integer("servers", 1, "parameter servers, where an algorithm has some", lower_bound=1)
+SERVERS = shared_flags.servers()
 JITTER = flags.DEFINE_float("jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0)
-OVERLAP = flags.DEFINE_enum("overlap", "on", ["on", "off"], "off: communication and computing take turns")
+OVERLAP = shared_flags.overlap()
 BUCKET = flags.DEFINE_float("bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0)
+ORDER = flags.DEFINE_enum(
+  "order", "fifo", ["fifo", "priority"], "of gradients' messages; priority: what the next step needs first"
+)
 MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machine too, with --cluster=measured")
-WORKDIR = flags.DEFINE_string("workdir", "", "folder of the page and pictures; default: runs/scale-<time>")
+WORKDIR = shared_flags.workdir()
 
 
 def main() -> int:
   """Prints the tables and writes the page; returns the exit code."""
-  if not CLUSTER.value:
-    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(measured.clusters())}")
-  cluster = measured.named(CLUSTER.value)
-  _check_measure()
+  name, cluster = shared_flags.one_cluster()
+  _check_measure(name)
   workers = _workers(cluster)
   weak = SCALING.value == "weak"
-  work, counted = scale_curves.job(MODEL.value, BATCH.value if weak else max(1, BATCH.value // max(workers)))
+  batch = _batch()
+  work, room, counted, title = scale_curves.job(
+    _model(), batch if weak else max(1, batch // max(workers)), cluster.device.width
+  )
   found = scale_curves.schedules(
-    list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value,
-    overlap=OVERLAP.value == "on" and cluster.overlap, bucket=1e6 * BUCKET.value,
+    list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value or 1,
+    overlap=OVERLAP.value == "on" and cluster.overlap, bucket=1e6 * BUCKET.value, order=ORDER.value,
   )  # fmt: skip
-  curves = scale_curves.curves(work, cluster, workers, found, batch=BATCH.value, weak=weak, jitter=JITTER.value)
+  curves = scale_curves.curves(
+    work, cluster, workers, found, batch=batch, weak=weak, jitter=JITTER.value,
+    largest=room(cluster.device.memory),
+  )  # fmt: skip
   if MEASURE.value:
     curves = _measured(curves, workers, weak)
-  head = scale_curves.head(curves)
-  told = f"{MODEL.value} on {CLUSTER.value}, {SCALING.value} scaling with {BATCH.value:,} examples a step"
+  head = scale_words.head(curves)
+  told = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step"
   print(f"{told}{' and worker' if weak else ''}: predicted\n{cluster.title}")
   for curve in curves:
-    print(f"\n{curve.algorithm}  {scale_curves.setting(curve)}".rstrip())
-    lines = [head, *scale_curves.rows(curve, cluster.network, len(head))]
+    print(f"\n{curve.algorithm}  {scale_words.setting(curve)}".rstrip())
+    lines = [head, *scale_words.rows(curve, cluster.network, len(head))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
       print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-    print(f"  {scale_curves.verdict(curve)}")
+    print(f"  {scale_words.verdict(curve)}")
   folder = Path(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}")
   from experiments import plot_scale  # only now: matplotlib takes a while to import
 
@@ -66,8 +73,16 @@ def main() -> int:
   return 0
 
 
-def _check_measure() -> None:
-  if MEASURE.value and (CLUSTER.value != measured.NAME or MODEL.value not in MODELS):
+def _model() -> str:
+  return MODEL.value or "vgg_a"
+
+
+def _batch() -> int:
+  return BATCH.value or 512
+
+
+def _check_measure(cluster: str) -> None:
+  if MEASURE.value and (cluster != measured.NAME or _model() not in MODELS):
     raise ValueError(
       f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
     )
@@ -84,8 +99,8 @@ def _measured(curves: list[scale_curves.Curve], workers: list[int], weak: bool) 
   from experiments import scale_side
 
   settings = {c.algorithm: scale_curves.settings(c.algorithm, PERIOD.value, DELAY.value) for c in curves}
-  together = BATCH.value if weak else max(1, BATCH.value // most)
-  found = scale_side.measure(MODEL.value, settings, workers=most, alone=BATCH.value, together=together)
+  together = _batch() if weak else max(1, _batch() // most)
+  found = scale_side.measure(_model(), settings, workers=most, alone=_batch(), together=together)
   return [curve._replace(measured=found[curve.algorithm]) for curve in curves]
 
 
@@ -98,5 +113,5 @@ def _workers(cluster: Cluster) -> list[int]:
     return scale_curves.counts("workers", WORKERS.value)
   if NODES.value:
     return [n * per_node for n in scale_curves.counts("nodes", NODES.value)]
-  most = min(128 * per_node, cluster.workers or 128 * per_node, BATCH.value if SCALING.value == "strong" else 10**9)
+  most = min(128 * per_node, cluster.workers or 128 * per_node, _batch() if SCALING.value == "strong" else 10**9)
   return [2**i for i in range(most.bit_length()) if 2**i <= most]

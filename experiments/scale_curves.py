@@ -1,6 +1,8 @@
-"""What `scale` asks of the cost model: numbers of nodes, a model by its layers, an algorithm's schedule; its words."""
+"""What `scale` asks of the cost model: nodes by number, a model by its layers and its room, an algorithm's schedule."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,10 +11,12 @@ import optax
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.models import MODELS
-from ddl.perf import scaling, tables
+from ddl.perf import patterns, scaling, tables
+from ddl.perf.batch import largest_fitting
 from ddl.perf.clusters import Cluster
-from ddl.perf.network import Network
+from ddl.perf.memory import largest_batch, step_memory
 from ddl.perf.scaling import Point, Schedule, Work
+from ddl.perf.units import bytes_text
 from experiments.parts import hyper, named
 
 MOST = 65_536  # workers or nodes
@@ -25,6 +29,16 @@ class Curve(NamedTuple):
   schedule: Schedule
   points: list[Point]
   measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
+  largest: float = math.inf  # examples of a worker's step that its memory holds
+
+  def fits(self, point: Point) -> bool:
+    """Whether a worker's memory holds the point's step."""
+    return point.examples <= self.largest
+
+  @property
+  def possible(self) -> list[Point]:
+    """The points that fit."""
+    return [point for point in self.points if self.fits(point)]
 
 
 def counts(flag: str, text: str) -> list[int]:
@@ -62,37 +76,42 @@ def _between(flag: str, first: int, second: int, last: int) -> list[int]:
   return list(range(second + step, last + 1, step))
 
 
-def job(name: str, examples: int) -> tuple[Work, str]:
-  """A model's FLOP and bytes by layers, and where they are from: its layer table, or XLA's count of our own model.
+def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float], int], str, str]:
+  """(a model's work by layers, bytes of memory -> examples of a step that fit, where both are from, title).
+
+  From its layer table, or XLA's count of our own model.
 
   Args:
     name: of a layer table, or else of a model of `ddl.models`, on synthetic data and with its own sizes.
     examples: of the step that XLA counts.
+    width: bytes of a value of a table's feature maps in memory.
 
   Raises:
     ValueError: for an unknown name, with all that are known.
   """
   if name in tables.TABLES:
-    return scaling.work(tables.TABLES[name]), "layer table, 6 FLOP per multiply-accumulate"
+    work, table = scaling.work(tables.TABLES[name]), tables.TABLES[name]
+    memory = step_memory(table, extra_copies=1, width=width)  # with momentum, as `plan` takes it
+    return work, partial(largest_batch, memory), "layer table, 6 FLOP per multiply-accumulate", name
   named("model", tables.TABLES | MODELS, name)
-  from experiments import compiled, leaves  # only now: a table needs no compiler
   from experiments import config as configs
+  from experiments import plan_job  # only now: a table needs no compiler
   from experiments.workloads import SIZES, synthetic
 
   config = configs.base()
   config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, examples
   config.model.update({"name": name, **SIZES.get(name, ({}, []))[0]})
   experiment = configs.build(config, synthetic(name))
-  flop = compiled.compiled_step(experiment, examples).flop / examples
-  found = leaves.leaves(experiment.model, compiled.batch_shapes(experiment, examples))
-  work = Work(tuple(leaf.share * flop for leaf in found), tuple(float(leaf.nbytes) for leaf in found))
-  sizes = ", ".join(f"{k} {v}" for k, v in experiment.resolved["model"].items() if k != "name")
-  return work, f"XLA's count of ddl's own {name}" + (f" ({sizes})" if sizes else "")
+  made = plan_job.experiment_job(experiment, config)
+  work = scaling.work_of(made.step, made.params_bytes)
+  title = plan_job.model_title(experiment)
+  return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 
 def schedules(
-  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool, bucket: float = 25e6
-) -> dict[str, Schedule]:
+  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool, bucket: float = 25e6,
+  order: str = "fifo",
+) -> dict[str, Schedule]:  # fmt: skip
   """The algorithms' own period and delay; those given, where an algorithm has one as a setting.
 
   Raises:
@@ -113,10 +132,13 @@ def schedules(
       overlap=overlap,
       probability=getattr(algorithm, "peer_probability", 1.0),
       bucket=bucket,
+      order=order,
     )
   for key, value in given.items():
     if value is not None and key not in taken:
       raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
+  if order != "fifo" and not (overlap and any(patterns.pattern(name).step for name in names)):
+    raise ValueError(f"--order={order} changes nothing: no gradients leave layer by layer in {', '.join(names)} here")
   return found
 
 
@@ -137,84 +159,24 @@ def _algorithm(name: str, **settings: Any) -> tuple[Any, Any]:
 
 def curves(
   work: Work, cluster: Cluster, workers: Sequence[int], found: dict[str, Schedule], *, batch: int, weak: bool,
-  jitter: float,
+  jitter: float, largest: float = math.inf,
 ) -> list[Curve]:  # fmt: skip
-  """One for each algorithm. Raises as `scaling.curve`."""
-  return [
-    Curve(
-      name,
-      schedule,
-      scaling.curve(name, work, cluster, workers, batch=batch, weak=weak, schedule=schedule, jitter=jitter),
-    )
+  """One for each algorithm.
+
+  Raises:
+    ValueError: as `scaling.curve`, or if a worker's memory holds the examples of no point.
+  """
+  settings: Any = {"batch": batch, "weak": weak, "jitter": jitter}
+  made = [
+    Curve(name, schedule, scaling.curve(name, work, cluster, workers, schedule=schedule, **settings), largest=largest)
     for name, schedule in found.items()
   ]
-
-
-HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
-
-
-def head(curves: Sequence[Curve]) -> tuple[str, ...]:
-  """HEAD, and what was measured where something was."""
-  return HEAD + ("measured s/step", "error") * any(curve.measured for curve in curves)
-
-
-def rows(curve: Curve, network: Network, width: int) -> list[tuple[str, ...]]:
-  """Its points as words, of `head`, which has `width` columns."""
-  return [(*_row(point, network), *_against(curve, point))[:width] for point in curve.points]
-
-
-def _against(curve: Curve, point: Point) -> tuple[str, str]:
-  """Measured, and the prediction's error."""
-  took = curve.measured.get(point.workers)
-  return (f"{took:.4g}", f"{100 * (point.seconds / took - 1):+.1f} %") if took else ("-", "-")
-
-
-def _row(point: Point, network: Network) -> tuple[str, ...]:
-  """A point as words, of HEAD."""
-  rate = point.examples_per_second
-  return (
-    f"{network.nodes(point.workers):,}",
-    f"{point.workers:,}",
-    f"{point.seconds:.4g}",
-    f"{rate:.4g}" if rate < 1000 else f"{rate:,.0f}",
-    f"{point.speedup:.3g}x" if point.speedup < 1000 else f"{point.speedup:,.0f}x",
-    f"{100 * point.efficiency:.1f} %",
-    f"{100 * max(0.0, point.waiting):.1f} %",
-    point.limit,
-  )
-
-
-def verdict(curve: Curve) -> str:
-  """Where it stops scaling, and what costs most there."""
-  stop, last = scaling.stops(curve.points), curve.points[-1]
-  first, best = curve.points[0], max(curve.points, key=lambda point: point.speedup)
-  if stop is not None and best is first and first.workers == 1:
-    slowest = f"{stop.workers:,} take {first.speedup / stop.speedup:.3g} times as long as one for the same examples"
-    return f"does not scale: {slowest}, and {_most(stop)}."
-  if stop is not None and curve.points.index(best) > curve.points.index(stop):  # it slackens, and goes on
-    told = f"scales poorly from {stop.workers:,} workers on, where {_most(stop)}"
-    return f"{told}; {best.workers:,} workers are the fastest, {best.speedup:.3g} times as fast as one."
-  if stop is None:
-    told = f"scales to the end: {last.workers:,} workers are {last.speedup:.3g} times as fast as one"
-    return f"{told}; {_most(last)}." if last.limit != "nothing" else f"{told}."
-  before = curve.points[curve.points.index(stop) - 1]
-  gain = stop.speedup / before.speedup
-  change = f"{stop.workers:,} are {100 * (gain - 1):.0f} % faster" if gain > 1 else f"{stop.workers:,} are slower"
-  change = change if abs(gain - 1) >= 0.005 else f"{stop.workers:,} are no faster"
-  return f"scales to {before.workers:,} workers, {before.speedup:.3g} times as fast as one; {change}: {_most(stop)}."
-
-
-def _most(point: Point) -> str:
-  if point.limit == "nothing":
-    return "no single thing costs much"
-  verb = "cost" if point.limit in ("small batches", "stragglers", "taking turns") else "costs"
-  return f"{point.limit} {verb} most, {100 * point.losses[point.limit] / point.seconds:.0f} % of a step"
-
-
-def setting(curve: Curve) -> str:
-  """Its schedule as words."""
-  schedule = curve.schedule
-  parts = [f"period {schedule.period}", f"delay {schedule.delay}"] if schedule.period > 1 or schedule.delay else []
-  parts += [f"{schedule.servers} servers"] if schedule.servers > 1 else []
-  parts += [] if schedule.overlap else ["no overlap"]
-  return ", ".join(parts)
+  last = made[0].points[-1]
+  if not made[0].possible:
+    most = largest if weak else largest * last.workers
+    raise ValueError(
+      f"{last.examples:,} examples on each of {last.workers:,} workers do not fit: a worker's memory "
+      f"({bytes_text(cluster.device.memory)}) holds {largest:,}; give --batch={most} at most"
+      + (" or more workers" if not weak else "")
+    )
+  return made

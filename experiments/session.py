@@ -3,46 +3,37 @@
 import collections
 import math
 import signal
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from tqdm import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.hosts import Vote, is_main, leave
-from ddl.runtime.rounds import How
+from ddl.runtime.hosts import Vote, is_main
 from ddl.runtime.trainer import Consensus
-from ddl.runtime.workers import Workers
 from experiments.config import Experiment, initial_key, training_key
 from experiments.evaluate import REESTIMATED, Evaluator
 from experiments.folder import RunFolder
+from experiments.runner import Clock, Runner
+from experiments.signals import Asked
 
 
 class Diverged(ValueError):
   """The loss is no longer finite."""
 
 
+def diverged(config: dict[str, Any], what: str, kept: str) -> Diverged:
+  """One line for the user. config: the resolved one; kept: what there is of checkpoints."""
+  rate = config["optimiser"]["learning_rate"]
+  return Diverged(
+    f"{config['algorithm']['name']} diverged: {what}; a config.optimiser.learning_rate below {rate} may help; {kept}"
+  )
+
+
 class Stopped(Exception):
   """The run was asked to stop and has saved itself. args: the step, the signal's number."""
-
-
-class Runner(Protocol):
-  """What `Trainer` and `Simulator` have in common: a run as a sequence of compiled calls."""
-
-  workers: Workers
-  how: How
-  compile_seconds: float
-
-  def start(self, key: jax.Array) -> Any: ...
-  def shapes(self, carry: Any, step: int) -> Any: ...
-  def consensus(self, carry: Any) -> Consensus: ...
-  def plan(self, first: int, last: int, every: int) -> list[Any]: ...
-  def run(self, carry: Any, calls: list[Any], feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, jax.Array]]: ...
-  def losses(self, call: Any, losses: jax.Array) -> np.ndarray: ...
-  def nbytes(self, call: Any) -> float: ...
 
 
 class Options(NamedTuple):
@@ -54,22 +45,6 @@ class Options(NamedTuple):
   batch_stats: str = "mean"  # of the consensus model, or "reestimate"
   label: str = ""  # on the progress bar
   clock: Callable[[int], float] | None = None  # step -> virtual seconds
-
-
-class Clock:
-  """Seconds of training: evaluation, saving and compilation do not count."""
-
-  def __init__(self, trainer: Runner, seconds: float):
-    """Starts stopped, at `seconds`."""
-    self._trainer, self.seconds = trainer, seconds
-
-  def go(self) -> None:
-    """Starts."""
-    self._since, self._compiled = time.perf_counter(), self._trainer.compile_seconds
-
-  def stop(self) -> None:
-    """Stops; call it once the devices are done."""
-    self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
 
 
 def run(
@@ -90,15 +65,6 @@ def run(
   return _Run(experiment, trainer, folder, evaluator, options, about).go()
 
 
-def rehearse(experiment: Experiment, trainer: Runner) -> None:
-  """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
-  config = experiment.resolved
-  calls = trainer.plan(0, min(config["steps"], 2 * config["eval_every"]), config["eval_every"])
-  feed, key = experiment.training_feed(trainer.workers.local), training_key(config["seed"])
-  for _, carry, _ in trainer.run(trainer.start(initial_key(config["seed"])), calls, feed, key):
-    jax.block_until_ready(carry)
-
-
 class _Run:
   def __init__(
     self,
@@ -117,24 +83,26 @@ class _Run:
     self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
 
   def go(self) -> dict[str, Any]:
-    with _signals() as asked:  # from the first file on, so that a stop always saves
+    with Asked() as asked:  # from the first file on, so that a stop always saves
       return self._go(asked)
 
-  def _go(self, asked: "_signals") -> dict[str, Any]:
+  def _go(self, asked: Asked) -> dict[str, Any]:
     carry = self._open()
     done, pending = self.figures["step"], collections.deque()
     clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.config["steps"]
-    if self.figures["lines"] == 0:
-      self._line(carry, 0)
     stop = False
     feed = self.experiment.training_feed(self.trainer.workers.local)
     calls = [call for call in self.calls if call.first >= done]
     key = training_key(self.config["seed"])
-    bar = tqdm(total=total, initial=done, disable=None if is_main() else True, desc=self.options.label, leave=False)
+    label, hidden = self.options.label, None if is_main() else True
+    bar = tqdm(total=total, initial=done, disable=hidden, desc=f"{label}: compiling", leave=False)
     try:
       with bar:
+        if self.figures["lines"] == 0:
+          self._line(carry, 0)
         clock.go()
         for call, carry, losses in self.trainer.run(carry, calls, feed, key):  # noqa: B020
+          bar.set_description(label, refresh=False)  # the first call is compiled
           pending.append((call, losses, vote.cast(asked.number is not None)))
           pause = call.end == total or call.end % self.config["eval_every"] == 0
           save = self._checkpoint_due(call)
@@ -212,11 +180,7 @@ class _Run:
   def _diverged(self, what: str) -> Diverged:
     kept = self.checkpoints.latest() if self.checkpoints else None
     good = f"the last good checkpoint, of step {kept}, is kept" if kept is not None else "there was no checkpoint yet"
-    rate = self.config["optimiser"]["learning_rate"]
-    return Diverged(
-      f"{self.config['algorithm']['name']} diverged: {what}; a config.optimiser.learning_rate below {rate} may help; "
-      f"{good}"
-    )
+    return diverged(self.config, what, good)
 
   def _sound(self, consensus: Consensus, step: int) -> float:
     """The workers' distance, which is finite if all parameters are: a finite loss may leave others behind."""
@@ -263,24 +227,3 @@ class _Run:
 
 def _words(layout: dict[str, Any]) -> str:
   return f"{layout['processes']} process(es), {layout['devices']} device(s), {tuple(layout['how'])}"
-
-
-class _signals:
-  """Notes SIGTERM and Ctrl-C instead of dying; the second Ctrl-C dies."""
-
-  def __enter__(self) -> "_signals":
-    self.number: int | None = None
-    self._before: dict[int, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-      self._before[number] = signal.signal(number, self._note)
-    return self
-
-  def _note(self, number: int, _frame: Any) -> None:
-    if self.number is not None and number == signal.SIGINT:
-      leave(128 + number)  # a process of a group, whose clean-up could wait for the others
-      raise KeyboardInterrupt
-    self.number = number
-
-  def __exit__(self, *_: Any) -> None:
-    for number, handler in self._before.items():
-      signal.signal(number, handler)

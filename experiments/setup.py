@@ -1,6 +1,6 @@
 """From a config and the flags to a trainer on real devices."""
 
-import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +9,18 @@ from typing import Any
 import jax
 
 from ddl.api import Algorithm
+from ddl.events.record import Events
 from ddl.runtime import choose, hosts
 from ddl.runtime.rounds import How
 from ddl.runtime.simulator import Simulator
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import Workers, make_workers
+from experiments import config as configs
 from experiments import flags, timeline
 from experiments.config import Experiment
+from experiments.folder import RunFolder
 from experiments.parts import Config
-from experiments.session import Runner
+from experiments.runner import Runner
 
 
 def start_devices(workers: int) -> None:
@@ -53,21 +56,30 @@ def check_processes(workers: int, processes: int) -> int:
   return processes
 
 
-def make_trainer(experiment: Experiment, config: Config) -> Runner:
-  """The trainer of an experiment, run as the flags say, or as chosen for this backend and model."""
+def make_trainer(experiment: Experiment, config: Config, events: Events | None = None) -> Runner:
+  """The trainer of an experiment, run as the flags say, or as chosen for this backend and model.
+
+  events: what a simulator follows, in place of the config's schedule.
+  """
   workers = make_workers(config.workers, flags.DEVICES.value or None)
   chosen, algorithm = how(experiment, workers), experiment.algorithm
   if isinstance(algorithm, Algorithm):
     return Trainer(algorithm, experiment.model, workers, chosen)
-  return Simulator(algorithm, experiment.model, workers, chosen, *timeline.whole_run(config, algorithm))
+  return Simulator(algorithm, experiment.model, workers, chosen, *timeline.whole_run(config, algorithm, events))
 
 
 def follow(trainer: Runner, config: Config) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this config, whose schedule a simulator then follows."""
+  if isinstance(trainer, Simulator):
+    trainer.follow(*timeline.whole_run(config, trainer.algorithm))
+  return clock(trainer, config)
+
+
+def clock(trainer: Runner, config: Config) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this config; a simulator's are those of the schedule that it follows."""
   if isinstance(trainer, Trainer):
     return timeline.lockstep_seconds(config, trainer.algorithm)
   assert isinstance(trainer, Simulator)
-  trainer.follow(*timeline.whole_run(config, trainer.algorithm))
   return trainer.virtual_seconds
 
 
@@ -99,17 +111,36 @@ def workdir(what: str) -> Path:
   """The folder that --workdir names, or a new one under runs/.
 
   Raises:
-    ValueError: for --resume without a folder, or a path where no folder can be made.
+    ValueError: for --resume without a folder or with one that is not there, or a path where no folder can be made.
   """
   if flags.RESUME.value and not flags.WORKDIR.value:
     raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
   path = Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+  if flags.RESUME.value and not path.exists():
+    raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
   there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-    raise ValueError(
-      f"--workdir={path}: {there} is {'not writable' if there.is_dir() else 'a file'}; give another folder"
-    )
+  if not there.is_dir():
+    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
+  try:
+    with tempfile.TemporaryDirectory(dir=there):
+      pass  # permissions do not tell of a full disk or of a file system like /proc
+  except OSError as error:
+    told = (error.strerror or str(error)).lower()
+    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
   return path
+
+
+def check_folder(path: Path, config: Config, alone: bool = True) -> None:
+  """Finds a folder that a run cannot have before any data is loaded. alone: not one of several, which may be missing.
+
+  Raises:
+    ValueError: for a run that is there already, or with --resume for none or one of another config.
+  """
+  folder = RunFolder(path)
+  if not flags.RESUME.value:
+    folder.check_new()
+  elif alone or folder.begun:
+    folder.reopen(configs.resolve(config))
 
 
 def launch(workers: int, path: Path) -> int:

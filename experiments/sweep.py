@@ -14,7 +14,7 @@ from scipy.stats import qmc
 
 from ddl.runtime import hosts
 from experiments import config as configs
-from experiments import flags, folder, session, setup
+from experiments import flags, folder, recorded, session, setup
 from experiments.compare import ONLY, TUNED
 from experiments.evaluate import Evaluator
 from experiments.parts import as_type, keywords, named
@@ -40,13 +40,19 @@ def main(config: Any) -> int:
   chosen = only(every, ONLY.value)
   spaces = {label: _space(config, label, variant) for label, variant in chosen.items()}
   points = {label: _points(space, trials) for label, space in spaces.items()}
+  path = setup.workdir(f"sweep-{config.model.name}-{config.data.name}")
+  for label, variant in chosen.items():
+    for number, values in enumerate(points[label]):
+      _set(variant, values)
+      setup.check_folder(path / slug(label) / f"trial-{number}", variant, alone=False)
   data = configs.load(config)
   experiments = [_first(label, variant, points[label], data) for label, variant in chosen.items()]
-  path = setup.workdir(f"sweep-{config.model.name}-{config.data.name}")
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
   assert data.validation
+  if hosts.is_main():
+    folder.record(path, folder.about(["python", *sys.argv]))
   evaluator = Evaluator(experiments[0].model, data.validation)
   results = {}
   for label, variant in chosen.items():
@@ -57,7 +63,7 @@ def main(config: Any) -> int:
       try:
         score = _trial(variant, data, path / slug(label) / f"trial-{number}", evaluator, label)
       except session.Stopped as stopped:
-        setup.say(f"stopped in {label}, trial {number}; the same command goes on with --resume --workdir={path}")
+        setup.say(f"stopped in {label}, trial {number}; {recorded.short('sweep', path)} goes on")
         return 128 + stopped.args[1]
       tried.append({"setting": setting, "validation": score})
       setup.say(f"  {_words(values)}: {_words(score) if score else 'no result'}")

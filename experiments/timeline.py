@@ -16,6 +16,8 @@ from ddl.events.times import TIMES
 from ddl.runtime.wave_plan import visits
 from experiments.parts import Config, named, settings
 
+ROUNDS = 50  # that a record of a synchronous algorithm holds
+
 
 def step_times(config: Config) -> Any:
   """The step times that the config names."""
@@ -27,12 +29,6 @@ def barrier_of(config: Config) -> Barrier:
   """The barrier that the config names."""
   factory = named("barrier", BARRIERS, config.barrier.name)
   return factory(**settings("barrier", factory, config.barrier))
-
-
-def events_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> tuple[Events, Operations]:
-  """Who is served when, for `visits` visits, and what the server does in what order. Raises as `schedule_of` does."""
-  events = schedule_of(config, algorithm, visits)
-  return events, operations_of(config, algorithm, events)
 
 
 def schedule_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> Events:
@@ -64,9 +60,10 @@ def schedule_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> Even
   )
 
 
-def whole_run(config: Config, algorithm: ServerAlgorithm) -> tuple[Events, Operations]:
-  """As many events as config.steps steps of each worker, on average, need."""
-  return events_of(config, algorithm, visits(algorithm, config.workers, config.steps))
+def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
+  """As many events as config.steps steps of each worker, on average, need, or those given; and what the server does."""
+  events = events or schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
+  return events, operations_of(config, algorithm, events)
 
 
 def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) -> Operations:
@@ -84,41 +81,49 @@ def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) ->
 
 def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
   """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
-  exchange = config.network.exchange_seconds
-  if exchange is None:  # a tree to the root and back, as SC17 counts it (arXiv 1708.02983)
-    exchange = 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
-  if algorithm.launch is None and config.algorithm.name == "independent":
-    exchange = 0.0
   done: list[np.ndarray] = []
 
   def seconds(step: int) -> float:
     if not done:
-      done.append(
-        lockstep.finish(
-          workers=config.workers,
-          steps=config.steps,
-          period=algorithm.period,
-          delay=algorithm.delay,
-          start=algorithm.start,
-          times=step_times(config),
-          exchange_seconds=exchange,
-          primed=algorithm.primed,
-          overlap=config.network.overlap,
-        )
-      )
+      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
     return float(done[0][step - 1]) if step else 0.0
 
   return seconds
+
+
+def lockstep_record(config: Config, algorithm: Algorithm) -> lockstep.Step:
+  """When each worker computes and waits in the first rounds of a synchronous algorithm: arrays [steps, ...]."""
+  steps = min(config.steps, ROUNDS * algorithm.period)
+  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm)))
+
+
+def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
+  exchange = None if config.algorithm.name == "independent" else exchange_seconds(config)
+  return {
+    "workers": config.workers, "period": algorithm.period, "delay": algorithm.delay, "start": algorithm.start,
+    "times": step_times(config), "exchange_seconds": exchange, "primed": algorithm.primed,
+    "overlap": config.network.overlap,
+  }  # fmt: skip
+
+
+def exchange_seconds(config: Config) -> float:
+  """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
+  if config.network.exchange_seconds is not None:
+    return config.network.exchange_seconds
+  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
 
 
 def describe(config: Config) -> str:
   """What virtual time is made of, in words."""
   times = settings("times", named("times", TIMES, config.times.name), config.times)
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
-  jitter = f" ({config.times.name}, {times['jitter']:.0%} jitter)" if "jitter" in times else ""
-  more = [f"{k} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
-  more += [f"workers slower by {', '.join(f'{v:g}' for v in times['slow'])}"] if times.get("slow") else []
+  jitter = f" ({config.times.name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
+  more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
+  slow = times.get("slow", ())
+  more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
   barrier = settings("barrier", named("barrier", BARRIERS, config.barrier.name), config.barrier)
   chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in barrier.items())
-  parts = [f"steps of {step}{jitter}", *more, f"messages of {config.network.message_seconds * 1000:g} ms"]
-  return ", ".join([*parts, f"service {config.network.service_seconds * 1000:g} ms, barrier {chosen}"])
+  network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
+  network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
+  network += [f"exchange of all workers {exchange_seconds(config) * 1000:g} ms"]
+  return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])

@@ -9,10 +9,11 @@ from absl import flags as absl_flags
 
 from ddl.algorithms import SERVER
 from ddl.runtime import hosts
+from ddl.runtime.simulator import Simulator
 from experiments import config as configs
-from experiments import flags, live, session, setup
+from experiments import flags, live, recorded, replay, session, setup
 from experiments.evaluate import Evaluator
-from experiments.folder import RunFolder, about
+from experiments.folder import EVENTS, RESULT, RunFolder, about, read_json
 
 CHECKPOINT_EVERY = absl_flags.DEFINE_integer(
   "checkpoint_every", 0, "steps between checkpoints; 0: only when the run stops or ends", lower_bound=0
@@ -24,6 +25,7 @@ SHARDS = absl_flags.DEFINE_integer("shards", 1, "Ray actors that the master is m
 ADDRESS = absl_flags.DEFINE_string("ray_address", "", "host:port of a Ray cluster; default: this machine")
 CPUS = absl_flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's workers asks for", lower_bound=0.0)
 GPUS = absl_flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
+REPLAY = absl_flags.DEFINE_string("replay", "", "events.npz of a run whose order this one makes again, in virtual time")
 RAYS = ("shards", "ray_address", "worker_cpus", "worker_gpus")
 TROUBLE = ("slow", "straggler_rate", "death_rate")
 
@@ -34,39 +36,51 @@ def main(config: Any) -> int:
   if foreign and RUNTIME.value != "ray":
     raise ValueError(f"--{foreign[0]} is read by --runtime=ray alone, not by {RUNTIME.value}")
   if RUNTIME.value != "simulator":
+    if REPLAY.value:
+      raise ValueError(f"--replay is read by --runtime=simulator alone, not by {RUNTIME.value}")
     return _live(config)
   path = setup.workdir(f"train-{config.algorithm.name}")
-  if not flags.RESUME.value:
-    RunFolder(path).check_new()
+  setup.check_folder(path, config)
+  if flags.RESUME.value and (path / RESULT).exists():
+    print(f"{_shown(read_json(path / RESULT))}\n{path} is complete")
+    return 0
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     configs.build(config)  # what is wrong with the config is said once, before any process starts
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
   experiment = configs.build(config)
-  trainer = setup.make_trainer(experiment, config)
+  events = replay.schedule(REPLAY.value, path if flags.RESUME.value else None, experiment)
+  trainer = setup.make_trainer(experiment, config, events)
   folder = RunFolder(path, writes=hosts.is_main())
   options = session.Options(
     flags.RESUME.value, CHECKPOINT_EVERY.value, batch_stats=flags.BATCH_STATS.value, label=config.algorithm.name,
-    clock=setup.follow(trainer, config),
+    clock=setup.clock(trainer, config),
   )  # fmt: skip
   setup.say(setup.describe(trainer))
   setup.say(f"{experiment.data.meta['description']}; {experiment.data.train.size} training examples")
+  if not sys.stderr.isatty():  # where the progress bar says it
+    setup.say("compiling")
+  if isinstance(trainer, Simulator) and hosts.is_main():
+    replay.keep(path, trainer.events)
   try:
     last = session.run(
       experiment, trainer, folder, Evaluator(experiment.model, experiment.data.test), options,
-      about(["python", *sys.argv], device=str(jax.devices()[0].device_kind)),
+      about(["python", *sys.argv], device=str(jax.devices()[0].device_kind), runtime=RUNTIME.value),
     )  # fmt: skip
   except session.Stopped as stopped:
     step, number = stopped.args
-    setup.say(
-      f"stopped at step {step} of {config.steps} and saved; "
-      f"the same command goes on with --resume --workdir={folder.path}"
-    )
+    setup.say(f"stopped at step {step} of {config.steps} and saved; {recorded.short('train', path)} goes on")
     return 128 + number
+  if isinstance(trainer, Simulator) and hosts.is_main():
+    replay.draw(path, experiment, trainer.events, "time" if REPLAY.value else "virtual time")
   seconds = last.get("seconds", 0)
-  shown = ", ".join(f"{k} {v:.4g}" for k, v in last.items())
-  setup.say(f"{shown}\n{last['examples'] / max(seconds, 1e-9):.0f} examples/s; {folder.path}")
+  speed = f"{last['examples'] / max(seconds, 1e-9):.0f} examples/s, compiled in {trainer.compile_seconds:.1f} s"
+  setup.say(f"{_shown(last)}\n{speed}; {path}")
   return 0
+
+
+def _shown(line: dict[str, float]) -> str:
+  return ", ".join(f"{k} {v:.4g}" for k, v in line.items())
 
 
 def _live(config: Any) -> int:
@@ -82,18 +96,32 @@ def _live(config: Any) -> int:
     warnings.warn(f"--runtime={RUNTIME.value} takes as long as it takes: {told}", stacklevel=2)
   if RUNTIME.value == "threads" and flags.RESUME.value:
     raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
-  if RUNTIME.value == "ray" and config.barrier.name != "asp":
-    raise ValueError("--runtime=ray has no barriers: config.barrier.name has to be asp; the other runtimes have them")
   path = setup.workdir(f"train-{config.algorithm.name}")
+  setup.check_folder(path, config)
   setup.start_devices(config.workers)
   experiment = configs.build(config)
-  folder, told = RunFolder(path), about(["python", *sys.argv], device=str(jax.devices()[0].device_kind))
+  folder, told = (
+    RunFolder(path),
+    about(["python", *sys.argv], device=str(jax.devices()[0].device_kind), runtime=RUNTIME.value),
+  )
   setup.say(f"{config.workers} workers on {RUNTIME.value}; {experiment.data.meta['description']}")
-  if RUNTIME.value == "threads":
-    last = live.threads(experiment, config, folder, told)
-  else:
-    cluster = {"shards": SHARDS.value, "address": ADDRESS.value or None, "cpus": CPUS.value, "gpus": GPUS.value}
-    cluster["checkpoint_every"] = CHECKPOINT_EVERY.value * config.workers // experiment.algorithm.period
-    last = live.ray(experiment, config, folder, told, resume=flags.RESUME.value, **cluster)
+  try:
+    last = _run_live(experiment, config, folder, told)
+  except session.Stopped as stopped:
+    step, number = stopped.args
+    saved = f"saved; {recorded.short('train', path)} goes on"
+    if RUNTIME.value == "threads":
+      saved = f"its metrics and {EVENTS} are kept in {path}; threads save no models, so that it can't go on"
+    setup.say(f"stopped at step {step} of {config.steps}, {saved}")
+    return 128 + number
   setup.say(f"{last['examples'] / max(last['seconds'], 1e-9):.0f} examples/s; {folder.path}")
   return 0
+
+
+def _run_live(experiment: configs.Experiment, config: Any, folder: RunFolder, told: dict[str, Any]) -> dict[str, Any]:
+  if RUNTIME.value == "threads":
+    return live.threads(experiment, config, folder, told)
+  setup.say("starting Ray and its processes")
+  cluster = {"shards": SHARDS.value, "address": ADDRESS.value or None, "cpus": CPUS.value, "gpus": GPUS.value}
+  cluster["checkpoint_every"] = CHECKPOINT_EVERY.value * config.workers // experiment.algorithm.period
+  return live.ray(experiment, config, folder, told, resume=flags.RESUME.value, **cluster)

@@ -27,7 +27,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
   _check_labels(labels)
-  best = _read(tuned) if tuned else {}
+  best = _read(tuned)
   for label in best:
     named("label in config.compare.algorithms", labels, label)
   out = {}
@@ -36,6 +36,18 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     _apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
     _apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out
+
+
+def trials(tuned: str) -> dict[str, dict[str, Any]]:
+  """What a sweep's tuned.json sets for each label, and after how many trials (0 where it does not tell); {} for ""."""
+  found = json.loads(Path(tuned).read_text())["algorithms"] if _read(tuned) else {}
+  return {
+    label: {
+      "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
+      "trials": len(entry.get("trials", [])),
+    }
+    for label, entry in found.items()
+  }
 
 
 def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
@@ -101,10 +113,15 @@ def _example(config: Config) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Label -> the best setting that a sweep found."""
+  """Label -> the best setting that a sweep found; {} for ""."""
+  if not path:
+    return {}
   try:
     found = json.loads(Path(path).read_text())["algorithms"]
     best = {label: entry["best"] for label, entry in found.items()}
+  except OSError as error:
+    wrong = f"--tuned={path}: {(error.strerror or str(error)).lower()}"
+    raise ValueError(f"{wrong}; give the tuned.json that `python run.py sweep` wrote") from error
   except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f"{path} is no result of a sweep; give the tuned.json that `python run.py sweep` wrote") from error
   if not best:

@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+import warnings
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from ddl.data import source
 from ddl.data.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
-from experiments import cli, setup, sweep, train
+from experiments import cli, compare, setup, sweep, train
 from experiments import config as configs
 from experiments.folder import RunFolder
 from experiments.parts import as_type, hyper, settings
@@ -189,6 +190,11 @@ TUNED = [
 ]
 
 
+def test_a_sweeps_result_that_cannot_be_read(tmp_path):
+  for path, words in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a directory")):
+    refused(lambda path=path: variants(with_labels(x={}), str(path)), f"--tuned={path}: ", words, "run.py sweep")
+
+
 @pytest.mark.parametrize("case", TUNED, ids=lambda case: str(case[0]))
 def test_a_file_that_is_no_sweeps_result(tmp_path, case):
   content, *words = case
@@ -281,6 +287,11 @@ def test_points_keep_the_types_and_four_digits():
     ("compare", "sweep.trials=3", ("compare does not read config.sweep.trials",)),
     ("compare", "algorithm.name=easgd", ("names its own algorithm", "--only")),
     ("sweep", "compare.seeds=1,2", ("sweep does not read config.compare.seeds",)),
+    ("plan", "network.overlap=False", ("plan does not read config.network.overlap: its seconds are those of",)),
+    ("train", "barrier.name=ssp", ("config.barrier.name here: sync_sgd has neither a server nor peers",)),
+    ("train", "network.blocks=4", ("config.network.blocks here: sync_sgd has neither",)),
+    ("compare", "network.service_seconds=1.0", ("config.network.service_seconds here: sync_sgd has", "; easgd has")),
+    ("sweep", "times.seconds=1.0", ("config.times.seconds here: sync_sgd takes no virtual time",)),
   ],
 )
 def test_a_flag_that_the_command_would_not_read(ran, command, argument, words):
@@ -289,6 +300,53 @@ def test_a_flag_that_the_command_would_not_read(ran, command, argument, words):
   assert code == 2 and got is None and error.count("\n") == 1
   for word in words:
     assert word in error
+
+
+ASYNC = f"--config={ROOT / 'configs' / 'async_easgd_digits.py'}"
+
+
+@pytest.mark.parametrize(
+  "name, argument, words",
+  [
+    ("async_easgd", "network.blocks=4", "async_easgd has a lock"),
+    ("async_easgd", "network.overlap=False", "async_easgd has no collective"),
+    ("async_easgd", "network.exchange_seconds=0.1", "async_easgd has no collective"),
+    ("async_easgd", "barrier.name=bsp", None),
+    ("hogwild_easgd", "network.blocks=4", None),
+    ("easgd", "network.exchange_seconds=0.1", None),
+    ("easgd", "times.seconds=0.1", None),
+  ],
+)
+def test_a_flag_that_the_algorithm_would_not_read(ran, name, argument, words):
+  code, got, error = ran(ASYNC, f"--config.{argument}", f"--config.algorithm.name={name}")
+  assert (code == 0) is (got is not None) is (words is None)
+  if words:
+    assert error == f"train: train does not read config.{argument.partition('=')[0]} here: {words}\n" or (
+      "hogwild" in error and words in error
+    )
+
+
+def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
+  monkeypatch.setattr(compare, "main", lambda config: 0)
+  assert ran(ASYNC, "--config.barrier.name=bsp", command="compare")[0] == 0
+  code, _, error = ran(ASYNC, "--config.barrier.name=bsp", "--only=sync SGD,Sync EASGD", command="compare")
+  assert code == 2 and "compare does not read config.barrier.name here: sync_sgd has" in error
+
+
+def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
+  """arXiv 1605.09774: p workers in turn act like a momentum of 1 - 1/p."""
+  config = configs.base()
+  config.algorithm.name, config.optimiser.momentum = "async_sgd", 0.9
+  words = "async_sgd: 8 workers .* 1 - 1/8 = 0.875 .* config.optimiser.momentum=0.9 adds to it; try 0"
+  with pytest.warns(UserWarning, match=words):
+    configs.build(config)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for name, momentum, workers in (("async_sgd", 0.0, 8), ("async_sgd", 0.9, 1), ("async_easgd", 0.9, 8)):
+      config.algorithm.name, config.optimiser.momentum, config.workers = name, momentum, workers
+      configs.build(config)
+    config.algorithm.name = "sync_sgd"
+    configs.build(config)
 
 
 def test_a_second_momentum_is_warned_of():

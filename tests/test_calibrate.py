@@ -84,6 +84,9 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
+  slow = calibration.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
+  fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
+  np.testing.assert_allclose(slow.memory_bandwidth, fastest)
   assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
   link, between = found.links["all_reduce"], found.cluster.network.between
   assert between == link._replace(latency=link.latency + found.waiting)

@@ -1,13 +1,13 @@
 """`compare` and `sweep` from config to report: budget, seeds, what a resume skips, what a sweep hands on."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
-from commands import Command, complaint
+from commands import Command, complaint, metrics
 
 from experiments import compare
-from experiments.config import base
 
 SMALL = (
   "--config=configs/digits_compare.py",
@@ -80,6 +80,26 @@ def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   )
   assert {p: p.stat().st_mtime_ns for p in before} == before
   assert again.split("algorithm ")[1].split("s; report")[0][:200] == out.split("algorithm ")[1][:200]
+  assert "drawn anew" not in again
+
+
+@pytest.mark.parametrize("command, run", [("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")])
+def test_the_folder_knows_how_to_go_on(folders, command, run):
+  path = folders[0] / command
+  kept = {p: p.stat().st_mtime_ns for p in path.glob("*/*/metrics.jsonl") if run not in str(p)}
+  before = metrics(path / run)
+  shutil.rmtree(path / run)  # as if it had been stopped before it
+  more = ["--config.compare.target=0.5"] if command == "compare" else []
+  done = Command(command, "--resume", f"--workdir={path}", *more).end()
+  assert done.code == 0 and not done.error, done
+  assert f"{path}: going on with configs/digits_compare.py and the flags that its about.json records\n" in done.out
+  assert metrics(path / run) == before and len(kept) == 3
+  assert {p: p.stat().st_mtime_ns for p in kept} == kept
+  told = f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n"
+  assert (told in done.out) is (command == "compare")
+  if command == "compare":
+    page = json.loads((path / "comparison.json").read_text())
+    assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
 
 
 def test_an_unknown_label_is_one_line():
@@ -95,7 +115,8 @@ def test_an_unknown_label_is_one_line():
     (("--config.compare.seeds=(0,0)",), "different integers"),
     (("--config.compare.seeds=(0,-1)",), "different integers"),
     (("--config.compare.expected=(('EASGD','EASDG'),)",), "EASDG"),
-    (("--resume", "--workdir=runs/that-never-were"), "holds no comparison"),
+    (("--config.compare.expected=1",), "config.compare.expected is (1,); give pairs of labels"),
+    (("--resume", "--workdir=runs/that-never-were"), "holds nothing to resume"),
   ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(tmp_path, flags, words):
@@ -107,7 +128,6 @@ def test_one_budget_of_examples():
   def resolved(**changes):
     return SimpleNamespace(resolved={"model": {}, "workers": 8, "batch": 16, "steps": 400, **changes})
 
-  config = base()
-  compare._check(config, {"a": resolved(), "b": resolved(workers=4, batch=32)})
+  compare._check({"a": resolved(), "b": resolved(workers=4, batch=32)})
   with pytest.raises(ValueError, match="b: 25600"):
-    compare._check(config, {"a": resolved(), "b": resolved(workers=4)})
+    compare._check({"a": resolved(), "b": resolved(workers=4)})

@@ -1,5 +1,6 @@
 """What a user gets wrong: one line on stderr that says what and what would work, exit code 2, nothing lost."""
 
+import json
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ from commands import ROOT, Command, complaint, metrics
 
 from ddl.runtime import hosts
 from ddl.runtime.checkpoint import Checkpoints
-from experiments import cli, setup
+from experiments import cli, recorded, setup
+from experiments import config as configs
+from experiments.folder import RunFolder
 
 DIGITS = "--config=configs/digits.py"
 QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
@@ -116,6 +119,13 @@ VALUES = [
   (["--worksdir=x"], "worksdir"),
   (["dasgd"], "unknown argument 'dasgd'"),
   (["--resume", "--workdir="], "--resume needs the folder"),
+  (["--devices=two"], "--devices=two is no whole number"),
+  (["--config.batch=two"], "--config.batch=two is no whole number"),
+  (["--config.network.exchange_seconds=long"], "--config.network.exchange_seconds=long is no number"),
+  (["--config.optimiser.nesterov=3"], "--config.optimiser.nesterov=3 is neither True nor False"),
+  (["--config.algorithm={}"], "config.algorithm is a section; set its keys, such as --config.algorithm."),
+  (["--config.compare.algorithms.x=1"], "no key 'x' in config.compare.algorithms"),
+  (["--workdir=/proc/x"], "--workdir=/proc/x: nothing can be written in /proc"),
 ]  # fmt: skip
 
 
@@ -152,7 +162,10 @@ def files(folder):
     "npz few": ([npz, f"--config.data.path={folder}/few.npz"], "few.npz", "4 labels"),
     "npz cut": ([npz, f"--config.data.path={folder}/cut.npz"], "cut.npz"),
     "idx": (["--config.data.name=idx", f"--config.data.path={folder}/idx"], "train-images-idx3-ubyte"),
-    "text empty": ([text, f"--config.data.path={folder}/empty.txt", "--config.model.name=transformer"], "is empty"),
+    "text empty": (
+      [text, f"--config.data.path={folder}/empty.txt", "--config.model.name=transformer", "--config.model.hidden=None"],
+      "is empty",
+    ),
     "config missing": ([f"--config={folder}/no.py"], "not a config file", "configs/digits.py"),
     "config folder": ([f"--config={folder}"], str(folder)),
     "config unset": (["--config="], "--config=FILE is missing"),
@@ -182,19 +195,70 @@ def test_missing_and_malformed_files(wrong, tmp_path):
 def test_folders(call, wrong, tmp_path):
   code, out, error = call("train", *QUICK)
   assert code == 0 and not error and "step 4" in out
+  assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s; ")[0]) > 0
   lines = (tmp_path / "run" / "metrics.jsonl").read_text()
   wrong(QUICK, f"{tmp_path}/run holds a run already", "--resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
+  (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
   wrong([*QUICK, "--resume", "--devices=2"], "was run as", "1 device(s)", "2 device(s)", "--devices")
   wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "--steps_per_call")
-  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds no run to resume")
+  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds nothing to resume")
   (tmp_path / "file").write_text("")
   wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
   code, out, error = call("train", *QUICK, "--resume")
   assert code == 0 and not error and "step 4" in out
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+  """Data and devices are not touched."""
+
+  def touched(*_):
+    pytest.fail("data was loaded or devices were started")
+
+  monkeypatch.setattr(configs, "load", touched)
+  monkeypatch.setattr(setup, "start_devices", touched)
+
+
+def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
+  config = cli._load(ROOT / "configs" / "digits_compare.py")
+  label = "--only=EASGD"
+  for command, run in (("train", ""), ("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")):
+    folder = RunFolder(tmp_path / command / run)
+    folder.create(configs.resolve(config) | {"batch": 3}, {"command": "python run.py train --config=x.py"})
+    flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}/{command}", *[label][: command != "train"]]
+    wrong(flags, f"{folder.path} holds a run already", command=command)
+    wrong([*flags, "--resume"], f"{folder.path} holds a run of another config (", "batch: 3 there, ", command=command)
+  (tmp_path / "train" / "config.json").write_text(json.dumps(configs.resolve(config)))
+  (tmp_path / "train" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
+  code, out, error = call("train", "--config=configs/digits_compare.py", f"--workdir={tmp_path}/train", "--resume")
+  assert code == 0 and not error and out == f"step 400, test_loss 0.25\n{tmp_path}/train is complete\n"
+
+
+def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
+  wrong(["--resume", "--workdir="], "--resume needs the folder to continue: --workdir=")
+  wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
+  (tmp_path / "run").mkdir()
+  wrong(["--resume"], f"{tmp_path}/run/about.json", "is missing", "give the whole command: --config=FILE")
+  for damaged in ("{", "{}", "[]", '{"command": 3}', '{"command": "python"}', '{"command": "a \'b"}'):
+    (tmp_path / "run" / "about.json").write_text(damaged)
+    wrong(["--resume"], f"{tmp_path}/run/about.json", "is damaged", "give the whole command: --config=FILE")
+  (tmp_path / "run" / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
+  wrong(["--resume"], "is of a `compare`, not of a `train`")
+
+
+def test_recorded_arguments_without_those_that_say_where():
+  words = ["--config", "x.py", "--workdir", "a b", "-resume", "--workdir=c", "--resume=true", "--workdirs=1", "workdir"]
+  assert recorded.without(words, recorded.HERE) == ["--config", "x.py", "--workdirs=1", "workdir"]
+
+
+@pytest.mark.parametrize("name", ["", "none/x.json"])
+def test_a_file_that_cannot_be_written_is_found_at_once(wrong, tmp_path, name):
+  flags = ["--model=vgg_a", "--cluster=cori_fdr", f"--json={tmp_path}/{name}"]
+  wrong(flags, f"--json={tmp_path}/{name}: ", "give a file in a folder that exists", command="plan")
 
 
 # ---- divergence
@@ -268,3 +332,11 @@ def test_help_does_not_wait_for_jax():
     "except SystemExit as e: assert not e.code\nassert not {'jax', 'numpy', 'absl', 'experiments'} & set(sys.modules)"
   )
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_a_missing_library_is_named():
+  done = subprocess.run(
+    [sys.executable, "-S", "run.py", "list"], cwd=ROOT, check=False, timeout=60, capture_output=True, text=True
+  )
+  assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+  assert "is not installed here; python -m pip install -r requirements.txt" in done.stderr

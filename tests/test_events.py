@@ -371,6 +371,14 @@ def test_lockstep_waits_only_where_it_must():
     assert alone[4 * turn + 3] == pytest.approx(clock.max(), rel=1e-12)
 
 
+def test_without_exchanges_nobody_waits():
+  times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
+  steps = np.stack([np.concatenate([times.steps(worker, turn, 1) for turn in range(20)]) for worker in range(3)])
+  done = finish(workers=3, steps=20, period=1, delay=0, start=0, times=times, exchange_seconds=None)
+  np.testing.assert_allclose(done, steps.cumsum(axis=1).max(axis=0), rtol=1e-12)
+  assert done[-1] < finish(workers=3, steps=20, period=1, delay=0, start=0, times=times, exchange_seconds=0.0)[-1]
+
+
 @pytest.mark.parametrize("bad", [dict(period=0), dict(delay=3), dict(exchange_seconds=-1.0), dict(start=-1)])
 def test_lockstep_bad_settings(bad):
   times = TIMES["constant"](workers=2, seed=0)

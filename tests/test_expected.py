@@ -17,7 +17,7 @@ def row(label, *seconds, grid=0.0, seeds=3):
 
 def comparison(*pairs, seeds=3):
   info = {"expected": [list(pair) for pair in pairs], "virtual": "steps of 10 ms", "seeds": list(range(seeds))}
-  return Comparison(info, "test_accuracy", 0.95, True, "virtual_seconds", [])
+  return Comparison(info, "test_accuracy", 0.95, True, "virtual_seconds", [], [])
 
 
 TABLE = [

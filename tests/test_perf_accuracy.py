@@ -126,6 +126,34 @@ def test_there_is_no_break_even_where_one_is_always_ahead_or_never_arrives():
     accuracy.break_even(lambda b: b, lambda b: b, 0.0, 1.0)
 
 
+def test_who_overtakes_first_on_the_way():
+  """100 (1 + 5e6 / B), 110 (1 + 5e5 / B) and 120 s: they meet at 4.45e8 / 10 and 5.5e7 / 10 bytes per second."""
+  times = {
+    "often": lambda b: 100 * (1 + 5e6 / b),
+    "seldom": lambda b: 110 * (1 + 5e5 / b),
+    "never": lambda b: 120.0,
+  }
+  for start, end, other, at in (
+    (1e12, 1e3, "seldom", 4.45e7), (1e7, 1e12, "often", 4.45e7), (1e7, 1e3, "never", 5.5e6),
+    (1e3, 1e12, "seldom", 5.5e6),
+  ):  # fmt: skip
+    name, found = accuracy.overtaken(times, start, end)
+    assert (name, found) == (other, pytest.approx(at, rel=2e-3))
+  assert accuracy.overtaken(times, 1e9, 1e15) is None and accuracy.overtaken(times, 1e5, 1e3) is None
+  for start, end in ((0.0, 1e9), (1e9, math.inf)):
+    with pytest.raises(ValueError, match="both are above 0"):
+      accuracy.overtaken(times, start, end)
+
+
+def test_a_lead_between_two_crossings_is_found_from_either_side():
+  """100 + 10 T against 105 + 11 max(0, T - 1), T = 1e9 / B: a delay pays from T = 0.5 to 6, and at neither end."""
+  times = {"now": lambda b: 100 + 10 * 1e9 / b, "later": lambda b: 105 + 11 * max(0.0, 1e9 / b - 1)}
+  assert accuracy.break_even(*times.values(), 1e3, 1e15) is None
+  for start, end, at in ((1e15, 1e3, 1e9 / 0.5), (1e3, 1e15, 1e9 / 6)):
+    assert accuracy.overtaken(times, start, end) == ("later", pytest.approx(at, rel=2e-3))
+  assert accuracy.overtaken(times, 1e9, 1e3) == ("now", pytest.approx(1e9 / 6, rel=2e-3))
+
+
 def test_bandwidths_are_averaged_as_ratios():
   mean, low, high = accuracy.interval([1e6, 1e8])
   assert mean == pytest.approx(1e7)

@@ -16,8 +16,10 @@ def test_an_entry_can_be(name):
   for link in (cluster.network.inside, cluster.host):
     if link is not None:
       check_link(name, link)
-  *rates, start = cluster.device
+  *rates, start, width = cluster.device
   assert all(math.isfinite(figure) and figure > 0 for figure in rates) and 0 <= start < 1e-3
+  formats = {word: nbytes for word, nbytes in (("float32", 4), ("bfloat16", 2)) if word in cluster.source}
+  assert list(formats.values()) == [width], "the source has to name the one format that the peak is of"
   assert step_seconds(1e9, 1, cluster.device, cluster.efficiency) > 0
   assert (cluster.network.per_node > 1) == (cluster.network.inside is not None)
   assert cluster.workers is None or cluster.workers >= 1
@@ -49,7 +51,9 @@ def test_parts_of_a_chip_are_the_chip():
   for parts in (4, 8, 16):
     cluster = CLUSTERS[f"knl_{parts}_parts"]
     assert cluster.workers == parts
-    assert [parts * figure for figure in cluster.device] == pytest.approx(list(CLUSTERS["knl_aries"].device))
+    chip = CLUSTERS["knl_aries"].device
+    assert [parts * figure for figure in cluster.device[:3]] == pytest.approx(list(chip[:3]))
+    assert cluster.device[3:] == chip[3:]
 
 
 def test_an_unknown_name_is_one_line_with_the_nearest():

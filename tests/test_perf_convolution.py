@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import convolution_costs
-from ddl.perf.compute import Device, Efficiency
+from ddl.perf.compute import Device, Efficiency, step_seconds
 from ddl.perf.convolution import Costs, DoesNotFit, best_batch, choose
 from ddl.perf.layers import Layer
 from ddl.perf.memory import StepMemory
+from ddl.perf.tables.totals import parts
 
 NAMES = ("gemm", "fft", "winograd")
 DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)
@@ -126,11 +127,13 @@ def test_it_is_solved_again_for_each_batch():
     best_batch(memory, 260, [], costs)
 
 
-def test_gemm_by_hand():
-  flop, moved, workspace = convolution_costs.gemm(SAME, 2)
+def test_direct_is_the_step_of_the_layer():
+  flop, moved, workspace = convolution_costs.direct(SAME, 2)
   assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
-  assert workspace == 4 * 64 * 9 * 56 * 56
-  assert moved == 4 * (2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128) + 2 * 2 * workspace
+  assert moved == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
+  for device in (DEVICE, DEVICE._replace(width=2), DEVICE._replace(memory_bandwidth=1e9)):
+    costs = convolution_costs.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
+    assert costs.seconds[0, 0] == pytest.approx(step_seconds(parts((SAME,)), 8, device, Efficiency(0.5, 3.0)))
 
 
 def test_winograd_by_hand():
@@ -139,7 +142,7 @@ def test_winograd_by_hand():
   products = 16 * tiles * 64 * 128
   assert 9 * 2 * 56 * 56 * 64 * 128 / products == 2.25
   assert flop == 2 * products + tiles * (32 * 64 + 24 * 128) + 28 * 64 * 128
-  assert workspace == 4 * 16 * (tiles * (64 + 128) + 64 * 128)
+  assert workspace == 16 * (tiles * (64 + 128) + 64 * 128)
   assert convolution_costs.winograd(FIVE, 2) is None
   assert convolution_costs.winograd(STRIDED, 2) is None
 
@@ -147,11 +150,11 @@ def test_winograd_by_hand():
 def test_fft_by_hand():
   flop, _, workspace = convolution_costs.fft(FIVE, 2)
   transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are kept
-  assert workspace == 8 * 32 * 17 * transforms
+  assert workspace == 2 * 32 * 17 * transforms  # values
   assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
   assert convolution_costs.fft(STRIDED, 2) is None
   padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # its 34 x 34 input takes 64 x 64 points
-  assert convolution_costs.fft(padded, 1)[2] == 8 * 64 * 33 * (2 + 3 + 6)
+  assert convolution_costs.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
 
 
 def test_a_transform_computes_the_layer():
@@ -174,6 +177,11 @@ def test_modelled_table():
   assert len(convolution_costs.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
   dense = convolution_costs.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
   assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)
+  late = DEVICE._replace(start=0.25, width=2)  # the start is the step's, not a convolution's
+  assert convolution_costs.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
+  assert convolution_costs.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
+    convolution_costs.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
+  )
 
 
 def test_measured_file(tmp_path):

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.compute import Device, Efficiency, step_seconds
-from ddl.perf.efficiency import fit, pass_seconds, roofline_seconds
+from ddl.perf.compute import Device, Efficiency, fixed_seconds, step_seconds
+from ddl.perf.efficiency import fit
 from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import pass_bytes, train_flop
+from ddl.perf.tables.totals import params, parts, pass_bytes, train_flop
 
 DEVICE = Device(peak=1e12, memory_bandwidth=1e10, memory=1e9)
 bests, halves = st.floats(0.01, 1.0), st.floats(0.0, 100.0)
@@ -83,23 +83,30 @@ def test_errors(change, line):
 @given(st.sampled_from(["lenet", "vgg_a", "nin", "resnet50"]), st.floats(1, 300), bests, halves, st.floats(1.0, 100.0))
 def test_roofline(name, examples, best, half, faster):
   table, efficiency = TABLES[name], Efficiency(best, half)
-  step = roofline_seconds(table, examples, DEVICE, efficiency)
+  step = step_seconds(parts(table), examples, DEVICE, efficiency)
   compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
   memory = sum(3 * pass_bytes(layer, examples) for layer in table) / DEVICE.memory_bandwidth
   assert max(compute, memory) <= step * (1 + 1e-9) and step <= (compute + memory) * (1 + 1e-9)
   endless = DEVICE._replace(memory_bandwidth=1e30)
-  assert roofline_seconds(table, examples, endless, efficiency) == pytest.approx(compute)
+  assert step_seconds(parts(table), examples, endless, efficiency) == pytest.approx(compute)
   quick = DEVICE._replace(memory_bandwidth=DEVICE.memory_bandwidth * faster)
-  assert roofline_seconds(table, examples, quick, efficiency) <= step * (1 + 1e-9)
+  assert step_seconds(parts(table), examples, quick, efficiency) <= step * (1 + 1e-9)
+  # Values of half the bytes are memory of twice the bandwidth; a start comes on top.
+  narrow = step_seconds(parts(table), examples, DEVICE._replace(width=2, start=0.5), efficiency)
+  twice = DEVICE._replace(memory_bandwidth=2 * DEVICE.memory_bandwidth)
+  assert narrow == pytest.approx(0.5 + step_seconds(parts(table), examples, twice, efficiency))
+  few = fixed_seconds(parts(table), DEVICE._replace(start=0.5), efficiency)
+  assert few >= 0.5 + 12 * params(table) / DEVICE.memory_bandwidth * (1 - 1e-9)
+  assert few <= 0.5 + step * (1 + 1e-9)
 
 
 def test_a_layer_is_bound_by_one_of_two():
   """VGG-A's first dense layer moves its weights for few examples; its second convolution computes."""
   table = {layer.name: layer for layer in TABLES["vgg_a"]}
   full = Efficiency(1.0)
-  assert pass_seconds(table["fc6"], 1, DEVICE, full) == pass_bytes(table["fc6"], 1) / 1e10
-  assert pass_seconds(table["conv2_1"], 1, DEVICE, full) == table["conv2_1"].forward_flop / 1e12
+  assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
+  assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12
   with pytest.raises(ValueError, match="0 examples per worker"):
-    pass_seconds(table["fc6"], 0, DEVICE, full)
+    step_seconds(1e9, 0, DEVICE, full)
   with pytest.raises(ValueError, match="memory of 0 bytes/s"):
-    pass_seconds(table["fc6"], 1, DEVICE._replace(memory_bandwidth=0.0), full)
+    step_seconds(1e9, 1, DEVICE._replace(memory_bandwidth=0.0), full)

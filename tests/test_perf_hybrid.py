@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from ddl.perf import hybrid
 from ddl.perf.hybrid import (
   best,
   bytes_sent,
@@ -19,6 +20,7 @@ from ddl.perf.hybrid import (
 )
 from ddl.perf.layers import Layer
 from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import input_values, part
 from ddl.runtime.traffic import SENT
 
 FC6 = next(layer for layer in TABLES["vgg_a"] if layer.name == "fc6")  # 25088 to 4096
@@ -162,3 +164,16 @@ def test_errors():
     ideal_groups(FC6, 256, 4, 2.0)
   with pytest.raises(ValueError, match="dense: 64 workers cannot share 2 examples and 10 outputs"):
     best(Layer("dense", 10, 10), 2, 64)
+
+
+@pytest.mark.parametrize("layer", TABLES["vgg_a"], ids=lambda layer: layer.name)
+def test_what_a_node_of_a_group_moves(layer):
+  """Of 8 nodes with 32 examples in G groups: strips of weights and outputs, and all inputs of the group."""
+  data = hybrid.part(layer, 8, 8)
+  assert data == part(layer)
+  for groups in (1, 2, 4):
+    size, found = 8 // groups, hybrid.part(layer, 8, groups)
+    assert found.flop == data.flop and size * found.held == pytest.approx(data.held)
+    own, group = 32 / 8, 32 / groups
+    values = 3 * (group * input_values(layer) + group * layer.activations / size)
+    assert own * found.moved == pytest.approx(values)

@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import delays, lemmas, patterns, server, server_queue
+from ddl.perf import delays, lemmas, patterns, scaling, server, server_queue
 from ddl.perf.batch import ENOUGH, Job, choose_batch
 from ddl.perf.clusters import CLUSTERS, Cluster
-from ddl.perf.compute import Device, Efficiency, step_seconds
-from ddl.perf.convolution_costs import modelled
-from ddl.perf.families import Settings, speeds
+from ddl.perf.compute import Device, Efficiency, Part, step_seconds
+from ddl.perf.families import Settings, most, speeds
 from ddl.perf.memory import StepMemory, step_memory
 from ddl.perf.network import Link, Network
 from ddl.perf.planner import Wish, plan
 from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes, train_flop
+from ddl.perf.tables.totals import params_bytes, parts, train_flop
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9, 0, 0))
 
@@ -28,7 +27,7 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, du
 
 def job(name, **keys):
   table = TABLES[name]
-  return Job(name, params_bytes(table), train_flop(table), step_memory(table, extra_copies=1), table, **keys)
+  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, **keys)
 
 
 def rows(found):
@@ -44,7 +43,10 @@ def test_an_efficiency_curve_asks_for_more_examples():
   curve = Efficiency(0.5, 300)
   most = curve.at(found.best)
   assert curve.at(found.examples) >= ENOUGH * most > curve.at(found.examples // 2)
-  assert found.share == pytest.approx(curve.at(found.examples) / most)
+  assert found.rate / found.best_rate == pytest.approx(curve.at(found.examples) / most)
+  why = rows(plan(PLAIN, cluster(half=300), Wish()))["examples per worker"].why
+  assert f"with {100 * ENOUGH:g} % of the best rate" in why and f"of {found.best_rate:,.0f} with {found.best}" in why
+  assert rows(plan(PLAIN, cluster(), Wish(batch=64)))["examples per worker"].why.startswith("as asked: 64 / ")
 
 
 def test_memory_limits_the_examples():
@@ -76,17 +78,52 @@ def test_the_compiled_step_decides_where_there_is_one():
     choose_batch(exact, cluster(memory=4e8))
 
 
-def test_workspaces_count():
-  """One byte less than the convolutions need of the mini-batch asked for, and it is refused."""
+def test_workspaces_are_what_memory_leaves():
+  """Direct convolutions need none; with room the program finds faster ones, and the step does not count on them."""
   net = job("vgg_a")
-  costs = modelled(net.table, cluster().device, cluster().efficiency)(64)
-  needed = net.memory.total(64) + costs.workspace[:, 0].max()  # gemm takes the least
-  assert choose_batch(net, cluster(memory=needed), asked=64).examples == 64
-  with pytest.raises(ValueError, match="64 examples per worker leave no memory to convolutions; 32 do"):
+  needed = net.memory.total(64)
+  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), asked=64) for room in (0, 1e9, 20e9))
+  assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
+  assert (
+    roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
+  )
+  assert roomy.program.shared.seconds <= roomy.program.separate.seconds
+  assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
+  assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
+  with pytest.raises(ValueError, match="64 examples per worker are too many: 63 is the most"):
     choose_batch(net, cluster(memory=needed - 1), asked=64)
-  roomy, tight = (choose_batch(net, cluster(memory=needed + room), asked=64) for room in (20e9, 1e8))
-  assert roomy.shared.choice.seconds < tight.shared.choice.seconds <= tight.plain
-  assert roomy.shared.choice.seconds <= roomy.separate.choice.seconds
+
+
+def test_a_plan_and_a_scaling_curve_have_one_step():
+  """ResNet-50 on H100 is bound by memory: the FLOP alone would be half of the step."""
+  there = CLUSTERS["h100_ib400"]
+  found = plan(job("resnet50"), there, Wish(batch=64, workers=16))
+  curve = lambda name: scaling.curve(name, scaling.work(TABLES["resnet50"]), there, [1, 16], batch=64, weak=True)  # noqa: E731
+  alone, together = curve("sync_sgd")
+  assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
+  flop = step_seconds(train_flop(TABLES["resnet50"]), 64, there.device, there.efficiency)
+  assert alone.seconds > 1.5 * flop
+  told = rows(found)
+  assert told["step"].value in told["examples per worker"].why and told["step"].value in told["delay (DaSGD)"].why
+  assert "2 bytes a value" in told["step"].why and "memory bandwidth in" in told["step"].limit
+  beside = found.speeds[0]
+  assert (beside.algorithm, beside.seconds) == ("sync_sgd", together.seconds)
+  assert beside.rate == pytest.approx(together.examples_per_second)
+
+
+def test_the_row_of_the_step_is_its_formula():
+  """One layer that computes and one that moves: the larger of both terms of each, worked out by hand."""
+  slow = cluster()._replace(device=Device(1e13, 1e11, 16e9, start=1e-4, width=2))
+  both = PLAIN._replace(step=(Part(1e9, 1e3, 1e6), Part(1e6, 1e4, 1e8)))
+  found = plan(both, slow, Wish(batch=64))
+  computing = 64 * 1e9 / 5e12, 64 * 1e6 / 5e12
+  moving = 2 * (64e3 + 1e6) / 1e11, 2 * (64e4 + 1e8) / 1e11
+  assert computing[0] > moving[0] and computing[1] < moving[1]
+  assert found.settings.step == pytest.approx(1e-4 + computing[0] + moving[1])
+  row = rows(found)["step"]
+  for seconds in (sum(computing), sum(moving), found.settings.step):
+    assert f"= {1e3 * seconds:.3g} ms" in row.why
+  assert row.limit == f"memory bandwidth in 1 of 2 parts, {100 * moving[1] / found.settings.step:.3g} % of the step"
 
 
 # ---- workers, servers, delay, period
@@ -98,7 +135,7 @@ def test_what_a_plan_promises(bandwidth, latency, workers, half):
   there = cluster(bandwidth, latency, half)
   found = plan(PLAIN, there, Wish(workers=workers))
   s = found.settings
-  step = step_seconds(PLAIN.flop_per_example, found.examples, there.device, there.efficiency)
+  step = step_seconds(PLAIN.step, found.examples, there.device, there.efficiency)
   message = patterns.seconds("dasgd", PLAIN.params_bytes, s.workers, there.network).exchange
   assert s.step == step
   assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
@@ -132,7 +169,7 @@ def test_the_lemma_on_workers():
   row = rows(found)["workers (strong scaling, 256 examples)"]
   exchange = patterns.seconds("sync_sgd", PLAIN.params_bytes, 4, there.network).step
   overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
-  assert f"= {overhead:.3g};" in row.why and "20 ms of each step by the cluster's entry" in row.why
+  assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
   assert f"= {100 * lemmas.efficiency(4, overhead):.3g} %" in row.why
   slow = there._replace(device=there.device._replace(start=0.03))
   row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))["workers (strong scaling, 256 examples)"]
@@ -141,7 +178,7 @@ def test_the_lemma_on_workers():
   own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
   assert f"= {(own + exchange) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
   assert (
-    "host overhead not measured"
+    "nothing fixed in a step"
     in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"].why
   )
 
@@ -199,7 +236,9 @@ def test_the_lemma_on_servers_is_the_simulated_knee(workers, bandwidth, duplex):
 
 def test_speeds_by_hand():
   there = cluster(bandwidth=1e9, latency=0.0)
-  found = speeds(Settings(1e8, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there)
+  found = speeds(
+    Settings(1e8, 32, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there
+  )
   exchange = 1e8 / 1e9  # two workers: half of the bytes, twice
   visit = 2 * 0.1
   assert {x.algorithm: x.seconds for x in found} == pytest.approx(
@@ -212,8 +251,13 @@ def test_speeds_by_hand():
       "async_easgd": (0.2 + visit - 0.1) / 2,
     }
   )
+  for each in found:
+    assert each.rate == pytest.approx(2 * 32 / each.seconds) and each.efficiency == pytest.approx(0.1 / each.seconds)
+  assert {each.algorithm for each in most(found)} == {"dasgd", "easgd"}
+  near = found[2]._replace(rate=0.99 * found[2].rate)
+  assert most([near, found[2]]) == [found[2]]
   # Many workers at one server wait for its line.
-  crowd = speeds(Settings(1e8, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
+  crowd = speeds(Settings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
   assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)
 
 

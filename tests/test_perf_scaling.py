@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from ddl.perf import collectives, lemmas
+from ddl.perf.batch import Job
 from ddl.perf.clusters import CLUSTERS, Cluster
 from ddl.perf.compute import Device, Efficiency
+from ddl.perf.memory import step_memory
 from ddl.perf.network import Link, Network
 from ddl.perf.patterns import PATTERNS
-from ddl.perf.scaling import LOSSES, Schedule, Work, curve, run, stops, work
+from ddl.perf.planner import Wish, plan
+from ddl.perf.scaling import LOSSES, Schedule, Work, curve, run, step_pass, stops, work
 from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import parts
 
 JOB = Work((3e9, 6e9, 6e9, 1e9), (1e5, 4e6, 2e6, 4e7))
 COUNTS = [1, 3, 16]
@@ -47,6 +51,10 @@ def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, pe
     assert point.efficiency == pytest.approx(point.speedup / point.workers)
     most = 1.01 if jitter else 1 + 1e-9  # a server's turns are drawn, and some workers' are cut off by the window
     assert 0 < point.efficiency <= most and -1e-9 <= point.waiting <= 1
+    computing = step_pass(JOB, cluster(half=half), point.examples).seconds
+    computing *= point.workers if settings["schedule"].round_robin else 1  # a step of all, one after the other
+    if not jitter:
+      assert computing / point.seconds + point.waiting == pytest.approx(1)
     assert set(point.losses) <= set(LOSSES) and all(loss >= 0 for loss in point.losses.values())
     assert point.examples * point.workers >= (64 * point.workers if weak else 64)
 
@@ -101,6 +109,14 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
     assert point.speedup == pytest.approx(lemmas.speedup(point.workers, 16 / 64))
   assert {p.limit for p in points[1:]} == {"small batches"}
   assert points[-1].losses["small batches"] == pytest.approx(points[-1].seconds - points[0].seconds / 64)
+
+
+def test_small_batches_lose_the_start_and_the_weights_that_every_step_moves():
+  """ResNet-50 on H100 without any exchange: all that keeps it from the speed of one worker's batch."""
+  points = curve("independent", work(TABLES["resnet50"]), CLUSTERS["h100_ib400"], [1, 4, 64], batch=64)
+  for point in points[1:]:
+    assert point.losses["small batches"] == pytest.approx(point.seconds - points[0].seconds / point.workers)
+    assert point.losses["small batches"] > 0 and point.limit == "small batches"
 
 
 @pytest.mark.parametrize("workers", [2, 8, 64])
@@ -180,6 +196,28 @@ def test_every_cluster_has_a_curve(name):
   assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
 
 
+@pytest.mark.parametrize("there", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet50"])
+def test_a_point_is_what_plan_says(name, there):
+  """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
+  table, there = TABLES[name], CLUSTERS[there]
+  job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
+  found = plan(job, there, Wish(batch=32, workers=16))
+  chosen = found.settings
+  assert chosen.servers > 1
+  rounds = {  # period, delay
+    "sync_sgd": (1, 0), "local_sgd": (chosen.local_period, 0), "dasgd": (chosen.period, chosen.delay),
+    "easgd": (chosen.easgd_period, 1), "async_sgd": (1, 0), "async_easgd": (chosen.server_period, 1),
+  }  # fmt: skip
+  assert {speed.algorithm for speed in found.speeds} == set(rounds)
+  for speed in found.speeds:
+    when = Schedule(*rounds[speed.algorithm], servers=chosen.servers)
+    if speed.setting == "period 1, delay 0" and speed.algorithm == "sync_sgd":
+      when = when._replace(overlap=False, bucket=math.inf)  # one message after the step
+    (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, schedule=when)
+    assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
+
+
 def test_work_of_a_table():
   """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
   job = work(TABLES["vgg_a"])
@@ -204,6 +242,7 @@ def test_work_of_a_table():
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(delay=1)), "no delay"),
     (lambda: curve("dasgd", JOB, cluster(), [1], batch=1, schedule=Schedule(2, 3)), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(bucket=math.nan)), "bucket of nan"),
   ],
 )
 def test_what_cannot_be_is_one_line(call, says):

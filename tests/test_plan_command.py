@@ -8,10 +8,16 @@ import pytest
 from commands import Command, complaint
 
 from ddl.models import MODELS
+from ddl.perf import planner
+from ddl.perf.batch import Job
+from ddl.perf.clusters import CLUSTERS
+from ddl.perf.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, train_flop
 from experiments import config as configs
+from experiments import plan
 from experiments.compiled import batch_shapes, compiled_step
+from experiments.leaves import leaves
 from experiments.plan_job import counted, experiment_job, feature_maps
 
 DIGITS = "--config=configs/digits.py"
@@ -33,6 +39,12 @@ def test_a_layer_table(tmp_path):
   assert told["settings"]["params_bytes"] == params_bytes(table)
   assert told["settings"]["workers"] == 16
   assert told["settings"]["step"] == pytest.approx(told["examples"] * train_flop(table) / 7.8e12)
+  for speed in told["speeds"]:
+    assert speed["rate"] == pytest.approx(16 * told["examples"] / speed["seconds"])
+  best = max(told["speeds"], key=lambda speed: speed["rate"])
+  assert f"{best['algorithm']} keeps the most: {best['rate']:,.0f} examples/s of 16 workers" in done.out
+  assert "compare --config=FILE --cluster=dasgd_v100_10g sets accuracy against" in " ".join(done.out.split())
+  assert "Warning" not in done.out
   for row in told["rows"]:
     assert any(line.startswith(row["quantity"]) and row["value"] in line for line in done.out.splitlines())
   for speed in told["speeds"]:
@@ -69,11 +81,30 @@ def test_a_config_and_what_is_asked(tmp_path):
     ((DIGITS, "--cluster=cori_fdr", "--servers=8971"), "8971 servers are more than the 8970 parameters"),
     (("--model=vgg_a", "--cluster=knl_16_parts"), "not even one example fits in 1.07 GB: a step on one needs 2.16 GB"),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "the cluster has 8"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed nan; both are shares between 0 and 1"),
+    (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
     ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),
   ],
 )
 def test_what_cannot_be(arguments, words):
   assert words in complaint(Command("plan", *arguments).end())
+
+
+def test_steps_shorter_than_their_start_are_warned_of():
+  """Only where the cluster's entry does not know how long a start takes."""
+  job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0))
+  for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
+    there = CLUSTERS[name]
+    told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
+    assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
+
+
+def test_algorithms_that_are_equally_fast_are_all_named():
+  job, there = Job("large", 4e6, 1e10, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  found = planner.plan(job, there, planner.Wish(batch=64, workers=4))
+  named = plan.verdict(found, "cori_fdr").split(" keep")[0]
+  assert {"dasgd", "easgd"} <= set(named.replace(" and ", ", ").split(", ")) and "async_sgd" not in named
 
 
 # ---- what the planner is told of an experiment
@@ -94,9 +125,14 @@ def test_the_compiled_step_is_the_job(experiment):
   built, config = experiment
   job = experiment_job(built, config)
   assert job.exact(config.batch) == compiled_step(built, config.batch).peak
-  assert job.flop_per_example == compiled_step(built, config.batch).flop / config.batch
+  assert job.flop_per_example == pytest.approx(compiled_step(built, config.batch).flop / config.batch)
   assert job.least == config.batch
   assert job.most == built.data.train.size // config.workers
+  few, more = compiled_step(built, config.batch), compiled_step(built, 2 * config.batch)
+  for examples, compiled in ((config.batch, few), (2 * config.batch, more)):  # the parts move what XLA counts
+    assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)
+  sizes = [leaf.nbytes for leaf in leaves(built.model, batch_shapes(built, 1))]
+  assert [part.held / job.step[0].held for part in job.step] == pytest.approx([n / sizes[0] for n in sizes])
   # The count and the compiler agree on what an example adds, within what fusing saves or keeps twice.
   more = (job.exact(256) - job.exact(128)) / 128
   assert 0.5 < more / job.memory.per_example < 3

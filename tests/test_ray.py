@@ -1,5 +1,6 @@
 """Server algorithms over sockets and on Ray: replayed one by one, killed at random, resumed, and refused."""
 
+import itertools
 import os
 import random
 import shutil
@@ -19,11 +20,12 @@ import pytest
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
-from ddl.events import record
+from ddl.events import barriers, record
 from ddl.events.operations import operations
 from ddl.runtime import ray_files, ray_wire
 from ddl.runtime.one_by_one import OneByOne
-from ddl.runtime.ray_cluster import RayCluster, connect
+from ddl.runtime.ray_barrier import Muster
+from ddl.runtime.ray_cluster import NOBODY_WAITS, RayCluster, connect
 from ddl.runtime.ray_master import Shard
 from ddl.runtime.ray_worker import RayWorker
 
@@ -67,7 +69,7 @@ def replay(algorithm, events):
 
 
 def whole(shards):
-  return np.concatenate([shard.evaluate()[0] for shard in shards])
+  return np.concatenate([shard.snapshot(None).params for shard in shards])
 
 
 def close(actual, params):
@@ -77,24 +79,38 @@ def close(actual, params):
   )
 
 
-def in_threads(algorithm, folder, *, workers, shards, visits):
+def in_threads(algorithm, folder, *, workers, shards, visits, barrier=NOBODY_WAITS, seconds=0.0, begun=lambda: None):
   """The shards after so many visits by workers that are threads here: all but Ray."""
   flat, _ = ray_wire.flatten(PARAMS)
-  settings = {"visits": visits, "workers": WORKERS, "period": algorithm.period, "folder": str(folder), "every": 0}
+  settings = {"visits": visits, "workers": WORKERS, "folder": str(folder), "every": 0, "marks": ()}
+  settings |= {"barrier": barrier, "seed": 0}
   parts = [flat[part] for part in ray_wire.cut(flat.size, shards)]
   masters = [Shard(k, algorithm, part, EXTRA, token=b"secret", **settings) for k, part in enumerate(parts)]
   settings = {"addresses": [m.open(None, "127.0.0.1") for m in masters], "token": b"secret", "workers": WORKERS}
-  staff = [RayWorker(w, algorithm, make, PARAMS, EXTRA, seed=0, **settings) for w in range(workers)]
+  settings |= {"barrier": barrier, "seed": 0}
+
+  def late(worker, step):
+    time.sleep(seconds * worker)
+    return take(worker, step)
+
+  staff = [RayWorker(w, algorithm, lambda w: (make(w)[0], late), PARAMS, EXTRA, **settings) for w in range(workers)]
   for worker in staff:
     worker.prepare()
-  begun = [[master.begin(w) for master in masters] for w in range(workers)]
-  threads = [threading.Thread(target=staff[w].work, args=begun[w], daemon=True) for w in range(workers)]
+  starts = [[master.begin(w) for master in masters] for w in range(workers)]
+  begun()
+  threads = [threading.Thread(target=staff[w].work, args=starts[w], daemon=True) for w in range(workers)]
   for thread in threads:
     thread.start()
   for thread in threads:
     thread.join(60)
     assert not thread.is_alive()
   return masters
+
+
+def furthest_ahead(events, workers=WORKERS):
+  """The most turns that anybody was ahead of the slowest one when it began a turn."""
+  clocks = [[np.sum((events.worker == w) & (events.served <= t)) for w in range(workers)] for t in events.start]
+  return int(np.max(events.turn - np.min(clocks, axis=1)))
 
 
 CASES = {"async_msgd": {}, "async_measgd": {"period": 3}, "dynsgd": {"period": 2}, "gosgd": {"probability": 0.5}}
@@ -122,6 +138,70 @@ def test_shards_equal_the_whole_for_one_worker(name, shards, tmp_path):
   close(whole(masters), replay(algorithm, masters[0].events()))
 
 
+@pytest.mark.parametrize(
+  "name, barrier",
+  [
+    ("dynsgd", barriers.bsp()),
+    ("async_measgd", barriers.ssp(bound=1)),
+    ("dc_asgd", barriers.psp(sample=1, bound=1, redraw=True)),
+  ],
+)
+def test_a_barrier_holds_workers_back_and_tells_them_anew(name, barrier, tmp_path):
+  algorithm = build(name)
+  (master,) = in_threads(algorithm, tmp_path, workers=2, shards=1, visits=25, barrier=barrier, seconds=0.003)
+  events = master.record.events()
+  record.check(events, WORKERS)
+  assert furthest_ahead(events) <= barrier.bound
+  held = events.told > np.arange(25) + 1
+  assert held.any() == (not algorithm.delay)  # worker 0 is the faster one; with a delay it waits after the answer
+  close(whole([master]), replay(algorithm, events))
+
+
+def test_behind_a_barrier_every_shard_tells_of_all_turns_before(tmp_path, monkeypatch):
+  seen, told = [], Shard.told
+
+  def telling(shard, asked):
+    seen.append((shard.index, int(asked["worker"]), int(asked["turn"]), shard.served))
+    return told(shard, asked)
+
+  monkeypatch.setattr(Shard, "told", telling)
+  in_threads(build("async_sgd"), tmp_path, workers=2, shards=3, visits=24, barrier=barriers.bsp(), seconds=0.001)
+  assert {(k, w, t) for k, w, t, _ in seen} == set(itertools.product(range(3), range(2), range(1, 12)))
+  assert all(served >= WORKERS * turn for _, _, turn, served in seen)
+
+
+def test_one_that_is_gone_holds_nobody_up_and_comes_back_with_the_slowest():
+  muster = Muster(barriers.ssp(bound=1), workers=3, seed=0)
+  for worker in range(3):
+    muster.join(worker)
+  for worker in (0, 0, 1):
+    muster.finish(worker)
+  assert muster.holds(0, waiting=False) and not muster.holds(1, waiting=False)
+  muster.leave(2)
+  assert not muster.holds(0, waiting=True)
+  for worker in (0, 1, 0, 1):
+    muster.finish(worker)
+  muster.join(2)  # with 3 turns, as worker 1
+  assert not muster.holds(0, waiting=False)
+  muster.finish(0)
+  assert muster.holds(0, waiting=False)
+  muster.leave(1)
+  assert muster.holds(0, waiting=True)  # for worker 2, which is there again
+  muster.finish(2)
+  assert not muster.holds(0, waiting=True)
+
+
+def test_nothing_is_compiled_once_the_clock_goes(tmp_path):
+  compiled, before = [], []
+  jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+  def so_far():
+    return sum("backend_compile" in name for name in compiled)
+
+  in_threads(build("dynsgd"), tmp_path, workers=2, shards=2, visits=20, begun=lambda: before.append(so_far()))
+  assert so_far() == before[0] > 0
+
+
 def test_messages_are_cut_by_bytes():
   assert [p.stop - p.start for p in ray_wire.cut(12, 5)] == [2, 2, 3, 2, 3]
   with pytest.raises(ValueError, match="12 parameters can be cut into 1 to 12"):
@@ -139,7 +219,9 @@ def test_a_stranger_is_not_admitted(tmp_path):
     EXTRA,
     visits=9,
     workers=2,
-    period=1,
+    barrier=NOBODY_WAITS,
+    seed=0,
+    marks=(),
     folder=tmp_path,
     every=0,
     token=b"secret",
@@ -194,26 +276,63 @@ def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
   algorithm, rng, shown, killed = build("async_measgd", period=2), random.Random(5), [], []
   runner = cluster(tmp_path, algorithm)
 
-  def watch(visits, snapshot, losses):
-    shown.append((visits, snapshot, losses))
+  def watch(snapshot):
+    shown.append(snapshot)
     at_work = sorted(set(runner.supervisor.working.values()))
-    if visits < 300 and at_work and len(killed) < 3:
+    if snapshot.progress.visits < 300 and at_work and len(killed) < 3:
       time.sleep(rng.random() / 50)
       for worker in at_work if len(killed) else [rng.choice(at_work)]:
         with suppress(ray.exceptions.RayActorError):  # it is dead already, and not replaced yet
           os.kill(ray.get(runner.supervisor.actors[worker].pid.remote()), signal.SIGKILL)
           killed.append(worker)
 
-  events = runner.run(PARAMS, EXTRA, 300, watch, 50)
+  events = runner.run(PARAMS, EXTRA, 300, watch, range(50, 400, 50))
   record.check(events, WORKERS)
   assert len(killed) >= 2 and events.restarted.sum() >= 1
-  assert len(events.worker) == shown[-1][0] == 300
+  assert [snapshot.progress.visits for snapshot in shown] == list(range(50, 350, 50)) and len(events.worker) == 300
+  assert [snapshot.progress.seconds for snapshot in shown] == [events.served[at - 1] for at in range(50, 350, 50)]
   with np.load(tmp_path / "shard0-000000300.npz") as saved:
     assert len(saved["worker"]) == 300
-  close(ray_wire.flatten(shown[-1][1].params)[0], replay(algorithm, events))
-  assert test_loss(shown[-1][1].params) < 0.01 * test_loss(PARAMS)
-  assert all(np.isfinite(snapshot.extra["seen"]).all() for _, snapshot, _ in shown)
-  assert sum(len(losses) for _, _, losses in shown) == 2 * 300
+  close(ray_wire.flatten(shown[-1].params)[0], replay(algorithm, events))
+  assert test_loss(shown[-1].params) < 0.01 * test_loss(PARAMS)
+  assert all(np.isfinite(snapshot.extra["seen"]).all() for snapshot in shown)
+  assert [sum(map(len, snapshot.losses)) for snapshot in shown] == 6 * [2 * 50]
+
+
+@needs_ray
+def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
+  seen, runner = {}, cluster(tmp_path, build("async_sgd"), barrier=barriers.bsp())
+
+  def watch(snapshot):
+    visits, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    if "killed" not in seen:
+      os.kill(ray.get(runner.supervisor.actors[1].pid.remote()), signal.SIGKILL)
+      seen["killed"] = visits, turns[1]
+    elif turns[1] > seen["killed"][1] + 20:  # the next one has come, and made some turns
+      runner.stop()
+    seen["params"] = snapshot.params
+
+  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(200, 10**6, 200))
+  record.check(events, WORKERS)
+  (back,) = np.flatnonzero(events.restarted)
+  alone = events.worker[seen["killed"][0] + 2 * WORKERS : back]
+  assert (alone == 0).sum() > 20 and (alone == 1).sum() <= 1  # nobody waited for it
+  after = events.worker[back:-1]
+  # Now they do again: apart by a turn, and by one more that was served before the other came back, but not yet finished.
+  assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
+  close(ray_wire.flatten(seen["params"])[0], replay(runner.algorithm, events))
+
+
+@needs_ray
+def test_a_stopped_run_saves_itself_and_goes_on(ray, tmp_path):
+  runner, shown = cluster(tmp_path, build("dynsgd"), shards=2), []
+  events = runner.run(PARAMS, EXTRA, 10**6, lambda snapshot: runner.stop(), [30])
+  done = len(events.worker)
+  assert 30 <= done < 10**6 and runner.newest() == runner.label == done
+  end = done + 20
+  events = cluster(tmp_path, build("dynsgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, shown.append, [])
+  record.check(events, WORKERS)
+  assert len(events.worker) == end and shown[-1].progress.visits == end
 
 
 @needs_ray
@@ -221,22 +340,23 @@ def test_a_worker_leaves_and_joins_again(ray, tmp_path):
   algorithm, seen = build("async_easgd", period=2), {}
   runner = cluster(tmp_path, algorithm)
 
-  def watch(visits, snapshot, losses):
-    if visits >= 40 and "left" not in seen:
+  def watch(snapshot):
+    visits, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    if "left" not in seen:
       runner.remove(1)
-      seen["left"] = visits
+      seen["left"], seen["turns"] = visits, turns[1]
       with pytest.raises(ValueError, match="worker 1 can't leave"):
         runner.remove(1)
-    elif visits >= 80 and "joined" not in seen:
+    elif "joined" not in seen:
       runner.add(1)
       seen["joined"] = visits
       with pytest.raises(ValueError, match="worker 1 can't join"):
         runner.add(1)
-    if "joined" in seen:
-      time.sleep(0.1)  # a process starts in seconds, the other's visits take milliseconds
+    elif turns[1] > seen["turns"] + 20:
+      runner.stop()
     seen["params"] = snapshot.params
 
-  events = runner.run(PARAMS, EXTRA, 1500, watch, 20)
+  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(200, 10**6, 200))
   record.check(events, WORKERS)
   mine = np.flatnonzero(events.worker == 1)
   assert mine.size and mine[0] < seen["left"] < seen["joined"] < mine[-1]
@@ -251,35 +371,34 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   algorithm = build("dynsgd", period=1)
   runner = cluster(tmp_path, algorithm, shards=2, checkpoint_every=20)
 
-  def kill_a_shard(visits, snapshot, losses):
+  def kill_a_shard(snapshot):
     os.kill(ray.get(runner.supervisor.shards[1].pid.remote()), signal.SIGKILL)
 
   with pytest.raises(ValueError, match="shard 1 of the master died; resume"):
-    runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, 50)
+    runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, [50])
   at = ray_files.newest(tmp_path, 2)
   assert at and at % 20 == 0
   with pytest.raises(ValueError, match="checkpoints of an earlier run"):
     cluster(tmp_path, algorithm, shards=2)
   shutil.copytree(tmp_path, tmp_path / "copy")
   end, shown = at + 60, []
-  events = cluster(tmp_path, algorithm, shards=2, resume=True).run(
-    PARAMS, EXTRA, end, lambda *a: shown.append(a), 10**6
-  )
+  events = cluster(tmp_path, algorithm, shards=2, resume=True).run(PARAMS, EXTRA, end, shown.append, [50, at + 10])
   record.check(events, WORKERS)
-  assert len(events.worker) == shown[-1][0] == end and events.restarted[at:].sum() >= 1
+  assert [snapshot.progress.visits for snapshot in shown] == [at + 10, end] and len(events.worker) == end
+  assert events.restarted[at:].sum() >= 1
   assert ray_files.newest(tmp_path, 2) == end
   for shard in range(2):
     with np.load(tmp_path / f"shard{shard}-{end:09d}.npz") as saved:
       assert saved["leaf0001"] == end  # DynServer.version: no visit is lost and none is served twice
   with pytest.raises(ValueError, match="another model, algorithm"):
-    cluster(tmp_path / "copy", build("async_msgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, print, 10)
+    cluster(tmp_path / "copy", build("async_msgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, print, [])
 
 
 @needs_ray
 def test_a_run_that_diverges_keeps_the_last_good_checkpoint(ray, tmp_path):
   runner = cluster(tmp_path, build("async_msgd", learning_rate=30.0), workers=1, checkpoint_every=2)
   with pytest.raises(ValueError, match=r"visit \d+: the message of worker 0's turn \d+ .* not finite"):
-    runner.run(PARAMS, EXTRA, 1000, lambda *_: None, 1000)
+    runner.run(PARAMS, EXTRA, 1000, lambda _: None, [])
   label = ray_files.newest(tmp_path, 1)
   with np.load(tmp_path / f"shard0-{label:09d}.npz") as saved:
     assert label and np.isfinite(saved["leaf0000"]).all()
@@ -291,7 +410,7 @@ def test_a_worker_that_fails_is_named(ray, tmp_path):
     raise KeyError("no data")
 
   with pytest.raises(ValueError, match="worker 0 failed: KeyError: 'no data'"):
-    RayCluster(build("async_msgd"), broken, workers=1, shards=1, folder=tmp_path).run(PARAMS, EXTRA, 9, print, 9)
+    RayCluster(build("async_msgd"), broken, workers=1, shards=1, folder=tmp_path).run(PARAMS, EXTRA, 9, print, [])
 
 
 @needs_ray
@@ -304,7 +423,7 @@ def test_bad_input(ray, tmp_path):
   with pytest.raises(ValueError, match="no checkpoint that all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
   with pytest.raises(ValueError, match="shards is 5; a model of 4 parameters"):
-    cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, 9)
+    cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])
   with pytest.raises(ValueError, match="worker 1 can't join"):
     cluster(tmp_path, algorithm).add(1)
 

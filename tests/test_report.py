@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import report, report_data, report_finding, report_lines, report_rows
+from experiments import plot_lines, report, report_data, report_finding, report_lines, report_rows
 from experiments.statistics import band, finite_prefix, first_reaching, summary
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
@@ -65,8 +65,8 @@ def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, **i
         (folder / path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     entries.append(
       {"label": label, "name": name, "title": name.replace("_", " "), "citation": "Doe et al. 2020, arXiv 2006.00441",
-       "taxonomy": CELL, "hyper": {"period": period}, "settings": {"learning_rate": 0.1 * period, "momentum": 0.9},
-       "seconds_clock": "measured here, one process, compilation and evaluation excluded",
+       "taxonomy": CELL, "hyper": {"period": period},
+       "settings": {"optimiser": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS},
        "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths}
     )  # fmt: skip
   given = {
@@ -322,7 +322,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
         assert kind == "data:image/svg+xml;base64"
         assert not re.search(r'href="(?!#)|url\((?!#)|@import', base64.b64decode(data).decode())
   cells = [attrs for tag, attrs in page.found if tag == "td"]
-  assert len(cells) == 7 * (5 + 7) + 7 and all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
+  assert len(cells) == 7 * (5 + 6 + 2) and all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
   text = path.read_text()
   for told in (
     "2/3 reached",
@@ -333,6 +333,46 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
     "0a1b2c3",
   ):
     assert told in text
+
+
+def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(tmp_path):
+  found = report_data.read(realistic(tmp_path))
+  drawn = plot_lines.pictures(found)
+  assert len(drawn) == 5
+  for picture in drawn:
+    places = {label: picture.alt.find(f"{label} ", picture.alt.index("end at: ")) for label in ALGORITHMS}
+    places = [place for label, place in places.items() if label not in picture.caption[0]]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_the_accuracy_axis_goes_down_to_where_the_ends_can_be_told_apart(tmp_path):
+  slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
+  charts = report_data.read(comparison(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
+  low, high = report_lines.chart(charts, "examples", "test_accuracy").limits
+  assert low == pytest.approx(0.85) and 0.975 < high < 0.99
+
+
+def test_measured_seconds_are_said_to_be_of_what_ran_it(tmp_path):
+  lines = [rising(0.1, 0.5, 0.96)] * 2
+
+  def told(name, *layouts, **info):
+    folder = comparison(tmp_path / name, {"easgd": lines, "local_sgd": lines}, **info)
+    for path, (devices, processes) in zip(sorted(folder.glob("*/seed-*")), layouts * 4, strict=False):
+      about = {"layout": {"devices": devices, "processes": processes}}
+      (path / "about.json").write_text(json.dumps(about if devices else {}))
+    caption = next(p.caption for p in plot_lines.pictures(report_data.read(folder)) if p.name.endswith("seconds"))
+    text = re.sub(r"\s+", " ", report.table(folder))
+    assert all(sentence in text for sentence in caption[:2])
+    return " ".join(caption[:2]), finding_of(folder)
+
+  caption, finding = told("shared", (2, 1))
+  where = "evaluation: 8 workers on 2 devices, each device doing the work of 4, and no message crossed a network."
+  assert where in caption and "not on a cluster; compare --cluster=... adds" in caption
+  assert "Soonest to 95 % as measured with 8 workers on 2 devices: " in finding
+  assert "8 workers on 1 or 2 devices, each device doing the work of 4 or 8, and" in told("two", (1, 1), (2, 1))[0]
+  assert "without compilation and evaluation: 8 workers on 8 devices. They" in told("own", (8, 8))[0]
+  caption, finding = told("unknown", (0, 0))
+  assert "without compilation and evaluation. They" in caption and "Soonest to 95 %: " in finding
 
 
 def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):

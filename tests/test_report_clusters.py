@@ -1,14 +1,16 @@
 """`compare --cluster`: a run's clock on another cluster, the break-even, the report's section, and what is refused."""
 
 import json
+import math
 
 import pytest
 from commands import Command, complaint
 
-from ddl.perf import accuracy, collectives, server
+from ddl.perf import accuracy, collectives, patterns, scaling, server
 from ddl.perf.accuracy import Hit
 from ddl.perf.clusters import named
 from ddl.perf.clusters.cluster import main_link, server_link, with_bandwidth
+from ddl.perf.scaling import Schedule, Work
 from ddl.perf.timeline import round_seconds
 from experiments import cluster_clock, predict, report, report_clusters, report_data, timeline
 from experiments.config import base, build
@@ -129,25 +131,87 @@ def test_jitter_and_slow_workers_are_the_configs():
   assert took[1] == pytest.approx(3 * took[0])
 
 
-def test_at_the_break_even_of_each_seed_both_take_the_same():
+def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
+  """h (s + T) = m s + m / 4 T for hits h and m of every and of every fourth step: T = (m - h) / (h - m / 4) s."""
   cluster = named("ethernet_10g")
-  entrants = {}
-  for label, hits, settings in (("often", (20, 24), {}), ("seldom", (32, 36), {"period": 4})):
+  cluster = cluster._replace(network=cluster.network._replace(between=cluster.network.between._replace(latency=0.0)))
+  entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
+  for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    experiment = build(config)
-    found = [Hit(step, step - 4) for step in hits]
-    entrants[label] = predict.Entrant(config, experiment, [0, 1], [], found)
-  verdict = accuracy.Verdict("seldom", "often", None, False)
+    entrants[label] = predict.Entrant(config, build(config), [0, 1], [], [Hit(n, n - 4) for n in hits[label]])
+  step = cluster_clock.on(entrants["often"].config, entrants["often"].experiment.algorithm, cluster, FLOP, NBYTES)
+  expected = [
+    2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
+  ]
+  assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
+  verdict = accuracy.Verdict("often", "seldom", None, False)
   found = predict._break_even(cluster, 4, entrants, verdict, FLOP, NBYTES)
-  for index, bandwidth in enumerate(found["bandwidths"]):
-    times = []
-    for entrant in entrants.values():
-      other = with_bandwidth(cluster, 4, bandwidth)
-      config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, other, FLOP, NBYTES)
-      times.append(cluster_clock.clock(config, entrant.experiment.algorithm)(entrant.hits[index].steps))
-    assert times[0] == pytest.approx(times[1], rel=2e-3)
-  assert found["bandwidths"][0] != found["bandwidths"][1]
+  (turn,) = found["turns"]
+  assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
+  assert min(expected) < turn["mean"] < max(expected)
+  assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
+  between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
+  (turn,) = predict._break_even(between, 4, entrants, verdict, FLOP, NBYTES)["turns"]
+  assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
   assert predict._break_even(cluster, 4, entrants, accuracy.Verdict(None, None, None, False), FLOP, NBYTES) is None
+
+
+ENTRY = {"bandwidth": 1e9, "link": "between nodes"}
+
+
+def test_turns_in_words():
+  turn = {"winner": "a", "searched": [1e3, 1e15], "turns": [], "ends": [
+    {"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9},
+  ]}  # fmt: skip
+  assert report_clusters._turn(ENTRY | {"break_even": turn}) == (
+    "At no bandwidth from 1.00 kB/s to 1.00 PB/s would another be first: a takes 0.25 of the time of b at the low end, "
+    "where time is what is sent, and 0.9 of the time of c at the high end, where it is steps and latency."
+  )
+  turn["turns"] = [
+    {"other": "b", "mean": 1e7, "bandwidths": [1e7, 1e7, None]},
+    {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
+  ]
+  assert report_clusters._turn(ENTRY | {"break_even": turn}) == (
+    "Below 10.0 MB/s (10.0 MB/s to 10.0 MB/s), in 2 of 3 seeds, b would be first; above 2.00 GB/s, in 0 of 3 seeds, c "
+    "would be first; the link between nodes has 1.00 GB/s."
+  )
+
+
+VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd", "ad_psgd", "original_easgd"]
+
+
+@pytest.mark.parametrize(("cluster", "workers"), [("pcie_8gpu", 8), ("cloud_100g", 16), ("two_sites_1g", 8)])
+@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
+def test_a_step_takes_what_scale_says(name, cluster, workers):
+  """Queues at the server and at the nodes' links included: two programs, one answer."""
+  config, algorithm = there(name, cluster, workers=workers, steps=80)
+  clock = cluster_clock.clock(config, algorithm)
+  schedule = Schedule(
+    algorithm.period, algorithm.delay, name == "original_easgd",
+    probability=getattr(algorithm, "peer_probability", 1.0), overlap=name != "sync_sgd",  # a mean, not layer by layer
+  )  # fmt: skip
+  job = Work((FLOP,), (NBYTES,))
+  (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)
+  assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
+
+
+@pytest.mark.parametrize(("locked", "free"), [("async_sgd", "hogwild_sgd"), ("async_easgd", "hogwild_easgd")])
+def test_without_a_lock_visits_still_share_the_link(locked, free):
+  for cluster in ("ethernet_10g", "cloud_100g"):
+    took = [cluster_clock.clock(*there(name, cluster, workers=16))(40) for name in (locked, free)]
+    assert took[0] == took[1]
+    assert took[1] > 0.9 * 40 * 16 * NBYTES / named(cluster).network.between.bandwidth
+
+
+def test_workers_of_a_node_share_its_link_to_their_peers():
+  slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
+  for name in ("ad_psgd", "pull_gossip"):
+    config = config_of(name, workers=16)
+    algorithm, found = build(config).algorithm, patterns.pattern(name)
+    clock = cluster_clock.clock(cluster_clock.on(config, algorithm, slow, 1.0, NBYTES), algorithm)
+    shared = server.node_seconds(found.up * NBYTES, found.down * NBYTES, 16, slow.network, peers=True)
+    assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
+    assert shared > 3 * server.visit_seconds(found.up * NBYTES, found.down * NBYTES, slow.network.between) / 2
 
 
 SMALL = (

@@ -78,7 +78,8 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
     (line,) = report_lines.chart(report_data.read(folder), "examples", "test_accuracy").lines
     assert (line.band is not None, len(line.rest)) == (count == 3, 2 * (count == 2))
     text = report.write_report(folder).read_text()
-    assert ("thin ones the seeds" in text) == (count == 2) and ("bands their 95" in text) == (count == 3)
+    assert ("its two seeds" in text) == (count == 2) and ("over the seeds as a band" in text) == (count == 3)
+    assert ("one seed shows no spread" in text) == (count == 1)
 
 
 def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):

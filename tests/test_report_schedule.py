@@ -181,9 +181,9 @@ def test_a_short_run_is_shown_whole(tmp_path, turns):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
   (shown,) = schedules(folder, report_data.read(folder))
   (drawn,) = plot_schedule.pictures(folder, report_data.read(folder))
-  whole = shown.events.turn.max() < plot_schedule.TURNS
+  whole = shown.record.turn.max() < plot_schedule.TURNS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
-  assert (plot_schedule._end(shown.events) == shown.events.released.max()) == whole
+  assert (plot_schedule._end(shown) == shown.record.released.max()) == whole
 
 
 def test_bad_records_give_one_line(tmp_path):

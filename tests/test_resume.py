@@ -170,9 +170,10 @@ def test_signals_to_a_process(tmp_path):
       assert done.code == -number
     else:
       assert done.code == 128 + number and not done.error, done
-      assert f"of 600 and saved; the same command goes on with --resume --workdir={tmp_path}/run" in done.out
-  done = Command(*LONG, f"--workdir={tmp_path}/run", "--resume").end()
+      assert f"of 600 and saved; python run.py train --resume --workdir={tmp_path}/run goes on" in done.out
+  done = Command("train", "--resume", f"--workdir={tmp_path}/run").end()
   assert done.code == 0 and not done.error, done
+  assert done.out.startswith(f"{tmp_path}/run: going on with configs/digits.py and the flags that its about.json")
   assert whole.end().code == 0
   assert metrics(tmp_path / "run") == metrics(tmp_path / "whole") and len(metrics(tmp_path / "run")) == 31
   bits = []

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.perf import scaling
 from ddl.perf.clusters import CLUSTERS
+from ddl.perf.clusters.cluster import with_bandwidth
+from ddl.perf.memory import step_memory
 from ddl.perf.network import Network
-from experiments import measured, plot_scale, scale_curves
+from ddl.perf.tables import TABLES
+from experiments import compiled, measured, plot_scale, plot_step, scale_curves, scale_words
+from experiments import config as configs
 from experiments.scale_curves import counts
+from experiments.workloads import SIZES, synthetic
 
 
 @pytest.mark.parametrize(
@@ -56,10 +61,10 @@ def test_numbers_that_cannot_be(text):
 @pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
 def test_every_algorithm_has_a_curve(name):
   schedules = scale_curves.schedules([name], period=None, delay=None, servers=2, overlap=True)
-  work, _ = scale_curves.job("lenet", 32)
+  work, *_ = scale_curves.job("lenet", 32)
   found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], schedules, batch=64, weak=True, jitter=0.0)
   assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
-  assert scale_curves.verdict(found[0]).endswith(".")
+  assert scale_words.verdict(found[0]).endswith(".")
 
 
 def test_schedules_are_the_algorithms_own_unless_given():
@@ -75,12 +80,113 @@ def test_schedules_are_the_algorithms_own_unless_given():
 
 
 def test_an_own_model_is_what_xla_counts():
-  work, told = scale_curves.job("mlp", 16)
+  work, _, told, title = scale_curves.job("mlp", 16)
   products = 784 * 512 + 512 * 512 + 512 * 10
   assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
   counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
   assert sum(work.flop) == pytest.approx(counted, rel=0.06)  # biases, activations, the update of a batch of 16
-  assert "XLA" in told and "512" in told
+  assert "XLA" in told and title in told and title == "mlp 784-512-512-10"
+
+
+def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
+  there = CLUSTERS["dasgd_v100_10g"]
+  work, room, *_ = scale_curves.job("vgg_a", 1)
+  found = scale_curves.schedules(["sync_sgd"], period=None, delay=None, servers=1, overlap=True)
+  settings = {"batch": 4096, "weak": False, "jitter": 0.0}
+  largest = room(there.device.memory)
+  needed = step_memory(TABLES["vgg_a"], extra_copies=1)
+  assert needed.total(largest) <= there.device.memory < needed.total(largest + 1)
+  (curve,) = scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings)
+  assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
+  rows = scale_words.rows(curve, there.network, len(scale_words.HEAD))
+  assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
+  (roomy,) = scale_curves.curves(work, there, [16, 32], found, **settings)
+  assert rows[1:] == scale_words.rows(roomy, there.network, len(scale_words.HEAD))
+  start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
+  assert scale_words.verdict(curve) == start + scale_words.verdict(roomy)
+  shown = plot_scale._picture(plot_scale.CHARTS[0], [curve])
+  assert "for 16 to 32 workers" in shown.alt
+  with pytest.raises(ValueError, match=f"4,096 examples on each of 32 workers do not fit.*--batch={largest} at most$"):
+    scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings | {"weak": True})
+  with pytest.raises(ValueError, match=f"512 examples on each of 8 workers.*--batch={8 * largest} at most or more"):
+    scale_curves.curves(work, there, [8], found, largest=largest, **settings)
+  with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
+    room(1e6)
+
+
+def test_room_for_an_own_model_is_what_xla_needs():
+  room = scale_curves.job("mlp", 16)[1]
+  config = configs.base()
+  config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, 16
+  config.model.update({"name": "mlp", **SIZES["mlp"][0]})
+  experiment = configs.build(config, synthetic("mlp"))
+  found = room(20e6)
+  assert found > 16 and compiled.compiled_step(experiment, found).peak <= 20e6
+  assert compiled.compiled_step(experiment, found * 5 // 4).peak > 20e6
+
+
+def test_the_order_of_gradients():
+  names = ["sync_sgd", "local_sgd"]
+  found = scale_curves.schedules(names, period=None, delay=None, servers=1, overlap=True, bucket=0.0, order="priority")
+  work, there = scale_curves.job("vgg_a", 1)[0], CLUSTERS["cori_fdr"]
+  curves = {
+    order: scale_curves.curves(
+      work, there, [1, 128], {k: s._replace(order=order) for k, s in found.items()}, batch=512, weak=False, jitter=0.0
+    )
+    for order in ("fifo", "priority")
+  }
+  assert [scale_words.setting(curves[order][0]) for order in curves] == [
+    "messages first come, first served", "messages by priority: the first layers' before others",
+  ]  # fmt: skip
+  assert "messages" not in scale_words.setting(curves["priority"][1])
+  (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
+  assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
+  for chosen in ({"names": ["local_sgd"], "overlap": True}, {"names": ["sync_sgd"], "overlap": False}):
+    with pytest.raises(ValueError, match="--order=priority changes nothing"):
+      scale_curves.schedules(**chosen, period=None, delay=None, servers=1, order="priority")
+
+
+def curve_of(speedups):
+  """A curve with these speed-ups over so many workers."""
+  points = [
+    scaling.Point(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5}) for n, speedup in speedups.items()
+  ]
+  return scale_curves.Curve("sync_sgd", scaling.Schedule(), points)
+
+
+@pytest.mark.parametrize(
+  "speedups, told",
+  [
+    ({1: 1}, "computes alone: there is nothing to scale."),
+    ({8: 7}, "8 workers are 7 times as fast as one; bandwidth costs most, 50 % of a step."),
+    ({1: 1, 2: 2, 4: 4}, "scales to the end: 4 workers are 4 times as fast as one; "),
+    ({1: 1, 2: 2, 4: 2.4}, "scales to 2 workers, 2 times as fast as one; 4 are only 20 % faster: bandwidth costs"),
+    ({1: 1, 2: 2, 4: 2.0}, "scales to 2 workers, 2 times as fast as one; 4 are no faster: bandwidth costs"),
+    ({1: 1, 2: 2, 4: 1.5}, "scales to 2 workers, 2 times as fast as one; 4 are slower: bandwidth costs"),
+    ({1: 1, 2: 1.01}, "does not scale: 2 are only 1 % faster: bandwidth costs most"),
+    ({1: 1, 2: 0.5, 4: 0.6}, "does not scale: 2 take 2 times as long as one for the same examples, and bandwidth"),
+    ({1: 1, 2: 1.1, 4: 2.15, 8: 2.151, 16: 2.15}, "scales poorly from 2 workers on, where bandwidth costs most, 50 % "
+     "of a step; 4 workers are the fastest, 2.15 times as fast as one."),
+  ],
+)  # fmt: skip
+def test_where_it_stops_in_words(speedups, told):
+  assert scale_words.verdict(curve_of(speedups)).startswith(told)
+
+
+@pytest.mark.parametrize("order", ["fifo", "priority"])
+@pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
+def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
+  there = with_bandwidth(CLUSTERS["cori_fdr"], 64, bandwidth)
+  work = scale_curves.job("overfeat_fast", 1)[0]
+  shown = scaling.run("sync_sgd", work, there, 64, 4, scaling.Schedule(bucket=0.0, order=order))
+  took = dict.fromkeys(plot_step.KINDS, 0.0)
+  for bar in plot_step.bars(shown):
+    assert bar.end > bar.start >= 0
+    took[bar.kind] += bar.end - bar.start
+  assert took["message, hidden"] == pytest.approx(shown.hidden, abs=1e-9)
+  assert took["message, exposed"] == pytest.approx(shown.exposed, abs=1e-9)
+  assert took["backward"] == pytest.approx(2 * took["forward"]) == pytest.approx(shown.computing * 2 / 3)
+  assert max(bar.end for bar in plot_step.bars(shown)) == pytest.approx(shown.seconds)
 
 
 class Page(HTMLParser):
@@ -103,23 +209,23 @@ def test_the_command(tmp_path):
   ).end()  # fmt: skip
   assert done.code == 0, done.error
   there = CLUSTERS["aws_c4_8xlarge"]
-  work, _ = scale_curves.job("overfeat_fast", 1)
+  work, *_ = scale_curves.job("overfeat_fast", 1)
   point = scaling.curve("sync_sgd", work, there, [16], batch=256)[0]
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
   assert {p.name for p in (tmp_path / "out").iterdir()} == {
-    "scale.html", "speedup.png", "efficiency.png", "communication.png",
+    "scale.html", "speedup.png", "efficiency.png", "communication.png", "step_sync_sgd.png",
   }  # fmt: skip
   text = (tmp_path / "out" / "scale.html").read_text()
   page = Page()
   page.feed(text)
-  assert page.loaded == [] and len(page.alts) == 3 and all("sync_sgd" in alt for alt in page.alts)
+  assert page.loaded == [] and len(page.alts) == 4 and all("sync_sgd" in alt for alt in page.alts)
   for line in done.out.splitlines():
     if re.match(r"\s+\d", line):
       cells = re.split(r"\s{2,}", line.strip())
       assert (
-        "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale_curves.HEAD[1:], cells[1:], strict=True)) in text
+        "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale_words.HEAD[1:], cells[1:], strict=True)) in text
       )
 
 
@@ -127,13 +233,13 @@ def test_what_was_measured_stands_beside_the_prediction():
   points = scaling.curve("sync_sgd", scale_curves.job("lenet", 32)[0], CLUSTERS["cori_fdr"], [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
   curve = scale_curves.Curve("sync_sgd", scaling.Schedule(), points, took)
-  head = scale_curves.head([curve])
+  head = scale_words.head([curve])
   cells = [
-    dict(zip(head, row, strict=True)) for row in scale_curves.rows(curve, CLUSTERS["cori_fdr"].network, len(head))
+    dict(zip(head, row, strict=True)) for row in scale_words.rows(curve, CLUSTERS["cori_fdr"].network, len(head))
   ]
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
   assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
-  assert scale_curves.head([curve._replace(measured={})]) == scale_curves.HEAD
+  assert scale_words.head([curve._replace(measured={})]) == scale_words.HEAD
   speedup, efficiency, waiting = (plot_scale._measured(chart, curve) for chart in plot_scale.CHARTS)
   assert speedup == [(1, pytest.approx(1)), (2, pytest.approx(points[1].speedup * 2 * 1.25))]
   assert efficiency[1][1] == pytest.approx(speedup[1][1] / 2) and waiting == []
@@ -176,6 +282,8 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster=asr", "--nodes=1,32"], "this cluster has 16"),
     (["--jitter=-1"], "jitter"),
     (["--measure", "--model=mlp"], "--cluster=measured"),
+    (["--scaling=weak", "--batch=100000"], "100,000 examples on each of 2 workers do not fit"),
+    (["--order=priority", "--algorithms=dasgd"], "--order=priority changes nothing"),
     (["--servers=10000000000", "--algorithms=async_sgd"], "servers"),
   ],
 )

@@ -1,6 +1,8 @@
 """The figures of a run's lines, against what they are worked out from."""
 
+import io
 import json
+import sys
 
 import jax
 import numpy as np
@@ -60,6 +62,18 @@ def test_lines(tmp_path, algorithm, exchanges, per_call):
     losses, checked = [], checked + 1
   assert checked == 4 and lines[-1]["seconds"] > lines[1]["seconds"] > lines[0]["seconds"] == 0
   assert (lines[-1]["distance"] > 1e-3) is (exchanges[-1] not in (40, 4) or algorithm["name"] == "easgd")
+
+
+def test_a_terminal_is_told_that_it_waits_for_the_compiler(tmp_path, monkeypatch):
+  class Terminal(io.StringIO):
+    def isatty(self):
+      return True
+
+  monkeypatch.setattr(sys, "stderr", Terminal())
+  Run(config(steps=20, eval_every=20), how=How("vmap", "scan", 5))(tmp_path, label="x")
+  first, *later = [text for text in sys.stderr.getvalue().split("\r") if text.strip()]
+  assert first.startswith("x: compiling:   0%") and later and all(text.startswith("x: ") for text in later)
+  assert not any("compiling" in text for text in later)
 
 
 def test_the_folder_says_what_was_run(tmp_path):

@@ -18,8 +18,10 @@ from ddl.api import LockFree, Model
 from ddl.events import barriers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, operations
 from ddl.events.record import check
+from ddl.runtime import shared_memory
 from ddl.runtime.one_by_one import OneByOne
 from ddl.runtime.shared_memory import FirstCome, SharedCenter
+from ddl.runtime.shared_server import SharedServer
 from ddl.runtime.threads import NotFinite, Threads
 
 WORKERS, VISITS, SEED = 4, 60, 3
@@ -300,6 +302,36 @@ def test_watch_sees_each_visit_its_losses_and_the_models(name, blocks):
   assert [next(iter(x.devices())) for x in threads.params] == jax.local_devices()[:WORKERS]
 
 
+@pytest.mark.parametrize("name, blocks", [("async_easgd", 0), ("hogwild_sgd", 2)])
+def test_the_clock_stands_while_watch_looks_and_nothing_is_compiled_while_it_goes(name, blocks, monkeypatch):
+  compiled, before, moment = [], [], itertools.count(1e-3, 1e-3)
+  jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **__: compiled.append(name) if threading.current_thread() is not threading.main_thread() else None
+  )
+  late = [0.0]
+  monkeypatch.setattr(shared_memory.time, "perf_counter", lambda: next(moment) + late[0])
+  started = SharedServer.open
+  monkeypatch.setattr(SharedServer, "open", lambda shared: (started(shared), before.append(so_far())))
+
+  def so_far():
+    return sum("backend_compile" in name for name in compiled)
+
+  def watch(done, losses, snapshot):
+    late[0] += 1e6  # seconds
+
+  threads, _, events, _ = run(name, blocks=blocks, watch=watch)
+  assert events.released.max() < 1e4 and events.released.max() <= threads.progress().seconds < 1e4
+  assert so_far() == before[-1] > before[0] == 0  # the first one is that of the server's making
+
+
+def test_progress_counts_the_visits_that_exchange():
+  seen = []
+  threads, start = make(build("gosgd")), BOWL.init(jax.random.key(0))
+  events, _ = threads.run(*start, points, VISITS, lambda *_: seen.append(threads.progress()))
+  assert [p.visits for p in seen] == list(range(1, VISITS + 1))
+  assert [p.exchanges for p in seen] == np.cumsum(events.peer >= 0).tolist() != [p.visits for p in seen]
+
+
 # ---- trouble
 
 
@@ -363,6 +395,20 @@ def test_control_c_ends_all_threads():
   with pytest.raises(KeyboardInterrupt):
     threads.run(*start, endless, 10_000, watch)
   assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+  "name, barrier, blocks", [("async_sgd", barriers.bsp(), 0), ("original_easgd", None, 0), ("hogwild_sgd", None, 2)]
+)
+def test_a_stop_ends_all_threads_and_leaves_the_record(name, barrier, blocks):
+  before, threads, start = threading.active_count(), make(build(name), barrier, blocks), BOWL.init(jax.random.key(0))
+  events, done = threads.run(*start, points, 10**6, lambda done, *_: done == 9 and threads.stop())
+  check(events, WORKERS)
+  assert 9 <= len(events.worker) < 10**6 and threading.active_count() == before
+  same(threads, replay(threads, start, events, done))
+  threads.stop()  # before it begins
+  events, _ = threads.run(*start, points, 10**6, ignore)
+  assert len(events.worker) < 10**6
 
 
 def test_what_cannot_be_is_refused():

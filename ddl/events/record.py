@@ -51,9 +51,11 @@ def known(
 
 
 def save(path: str | Path, events: Events) -> None:
-  """Writes the record as one npz file, at exactly this path."""
-  with open(path, "wb") as file:
+  """Writes the record as one npz file, at exactly this path, which never holds half of it."""
+  half = Path(f"{path}.half")
+  with open(half, "wb") as file:
     np.savez(file, **events._asdict())
+  half.replace(path)
 
 
 def load(path: str | Path) -> Events:

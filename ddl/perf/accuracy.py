@@ -5,13 +5,15 @@ before. Who is told apart must be apart by more than both that gap and the sprea
 gives all algorithms the same initial parameters and order of examples.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, special
 
-Seconds = Callable[[float], float]  # steps of each worker -> seconds since the start, not decreasing
+Seconds = Callable[[float], float]  # of steps of each worker, not decreasing; or, to the target, of a bandwidth
 
 
 class Hit(NamedTuple):
@@ -99,9 +101,7 @@ def verdict(times: Mapping[str, Reached]) -> Verdict:
   return Verdict(order[0], order[1], lead, certain)
 
 
-def break_even(
-  first: Callable[[float], float], second: Callable[[float], float], low: float, high: float
-) -> float | None:
+def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
   """Bandwidth in [low, high], bytes per second, at which two take equally long; None where one is always ahead.
 
   The root of first(bandwidth) - second(bandwidth), seconds, on log(bandwidth) by Brent's method to 0.1 %. The
@@ -122,6 +122,29 @@ def break_even(
     return None
   root: Any = optimize.brentq(difference, *ends, xtol=1e-3)
   return float(np.exp(root))
+
+
+def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[str, float] | None:
+  """(who is first to overtake the one ahead at `start`, the bandwidth of that), going to `end`; None: nobody does.
+
+  A lead is looked for at two bandwidths per decade; where it turns in between, by `break_even`.
+
+  Args:
+    times: bandwidth in bytes per second -> seconds, of each.
+    start, end: bandwidths, either the larger.
+
+  Raises:
+    ValueError: for bounds that can't be.
+  """
+  if not (min(start, end) > 0 and max(start, end) < np.inf):
+    raise ValueError(f"bandwidths from {start:g} to {end:g} bytes per second can't be searched; both are above 0")
+  grid = np.geomspace(start, end, 1 + math.ceil(2 * abs(math.log10(end / start)))).tolist()
+  first = min(times, key=lambda name: times[name](grid[0]))
+  for near, far in pairwise(grid):
+    ahead = min(times, key=lambda name: times[name](far))
+    if times[ahead](far) < times[first](far):
+      return ahead, break_even(times[first], times[ahead], *sorted((near, far))) or near  # at `near` they are level
+  return None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

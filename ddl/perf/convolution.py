@@ -35,9 +35,6 @@ class Choice(NamedTuple):
   workspace: float  # bytes: the sum, or the maximum where it is shared
 
 
-NOTHING = Choice((), 0.0, 0.0)  # without convolutions
-
-
 class BatchChoice(NamedTuple):
   """The best choice at one mini-batch."""
 
@@ -67,7 +64,7 @@ def choose(costs: Costs, bound: float, *, shared: bool = False) -> Choice:
     have = f"{bytes_text(bound)} are left" if bound > 0 else "none is left"
     raise DoesNotFit(f"the smallest workspaces need {bytes_text(needed)} ({needed:.0f} bytes), but {have}")
   if not layers:
-    return NOTHING
+    return Choice((), 0.0, 0.0)
   allowed = able & (workspace <= bound)
   # The solver's tolerances are absolute: both the objective and the bytes are brought to a scale where they are small.
   scale = max(float(seconds[allowed].max()), 1e-300) / 1e3

@@ -3,7 +3,7 @@
 A training step runs three passes (forward, gradient of the inputs, gradient of the weights) of the same products.
 A pass takes max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every operand is moved once, the workspace
 is written and read. Models for comparison, not measurements: a kernel's own quality is not in them.
-  gemm      im2col, Chellapilla et al. 2006: one image's patches at a time, ifm kh kw oh ow values, as in Caffe.
+  direct    a product without a workspace, as cuDNN's implicit ones: what `compute.step_seconds` takes a layer to be.
   fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
   winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
 """
@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ddl.perf.compute import Device, Efficiency
+from ddl.perf.compute import Device, Efficiency, Part, part_seconds, step_seconds
 from ddl.perf.convolution import Costs
-from ddl.perf.efficiency import pass_seconds
 from ddl.perf.layers import Layer, Table
-from ddl.perf.tables.totals import FLOAT, pass_bytes
+from ddl.perf.tables.totals import part, pass_bytes
 
 PASSES = 3
 
 
-def gemm(layer: Layer, examples: int) -> tuple[float, float, float]:
-  """(FLOP, bytes moved, workspace) of one pass: 2 macs X; patches of one image are written and read."""
-  patches = FLOAT * layer.inputs * math.prod(layer.kernel) * math.prod(layer.size_out)
-  return 2 * layer.macs * examples, pass_bytes(layer, examples) + 2 * examples * patches, patches
+def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
+  """(FLOP, values moved, values of workspace) of one pass: 2 macs X; each operand and the result once."""
+  return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
 
 
 def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
@@ -43,8 +41,8 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   pairs = layer.inputs * layer.outputs // layer.groups
   transforms = examples * (layer.inputs + layer.outputs) + pairs
   flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * kept
-  workspace = 2 * FLOAT * kept * transforms
-  return flop, pass_bytes(layer, examples) + 2 * workspace, workspace
+  workspace = 2 * kept * transforms
+  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
 
 
 def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
@@ -57,12 +55,12 @@ def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   tiles = examples * math.ceil(layer.size_out[0] / 2) * math.ceil(layer.size_out[1] / 2)
   pairs = layer.inputs * layer.outputs // layer.groups
   flop = 2 * 16 * tiles * pairs + tiles * (32 * layer.inputs + 24 * layer.outputs) + 28 * pairs
-  workspace = 16 * FLOAT * (tiles * (layer.inputs + layer.outputs) + pairs)
-  return flop, pass_bytes(layer, examples) + 2 * workspace, workspace
+  workspace = 16 * (tiles * (layer.inputs + layer.outputs) + pairs)
+  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
 
 
 ALGORITHMS: dict[str, Callable[[Layer, int], tuple[float, float, float] | None]] = {
-  "gemm": gemm,
+  "direct": direct,
   "fft": fft,
   "winograd": winograd,
 }
@@ -79,27 +77,27 @@ def stride_one(layer: Layer) -> bool:
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], Costs]:
-  """X -> seconds and workspace of all three passes of each convolution; the passes use the workspace in turn."""
+  """X -> seconds and bytes of workspace of each convolution; its three passes use the workspace in turn."""
   layers = [x for x in table if is_convolution(x)]
 
   def costs(examples: int) -> Costs:
-    rate = device.peak * efficiency.at(examples)
     seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
     workspace = np.zeros_like(seconds)
     for k, layer in enumerate(layers):
       for i, algorithm in enumerate(ALGORITHMS.values()):
         if one := algorithm(layer, examples):
-          flop, moved, workspace[k, i] = one
-          seconds[k, i] = PASSES * max(flop / rate, moved / device.memory_bandwidth)
+          flop, moved, kept = one
+          passes = Part(PASSES * flop / examples, PASSES * moved / examples)
+          seconds[k, i], workspace[k, i] = part_seconds(passes, examples, device, efficiency), device.width * kept
     return Costs(tuple(ALGORITHMS), seconds, workspace)
 
   return costs
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
-  """X -> seconds of the three passes of the layers that are no convolutions."""
-  layers = [x for x in table if not is_convolution(x)]
-  return lambda examples: PASSES * sum(pass_seconds(x, examples, device, efficiency) for x in layers)
+  """X -> seconds of a step without its convolutions."""
+  rest = [part(layer) for layer in table if not is_convolution(layer)]
+  return lambda examples: step_seconds(rest, examples, device, efficiency)
 
 
 def measured(path: str) -> dict[int, Costs]:

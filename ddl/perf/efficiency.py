@@ -1,4 +1,4 @@
-"""How near a step comes to the peak: the curve fitted from measured steps, and the roofline of a layer."""
+"""How near a step comes to the peak: the curve fitted from measured steps."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from ddl.perf.compute import Device, Efficiency
-from ddl.perf.layers import Layer, Table
-from ddl.perf.tables.totals import pass_bytes
+from ddl.perf.compute import Efficiency
 
 
 class Fit(NamedTuple):
@@ -87,26 +85,3 @@ def _check(flop_per_example: float, peak: float, b: np.ndarray, t: np.ndarray) -
       share = flop_per_example * size / (peak * time)
       raise ValueError(f"a step on {size:g} examples in {time:g} s is {share:.3g} times as fast as the peak allows")
   return flop_per_example / peak
-
-
-def pass_seconds(layer: Layer, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """One pass of a layer: max(2 macs b / (peak * efficiency(b)), bytes / memory bandwidth).
-
-  A training step makes three such passes: forward, gradient of the weights, gradient of the inputs.
-
-  Raises:
-    ValueError: for no examples, or a device without peak or memory bandwidth.
-  """
-  if not examples > 0:
-    raise ValueError(f"{examples:g} examples per worker; a step has at least one")
-  if not (device.peak > 0 and device.memory_bandwidth > 0):
-    raise ValueError(
-      f"a peak of {device.peak:g} FLOP/s and a memory of {device.memory_bandwidth:g} bytes/s; both have to be above 0"
-    )
-  compute = layer.forward_flop * examples / (device.peak * efficiency.at(examples))
-  return max(compute, pass_bytes(layer, examples) / device.memory_bandwidth)
-
-
-def roofline_seconds(table: Table, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """A training step as the sum of its layers' three passes, each bound by compute or by memory (PALEO's pipelining)."""
-  return sum(3 * pass_seconds(layer, examples, device, efficiency) for layer in table)

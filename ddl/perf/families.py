@@ -1,5 +1,6 @@
 """Predicted seconds of a local step for one algorithm of each family, at the settings that the planner recommends."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ddl.perf import patterns, server
@@ -12,6 +13,7 @@ class Settings(NamedTuple):
   """What the families are run with."""
 
   params_bytes: float
+  examples: int  # of a worker's step
   step: float  # seconds of a worker's step without any exchange
   workers: int
   servers: int
@@ -29,6 +31,18 @@ class Speed(NamedTuple):
   setting: str
   seconds: float  # per local step
   efficiency: float  # step without exchange / step
+  rate: float  # examples per second of all workers
+
+
+def speed(settings: Settings, algorithm: str, setting: str, seconds: float) -> Speed:
+  """With the efficiency and the rate that so many seconds per step are."""
+  return Speed(algorithm, setting, seconds, settings.step / seconds, settings.workers * settings.examples / seconds)
+
+
+def most(found: Sequence[Speed]) -> list[Speed]:
+  """Those that keep the most examples per second; several where they are equal to three digits."""
+  best = max(each.rate for each in found)
+  return [each for each in found if each.rate >= 0.999 * best]
 
 
 def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
@@ -42,7 +56,7 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
   def collective(name: str, period: int, delay: int) -> Speed:
     hidden = delay if cluster.overlap else 0
     taken = round_seconds(step=s.step, message=exchange(name), period=period, delay=hidden) / period
-    return Speed(name, f"period {period}, delay {delay}", taken, s.step / taken)
+    return speed(s, name, f"period {period}, delay {delay}", taken)
 
   link = server_link(cluster, s.workers)
   alone = s.workers == 1  # who is its own server sends nothing
@@ -53,7 +67,7 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
   def asynchronous(name: str, period: int, delay: int) -> Speed:
     own = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)
     taken = max(own, served) / period
-    return Speed(name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", taken, s.step / taken)
+    return speed(s, name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", taken)
 
   return (
     collective("sync_sgd", 1, 0),

@@ -8,6 +8,7 @@ Volumes are bytes per node and iteration. `duplex` is ov, the share of receiving
 import math
 from typing import NamedTuple
 
+from ddl.perf.compute import Part
 from ddl.perf.layers import Layer, Table
 from ddl.perf.tables.totals import FLOAT, input_values
 
@@ -117,6 +118,16 @@ def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> Choic
 def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tuple[Choice, ...]:
   """`best` of each layer."""
   return tuple(best(layer, batch, workers, duplex) for layer in table)
+
+
+def part(layer: Layer, workers: int, groups: int) -> Part:
+  """What a node computes and moves through its memory for each of its mb / N examples.
+
+  It has 1 / n of the weights and outputs, n = N / G, and the inputs of its group's mb / G examples: n of its own share.
+  """
+  _check_groups(workers, groups)
+  size = workers // groups
+  return Part(layer.train_flop, 3 * (size * input_values(layer) + layer.activations), 3 * layer.params / size)
 
 
 def _check(batch: float, workers: int, duplex: float) -> None:

@@ -9,6 +9,7 @@ import math
 from typing import NamedTuple
 
 from ddl.perf.layers import Table
+from ddl.perf.tables.totals import FLOAT
 from ddl.perf.units import bytes_text
 
 COPIES = 3  # of all parameters: weights, gradients, aggregated gradients
@@ -37,13 +38,13 @@ class StepMemory(NamedTuple):
     return self.fixed + examples * self.per_example
 
 
-def step_memory(table: Table, *, extra_copies: int = 0, bytes_per_value: int = 4) -> StepMemory:
+def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
   """M_FM = sum_{i=0..L} B_i H_i D_i, M_MP and M_C = sum of parameters * copies, in bytes; i = 0 is the input.
 
   Args:
     table: the layers with weights.
     extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
-    bytes_per_value: 4 for float32.
+    width: bytes of a value of the feature maps; copies of the parameters stay in float32.
 
   Raises:
     ValueError: for an empty table or a negative number of copies.
@@ -52,13 +53,13 @@ def step_memory(table: Table, *, extra_copies: int = 0, bytes_per_value: int = 4
     raise ValueError("a table without layers has no memory to count")
   if extra_copies < 0:
     raise ValueError(f"{extra_copies} extra copies of the parameters can't be; give 0 or more")
-  first, copies = table[0], (COPIES + extra_copies) * bytes_per_value
+  first, copies = table[0], (COPIES + extra_copies) * FLOAT
   dense, convolutions = [x for x in table if x.dense], [x for x in table if not x.dense]
   given = first.inputs * first.size_in[0] * first.size_in[1]
   return StepMemory(
-    maps=(given + sum(x.activations for x in convolutions)) * bytes_per_value,
+    maps=(given + sum(x.activations for x in convolutions)) * width,
     weights=sum(x.params for x in convolutions) * copies,
-    classifier_maps=sum(x.activations for x in dense) * bytes_per_value,
+    classifier_maps=sum(x.activations for x in dense) * width,
     classifier=sum(x.params for x in dense) * copies,
   )
 

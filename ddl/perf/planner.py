@@ -4,16 +4,15 @@ The guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, le
 the hiding condition of DaSGD, Zhou et al. 2020, arXiv 2006.00441.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ddl.perf import advice, delays, lemmas, patterns, server
-from ddl.perf.batch import Batch, Job, choose_batch
+from ddl.perf import advice, batch_rows, delays, lemmas, patterns, scaling, server
+from ddl.perf.batch import Job, choose_batch
 from ddl.perf.clusters import Cluster
 from ddl.perf.clusters.cluster import server_link
-from ddl.perf.compute import step_seconds
-from ddl.perf.families import Settings, Speed, speeds
+from ddl.perf.compute import fixed_seconds, step_seconds
+from ddl.perf.families import Settings, Speed, speed, speeds
 from ddl.perf.units import bytes_text, percent, seconds_text
 
 MOST_WORKERS = 1024  # tried where the cluster knows no limit
@@ -62,7 +61,7 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   if not 0 < wish.efficiency <= 1 or not 0 < wish.exposed < 1:
     raise ValueError(f"efficiency is {wish.efficiency:g} and exposed {wish.exposed:g}; both are shares between 0 and 1")
   batch = choose_batch(job, cluster, wish.batch)
-  step = step_seconds(job.flop_per_example, batch.examples, cluster.device, cluster.efficiency)
+  step = batch.step
   workers, sharing = _workers(job, cluster, wish, batch.examples, step, overhead)
   visit, servers, serving = _servers(job, cluster, wish, workers, step)
   message = patterns.seconds("dasgd", job.params_bytes, workers, cluster.network).exchange
@@ -84,44 +83,20 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   ):
     periods.append(delays.smallest_period(takes, step, share=wish.exposed, delay=hidden))
     rows.append(_period(f"period ({name})", periods[-1], hidden, takes, step, wish.exposed))
-  settings = Settings(job.params_bytes, step, workers, servers, delay, *periods)
+  settings = Settings(job.params_bytes, batch.examples, step, workers, servers, delay, *periods)
   exchanging = _exchanging(job, cluster, workers, batch.examples) if workers > 1 else ()
-  told = (*_batch(job, cluster, batch, step), *sharing, *exchanging, serving, *rows)
-  return Plan(told, settings, batch.examples, speeds(settings, cluster))
+  alone = (Row(*row) for row in batch_rows.rows(job, cluster, batch, asked=bool(wish.batch)))
+  told = (*alone, *sharing, *exchanging, serving, *rows)
+  return Plan(told, settings, batch.examples, (*_beside(job, cluster, settings), *speeds(settings, cluster)))
 
 
-def _batch(job: Job, cluster: Cluster, batch: Batch, step: float) -> tuple[Row, ...]:
-  x, have = batch.examples, bytes_text(cluster.device.memory)
-  begin = f"{seconds_text(cluster.device.start)} + " if cluster.device.start else ""
-  rate = (
-    f"{begin}{job.flop_per_example * x:.3g} FLOP / ({cluster.device.peak:.3g} FLOP/s * {cluster.efficiency.at(x):.3g})"
-  )
-  reach = f"{percent(batch.share)} of the throughput of {batch.best}, the best of those tried"
-  grown = x > job.least and job.exact is not None  # a layer table has no batch of its own
-  more = f"; {x / job.least:.3g} times the {job.least} of the config, so tune the rate anew" if grown else ""
-  size = Row(
-    "examples per worker",
-    str(x),
-    f"{reach}; a step takes {rate} = {seconds_text(step)}",
-    (f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples") + more,
-  )
-  why = f"feature maps, copies of the weights and the optimiser's state, counted: {bytes_text(batch.needed)}"
-  if batch.exact is not None:
-    why = f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {why}"
-  needed = batch.needed if batch.exact is None else batch.exact
-  memory = Row("memory per worker", bytes_text(needed), why, f"the device has {have}")
-  if batch.shared is None:
-    return size, memory
-  shared, separate = batch.shared.choice, batch.separate
-  other = f"{seconds_text(separate.choice.seconds)} with one each" if separate else "too little memory for one each"
-  convolutions = Row(
-    "convolutions",
-    ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common()),
-    f"0-1 program, modelled with memory traffic: {seconds_text(shared.seconds)} with one workspace for all layers, "
-    f"{other}; gemm alone {seconds_text(batch.plain)}",
-    f"{bytes_text(cluster.device.memory - batch.needed)} are left for workspaces, {bytes_text(shared.workspace)} used",
-  )
-  return size, memory, convolutions
+def _beside(job: Job, cluster: Cluster, settings: Settings) -> tuple[Speed, ...]:
+  """Synchronous SGD whose gradients leave while the backward pass goes on, as `scaling` has it."""
+  if settings.workers == 1 or not cluster.overlap:
+    return ()
+  work = scaling.work_of(job.step, job.params_bytes)
+  (point,) = scaling.curve("sync_sgd", work, cluster, [settings.workers], batch=settings.examples, weak=True)
+  return (speed(settings, "sync_sgd", "gradients leave as they appear", point.seconds),)
 
 
 def _exchanging(job: Job, cluster: Cluster, workers: int, x: int) -> tuple[Row, ...]:
@@ -148,11 +123,9 @@ def _workers(
 
   enough = _largest(weak, most, wish.efficiency)
   workers = wish.workers or enough
-  full = cluster.device.peak * cluster.efficiency.best
-  fixed = cluster.device.start + job.flop_per_example * cluster.efficiency.half / full
-  fixed = fixed if measured is None else measured * step
   total = x * workers
-  compute = job.flop_per_example * total / full
+  compute = _compute(job, cluster, x, workers)
+  fixed = step - compute / workers if measured is None else measured * step
 
   def overhead(count: int) -> float:
     return (fixed + exchange(count)) / compute
@@ -160,7 +133,9 @@ def _workers(
   together, at = _largest(lambda g: lemmas.efficiency(g, overhead(g)), most, wish.efficiency), overhead(workers)
   alpha, limit = lemmas.efficiency(workers, at), lemmas.speedup_limit(at)
   sent = seconds_text(exchange(workers))
-  host = f"{seconds_text(fixed)} of each step by the cluster's entry" if fixed else "host overhead not measured"
+  host = "nothing fixed in a step"
+  if fixed > 1e-9 * step:
+    host = f"{seconds_text(fixed)} of each step, whatever its examples"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
   edge = "the cluster has no more" if cluster.workers else "no more were tried"
@@ -175,11 +150,22 @@ def _workers(
     Row(
       f"workers (strong scaling, {total} examples)",
       str(together),
-      f"R_O = T_O / T_C = ({host} + exchange {sent}) / {seconds_text(compute)} = {at:.3g}; with {workers} "
+      f"R_O = T_O / T_C = ({host}, + exchange {sent}) / {seconds_text(compute)} = {at:.3g}; with {workers} "
       f"alpha = (1 + R_O) / (1 + G R_O) = {percent(alpha)}, speed-up below (1 + R_O) / R_O = {limit:.3g}",
       f"{percent(wish.efficiency)} up to {together}" + (f", {edge}" if together == most else ""),
     ),
   )
+
+
+def _compute(job: Job, cluster: Cluster, x: int, workers: int) -> float:
+  """T_C of all examples on one worker: the part of its step that shrinks with them, from all of them to a share x."""
+
+  def seconds(examples: float) -> float:
+    return step_seconds(job.step, examples, cluster.device, cluster.efficiency)
+
+  if workers == 1:
+    return seconds(x) - fixed_seconds(job.step, cluster.device, cluster.efficiency)
+  return (seconds(x * workers) - seconds(x)) * workers / (workers - 1)
 
 
 def _largest(efficiency: Callable[[int], float], most: int, least: float) -> int:
@@ -213,6 +199,8 @@ def _servers(job: Job, cluster: Cluster, wish: Wish, workers: int, step: float) 
     f"{seconds_text(turn(servers))}"
   )
   limit = "the servers' links" if turn(servers) > 1.01 * best else "more would not be faster"
+  if server.node_seconds(size, size, workers, cluster.network) >= 0.99 * turn(servers):
+    limit += f", as the {cluster.network.per_node} workers of a node share its link"
   own = f": a worker's own messages take {seconds_text(visit)}, a step {seconds_text(step)}" if visit > step else ""
   return visit, servers, Row("servers", str(servers), why, limit + own)
 
@@ -221,7 +209,10 @@ def _period(quantity: str, period: int, delay: int, message: float, step: float,
   exposed = max(0.0, message - delay * step)
   why = f"max(1, d) = {period}: a delay of {delay} hides the exchange"
   if exposed:
-    why = f"e = T_comm - {delay} T_step = {seconds_text(exposed)}: e / (tau T_step + e) is at most {percent(share)}"
+    why = (
+      f"e = T_comm - {delay} T_step = {seconds_text(exposed)} of waiting, a share s = {percent(share)} of a round at "
+      f"most: tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
+    )
   limit = "the exposed exchange" if exposed else "the delay"
   if period > LONG:
     limit += f"; more than the {LONG} steps of DiLoCo (arXiv 2311.08105): the network is too slow for this job"

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddl.perf import patterns, server, server_queue, timeline
+from ddl.perf import compute, patterns, server, server_queue, timeline
 from ddl.perf.clusters.cluster import Cluster, server_link
-from ddl.perf.compute import Efficiency, step_seconds
+from ddl.perf.compute import Part, Step, part_seconds, step_seconds
 from ddl.perf.layers import Table
 from ddl.perf.network import check_link
+from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.timeline import Pass
 
 
@@ -24,7 +25,14 @@ class Work(NamedTuple):
   """What a step computes and sends, by layers in the order of the forward pass."""
 
   flop: tuple[float, ...]  # of a training step, per example
-  nbytes: tuple[float, ...]  # of the parameters
+  nbytes: tuple[float, ...]  # of the parameters, in float32
+  moved: tuple[float, ...] = ()  # values read and written per example, as `compute.Part` has them; none: FLOP alone
+  held: tuple[float, ...] = ()  # likewise, whatever the examples
+
+  @property
+  def parts(self) -> tuple[Part, ...]:
+    """Of a step's roofline."""
+    return tuple(map(Part, self.flop, self.moved, self.held)) if self.moved else tuple(map(Part, self.flop))
 
 
 class Schedule(NamedTuple):
@@ -37,6 +45,7 @@ class Schedule(NamedTuple):
   overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
   bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
   probability: float = 1.0  # that a worker visits another at all, where workers visit each other
+  order: str = "fifo"  # of gradients' messages, see timeline.ORDERS
 
 
 class Point(NamedTuple):
@@ -61,11 +70,16 @@ class Point(NamedTuple):
 LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "taking turns")
 
 
-def work(table: Table, itemsize: int = 4) -> Work:
-  """Of a layer table: 6 macs FLOP per example and itemsize * params bytes for each layer."""
-  return Work(
-    tuple(float(layer.train_flop) for layer in table), tuple(float(layer.params * itemsize) for layer in table)
-  )
+def work(table: Table) -> Work:
+  """Of a layer table: 6 macs FLOP per example and 4 params bytes for each layer, and three passes over both."""
+  return work_of(parts(table), params_bytes(table))
+
+
+def work_of(step: Step, nbytes: float) -> Work:
+  """Of a step's parts and the bytes of all parameters, of which a part has its share of what is held."""
+  flop, moved, held = (tuple(map(float, each)) for each in zip(*compute.parts(step), strict=True))
+  whole = sum(held)
+  return Work(flop, tuple(nbytes * values / whole for values in held) if whole else (nbytes,), moved, held)
 
 
 def curve(
@@ -87,7 +101,6 @@ def curve(
   schedule = schedule._replace(overlap=schedule.overlap and cluster.overlap)
   _check(name, cluster, workers, batch, weak, schedule, jitter)
   alone = batch / _step(name, job, cluster, 1, batch, schedule, 0.0)[0]  # examples per second of one worker
-  constant = cluster._replace(efficiency=Efficiency(cluster.efficiency.at(batch)))
   points = []
   for count in workers:
     examples = batch if weak else math.ceil(batch / count)
@@ -95,7 +108,7 @@ def curve(
     perfect = {  # of LOSSES
       "latency": (_links(cluster, latency=0.0), schedule, jitter),
       "bandwidth": (_links(cluster, bandwidth=math.inf), schedule, jitter),
-      "small batches": (constant, schedule, jitter),
+      "small batches": (_at_pace(job, cluster, examples, batch), schedule, jitter),
       "stragglers": (cluster, schedule, 0.0),
       "taking turns": (cluster, schedule._replace(round_robin=False), jitter),
     }
@@ -118,10 +131,11 @@ def stops(points: Sequence[Point], least: float = 0.5) -> Point | None:
 
 
 def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
-  """A step by layers: its seconds in proportion to their FLOP, a third for each of a layer's three parts."""
-  whole = sum(job.flop)
-  seconds = step_seconds(whole, examples, cluster.device, cluster.efficiency)
-  thirds = [seconds * flop / whole / 3 for flop in job.flop]
+  """A step by layers: its seconds in proportion to theirs, a third for each of a layer's three passes."""
+  device, efficiency = cluster.device, cluster.efficiency
+  seconds = step_seconds(job.parts, examples, device, efficiency)
+  each = [part_seconds(part, examples, device, efficiency) for part in job.parts]
+  thirds = [seconds * layer / sum(each) / 3 for layer in each]
   return Pass(thirds, thirds, thirds, job.nbytes)
 
 
@@ -139,7 +153,7 @@ def run(
     return found.step + found.exchange
 
   settings: Any = {"period": schedule.period, "delay": schedule.delay, "overlap": schedule.overlap}
-  settings["bucket"] = schedule.bucket
+  settings |= {"bucket": schedule.bucket, "order": schedule.order}
   if workers == 1 or not (pattern.step or pattern.launch):  # nobody to talk to, or nothing to say
     step = step._replace(nbytes=[0.0] * len(step.nbytes))
   if workers == 1 or not jitter:
@@ -168,20 +182,21 @@ def _visits(
   turn = period * step_pass(job, cluster, examples).seconds
   up, down, link = pattern.up * sum(job.nbytes), pattern.down * sum(job.nbytes), server_link(cluster, workers)
   share = schedule.delay / period if schedule.overlap else 0.0
+  visit = server.visit_seconds(up, down, link, schedule.servers)
   if schedule.round_robin:
-    visit = server.visit_seconds(up, down, link, schedule.servers)
     whole = turn + max(0.0, visit - share * turn)
     return workers * whole / period, 1 - turn / whole
-  server.check_servers(schedule.servers, sum(job.nbytes))
   shared = server.node_seconds(up, down, workers, cluster.network, pattern.peers)
   if pattern.peers:  # two by two
     visit = patterns.seconds(name, sum(job.nbytes), workers, cluster.network).exchange
     whole = max(turn + schedule.probability * max(0.0, visit - share * turn), schedule.probability * shared)
     return whole / period, 1 - turn / whole
   paces = _paces(20 * period, workers, jitter).reshape(20, period, workers).mean(axis=1)
+  line = sum(job.nbytes) / schedule.servers / link.bandwidth  # of a server, each way; a visit takes longer
   queue = server_queue.simulate(
     workers=workers, servers=schedule.servers, nbytes=sum(job.nbytes), bandwidth=link.bandwidth,
-    compute_seconds=turn * paces, latency=link.latency, full_duplex=link.duplex == 1, overlap=share, rounds=40,
+    compute_seconds=turn * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
+    rounds=40,
   )  # fmt: skip
   whole = max(queue.round_seconds, shared)
   return whole / period, 1 - (queue.round_seconds - queue.wait_seconds) / whole
@@ -191,6 +206,17 @@ def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
   """Lognormal with that deviation, scaled to mean 1 of each worker, the same at each call: [steps, workers]."""
   drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter**2)), (steps, workers))
   return drawn / drawn.mean(axis=0)
+
+
+def _at_pace(job: Work, cluster: Cluster, examples: int, batch: int) -> Cluster:
+  """The cluster with a device on which that many examples take their share of the seconds of a step on the batch."""
+  device = cluster.device
+  whole, own = (step_seconds(job.parts, x, device, cluster.efficiency) for x in (batch, examples))
+  pace = own * batch / (whole * examples)
+  device = device._replace(
+    peak=device.peak * pace, memory_bandwidth=device.memory_bandwidth * pace, start=device.start / pace
+  )
+  return cluster._replace(device=device) if pace != 1 else cluster
 
 
 def _links(cluster: Cluster, **change: float) -> Cluster:
@@ -215,6 +241,8 @@ def _check(
     raise ValueError(f"a batch of {batch} has less than one example for each of {most} workers; give at least {most}")
   if not (math.isfinite(jitter) and jitter >= 0):
     raise ValueError(f"a jitter of {jitter:g} can't be; give a finite one of 0 or more")
+  if not schedule.bucket >= 0:
+    raise ValueError(f"a bucket of {schedule.bucket:g} bytes can't be; give 0 or more")
   if schedule.period > 1 and not patterns.pattern(name).periodic:
     raise ValueError(f"{name} has no period: it exchanges at every step, or never")
   if schedule.delay and patterns.pattern(name).step:

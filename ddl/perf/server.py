@@ -3,6 +3,10 @@
 S servers hold n / S bytes each; a worker's exchange is a message up to and one down from each of them. At each end one
 message follows the other, so p workers and S servers need max(p, S) messages in a row for one message of every worker
 to every server: the servers' links are the bottleneck while p > S. L is the latency, G = 1 / bandwidth.
+
+Without a lock (the hogwild algorithms) messages share the link as with one; what runs side by side are updates. An
+update of n bytes moves 3 n through the server's memory (reads the center and the message, writes the center), which is
+one for all, too, and takes at most as long as n over the link: it costs nothing here, and a lock costs nothing.
 You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
 """
 

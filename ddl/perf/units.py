@@ -17,6 +17,11 @@ def seconds_text(seconds: float) -> str:
   return f"{seconds / 1e-6:.3g} us"
 
 
+def rate_text(rate: float) -> str:
+  """12345.6 -> 12,346."""
+  return f"{rate:.4g}" if rate < 1000 else f"{rate:,.0f}"
+
+
 def percent(share: float) -> str:
   """0.1234 -> 12.3 %."""
   return f"{100 * share:.3g} %"

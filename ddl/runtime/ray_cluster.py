@@ -17,11 +17,14 @@ others not; each shard counts its own, and the first one's count is the run's.
 A checkpoint is each shard's own; on several hosts the folder has to be one that all of them see.
 """
 
+import math
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +33,7 @@ import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree
+from ddl.events.barriers import Bounded, Gate
 from ddl.events.record import Events
 from ddl.runtime import ray_files, ray_wire
 from ddl.runtime.ray_master import Shard
@@ -40,6 +44,7 @@ SECONDS = 5.0  # to reach an address
 # The C library would give large arrays back at once, and each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 LOOPBACK = "127.0.0.1"
+NOBODY_WAITS = Bounded(math.inf)  # asp
 ONE_HOST = (
   "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: what makes all its processes bind to loopback
 )
@@ -69,7 +74,9 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
-    ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
+    with warnings.catch_warnings():  # Ray sets up its processes in Python between fork and exec, which they only pass
+      warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+      ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
       raise ValueError(f"Ray opens ports to the network: set {ONE_HOST}=0, or import ddl's runtime before ray")
@@ -104,6 +111,7 @@ class RayCluster:
     checkpoint_every: int = 0,
     resume: bool = False,
     seed: int = 0,
+    barrier: Bounded = NOBODY_WAITS,
   ):
     """make: worker -> (model, take), called in the worker's process, so that it has to be picklable (by cloudpickle).
 
@@ -115,7 +123,8 @@ class RayCluster:
       cpus, gpus: that each worker asks of Ray; JAX in a worker without GPUs runs on its CPUs.
       checkpoint_every: visits; 0: only one at the end.
       resume: go on from the newest checkpoint that all shards have.
-      seed: of the peers of peer-to-peer algorithms.
+      seed: of the peers of peer-to-peer algorithms, and of samples of the barrier.
+      barrier: the first shard says who may begin a turn; a worker that died holds nobody up until it is back.
 
     Raises:
       ValueError: one line, for values that can't be, or if Ray is not installed, can't be reached, or is too small.
@@ -127,9 +136,12 @@ class RayCluster:
     for name, (value, least) in limits.items():
       if value < least:
         raise ValueError(f"{name} is {value}; it is at least {least}")
-    self.algorithm, self.make, self.workers, self.count = algorithm, make, workers, shards
+    if algorithm.round_robin and barrier.bound != np.inf:
+      raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
+    Gate(barrier, workers=workers, seed=seed)
+    self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
-    self.label = ray_files.newest(self.folder, shards)
+    self.label = self.newest()
     if resume and self.label is None:
       raise ValueError(f"resume: {self.folder} has no checkpoint that all {shards} shards have written")
     if not resume and any(ray_files.labels(self.folder, k) for k in range(shards)):
@@ -144,39 +156,58 @@ class RayCluster:
         self.close()
         raise ValueError(f"Ray has {have.get(name, 0):g} {name}s; {workers} workers and {shards} shards need {want:g}")
     self.supervisor: Supervisor | None = None
+    self.stopping = False
 
-  def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, watch_every: int) -> Events:
-    """Trains until so many visits are served, from params and extra or a checkpoint. `watch` is called at the end too.
+  def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
+    """Trains until so many visits are served, or `stop`, from params and extra or a checkpoint.
+
+    watch: called with a snapshot of each of the visits `marks`, and of the end. Training does not wait for it: what it
+      has not come to waits with the master, a model each. Shards cut a snapshot each at its own count of visits.
 
     Returns:
       The first shard's record, that of all the run if it was resumed. Workers' times are by their own clocks, moved
       to where they can be; a worker that was killed, or joined late, counts as restarted.
 
     Raises:
-      ValueError: one line: a shard died, a worker keeps dying or raises, or something is not finite.
+      NotFinite: one line: a message or the center.
+      ValueError: one line: a shard died, or a worker keeps dying or raises.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     flat, unravel = ray_wire.flatten(params)
     parts, token = ray_wire.cut(flat.size, self.count), secrets.token_bytes(16)
-    shards, actors = self.shard_actors([flat[part] for part in parts], extra, visits, token), dict[int, Any]()
+    marks = [mark for mark in marks if (self.label or 0) < mark < visits]
+    shards = self.shard_actors([flat[part] for part in parts], extra, visits, token, marks)
+    actors = dict[int, Any]()
     try:
       addresses = answers(self.ray, [shard.open.remote(self.label) for shard in shards])
       process = self.process(flat.dtype, self.needs["num_gpus"])
       kind = self.ray.remote(**self.needs, max_concurrency=2, runtime_env=process)(RayWorker)
-      settings = {"addresses": addresses, "token": token, "workers": self.workers, "seed": self.seed}
+      settings: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "barrier": self.barrier}
+      settings |= {"addresses": addresses, "token": token}
       model = self.ray.put(params), self.ray.put(extra)
 
       def new(rank: int) -> Any:
         return kind.remote(rank, self.algorithm, self.make, *model, **settings)
 
       self.supervisor = Supervisor(self.ray, new, actors, shards, unravel)
-      events = self.supervisor.run(range(self.workers), visits, watch, watch_every)
-      self.label = visits  # where another run goes on
+      self.supervisor.stopping = self.stopping
+      events = self.supervisor.run(range(self.workers), visits, watch)
+      self.label = len(events.worker)  # where another run goes on
       return events
     finally:
       self.supervisor = None
       for actor in (*actors.values(), *shards):
         self.ray.kill(actor)
+
+  def stop(self) -> None:
+    """Ends the run: its checkpoint is saved, the turns under way are lost. From a signal's handler too."""
+    self.stopping = True
+    if self.supervisor:
+      self.supervisor.stopping = True
+
+  def newest(self) -> int | None:
+    """The visits of the newest checkpoint that all shards have, None if there is none."""
+    return ray_files.newest(self.folder, self.count)
 
   def add(self, worker: int) -> None:
     """A worker that left joins again, while `run` is under way. ValueError if there is none of this rank to join."""
@@ -195,10 +226,12 @@ class RayCluster:
     if self.started and self.ray.is_initialized():
       self.ray.shutdown()
 
-  def shard_actors(self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes) -> list[Any]:
-    """A process for each part; `token`: what those that connect have to show."""
-    settings = {"visits": visits, "workers": self.workers, "period": self.algorithm.period, "token": token}
-    settings |= {"folder": str(self.folder), "every": self.every}
+  def shard_actors(
+    self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int]
+  ) -> list[Any]:
+    """A process for each part; `token`: what those that connect have to show; marks: as of `run`."""
+    settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
+    settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     process = self.process(parts[0].dtype, 0)
     process["env_vars"] |= {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     kind = self.ray.remote(num_cpus=1, num_gpus=0, max_concurrency=8, runtime_env=process)(Shard)

@@ -2,9 +2,6 @@
 
 import os
 import threading
-import time
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
-from ddl.events.record import TYPES, Events
+from ddl.events.record import Events
+from ddl.runtime import ray_door
 from ddl.runtime import ray_files as files
 from ddl.runtime import ray_wire as wire
+from ddl.runtime.ray_barrier import Muster
+from ddl.runtime.ray_record import Record, Snapshot
 
 
 class Shard:
@@ -26,22 +26,21 @@ class Shard:
   ):
     """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: after which to stop.
 
-    settings: workers (how many there may be), period (steps), folder, every (visits per checkpoint, 0: none), token.
+    settings: workers (how many there may be), barrier (a bounded one), seed (of its samples), folder, every (visits per
+      checkpoint, 0: none), marks (visits at which a snapshot is kept until it is fetched), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
-    self.workers, self.period = settings["workers"], settings["period"]
+    self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     _, server, self.start_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
     self.like = wire.traffic(algorithm, part.size, part.dtype)
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
-    self.served, self.origin, self.failure = 0, time.time(), ""
-    self.resumed = False
-    self.rows: list[list[Any]] = []  # the first shard's: columns of Events
-    self.losses: list[np.ndarray] = []
-    self.turns, self.learnt = np.zeros(self.workers, int), np.zeros(self.workers, int)
-    self.last = np.full(self.workers, -1)  # each worker's latest row
-    self.came_back = dict[int, float]()  # worker -> when, before its next visit
+    self.served, self.failure, self.closed = 0, "", False
+    self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
+    self.turns = np.zeros(self.workers, int)
+    self.muster = Muster(settings["barrier"], workers=self.workers, seed=settings["seed"])
+    self.replies = dict[int, Tree]()  # what each worker was last told
     self.holding = set[int]()  # workers that may make a visit
     self.active: int | None = None  # whose turn it is, of a round robin
     self.changed = threading.Condition()
@@ -60,8 +59,9 @@ class Shard:
       host = str(ray.util.get_node_ip_address())
     if label is not None:
       self._restore(label)
+    self._rehearse()
     listener = wire.listen(host)
-    threading.Thread(target=self._admit, args=(listener,), daemon=True).start()
+    threading.Thread(target=ray_door.admit, args=(listener, self, self.token), daemon=True).start()
     return listener.getsockname()
 
   def pid(self) -> int:
@@ -71,6 +71,7 @@ class Shard:
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
     """(status, turn, this part of the parameters, extra) that a worker starts from; None: the initial ones."""
     with self.changed:
+      self.record.start()
       if self.active == worker:
         self.active = None
       room = self.served + len(self.holding) < self.visits
@@ -78,13 +79,14 @@ class Shard:
         room = (worker - self.served) % self.workers < self.visits - self.served
       if worker in self.holding or room:
         self.holding.add(worker)
+        self.muster.join(worker)
       status = wire.GO if worker in self.holding else wire.STOP
       self.changed.notify_all()
       if not self.served:
         return status, 0, None, self.extra
       if self._read:
         self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1))
-      self.learnt[worker], self.came_back[worker] = self.served, self._now()
+      self.record.came_back(worker)
       part = np.array(self._evaluate(self.server))
       return status, int(self.turns[worker]), part, self._mean_extra()
 
@@ -92,122 +94,132 @@ class Shard:
     """The worker will not come any more: others may make its visit."""
     with self.changed:
       self.holding.discard(worker)
+      self.muster.leave(worker)
       if self.active == worker:
         self.active = None
       self.changed.notify_all()
 
-  def evaluate(self) -> tuple[np.ndarray, Tree]:
-    """This part of the params to test, and the workers' mean extra."""
+  def lost(self, worker: int) -> None:
+    """The worker died: nobody waits for it until it begins again."""
     with self.changed:
-      return np.array(self._evaluate(self.server)), self._mean_extra()
+      self.muster.leave(worker)
+      self.changed.notify_all()
 
-  def progress(self, visits: int, seconds: float) -> tuple[int, np.ndarray, list[np.ndarray], str]:
-    """(visits, each worker's, losses since the last call, what went wrong), at so many visits or after so long."""
+  def close(self) -> None:
+    """From now on nothing is served."""
     with self.changed:
-      self.changed.wait_for(lambda: self.served >= visits or self.failure, seconds)
-      losses, self.losses = self.losses, []
-      return self.served, self.turns.copy(), losses, self.failure
+      self.closed = True
+
+  def snapshot(self, visits: int | None) -> Snapshot:
+    """The one that was kept at so many visits; where there is none, how it is now."""
+    with self.changed:
+      return self.kept.pop(visits) if visits in self.kept else self._snapshot()
+
+  def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
+    """(visits, each worker's, those of kept snapshots, what went wrong), once there is news or after so long."""
+    with self.changed:
+      news = self.index == 0  # the first one has the run's
+      self.changed.wait_for(lambda: self.failure or (news and (self.kept or self.served >= self.visits)), seconds)
+      return self.served, self.turns.copy(), sorted(self.kept), self.failure
 
   def events(self) -> Events:
     """The visits so far: as this shard saw them, if it is the first."""
     with self.changed:
-      return self._events()
+      return self.record.events()
 
   def save(self, label: int) -> None:
     """A checkpoint that is named after so many visits."""
     with self.changed:
       self._save(label)
 
-  def _admit(self, listener: Any) -> None:
-    while True:
-      connection, _ = listener.accept()
-      threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+  def _rehearse(self) -> None:
+    """Compiles what a visit needs, and forgets it; twice, as what a first one gives may have other types."""
+    server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1)
+    message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
+    for _ in range(2):
+      server, reply = self._serve(server, message, visit)
+      if self._read:
+        server, _ = self._read(server, reply, visit)
+      jax.block_until_ready(self._evaluate(server))
 
-  def _talk(self, connection: Any) -> None:
-    """Serves one worker until it is gone: what it has not sent to the end was never sent."""
-    header, answer = np.zeros(1, wire.REQUEST), np.zeros(1, wire.REPLY)
-    losses = np.zeros(self.period, np.float32)
-    extra = wire.buffers(self.extra)
-    with connection, suppress(OSError):
-      if not wire.admit(connection, self.token):
-        return
-      while True:
-        wire.receive(connection, [header])
-        asked = header[0]
-        if asked["what"] == wire.ASK:
-          self._wait_for_turn(int(asked["worker"]))
-          continue_at = []
-        else:
-          message = wire.buffers(self.like.message)  # new ones: JAX may go on with their memory
-          wire.receive(connection, [losses, *extra, *message] if self.index == 0 else [losses, *message])
-          arrival = self._now()
-          with self.changed:
-            continue_at = self._visited(asked, arrival, losses, extra, message, answer)
-        wire.send(connection, [answer, *continue_at])
-
-  def _visited(self, asked: Any, arrival: float, losses: Any, extra: Any, message: Any, answer: Any) -> list[Any]:
+  def visited(self, asked: Any, arrival: float, losses: Any, extra: Any, message: Any, answer: Any) -> list[Any]:
+    """A message is served, under the lock: the reply's leaves; sets the answer's status."""
+    if self.closed:
+      answer["status"] = wire.STOP
+      return [np.asarray(x) for x in jax.tree.leaves(self.start_reply)]
     worker, turn = int(asked["worker"]), int(asked["turn"])
     sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
     self.server, reply = self._serve(self.server, sent, self._visit(worker, int(asked["peer"])))
-    replies = [np.asarray(x) for x in jax.tree.leaves(reply)]
+    replies, self.replies[worker] = [np.asarray(x) for x in jax.tree.leaves(reply)], reply
     answer["visit"] = self.served
     if not all(np.isfinite(x).all() for x in (*message, *replies)):
       self.failure = (
-        f"visit {self.served}: the message of worker {worker}'s turn {turn} (its step {turn * self.period}) or the "
-        f"center is not finite; the last good checkpoint stays, a lower learning rate may help"
+        f"visit {self.served}: the message of worker {worker}'s turn {turn} (its step "
+        f"{turn * self.algorithm.period}) or the center is not finite"
       )
     if self.failure:
       answer["status"] = wire.DIVERGED
       self.changed.notify_all()
       return replies
     if self.index == 0:
-      self._record(asked, arrival)
+      self.record.add(asked, arrival, self.algorithm.peers == "none" or int(asked["peer"]) >= 0)
       self.losses.append(losses.copy())
       self.extras[worker] = [x.copy() for x in extra]
     self.served += 1
-    self.turns[worker], self.learnt[worker] = turn + 1, self.served
+    self.turns[worker] = turn + 1
     self.holding.discard(worker)
     if self.served + len(self.holding) < self.visits:
       self.holding.add(worker)
     answer["status"] = wire.GO if worker in self.holding else wire.STOP
-    if worker not in self.holding and self.active == worker:
-      self.active = None  # it will not ask again
+    if worker not in self.holding:  # it will not ask again
+      self.muster.leave(worker)
+      if self.active == worker:
+        self.active = None
+    if self.served in self.marks:
+      self.kept[self.served] = self._snapshot()
     if self.every and self.served % self.every == 0:
       self._save(self.served)
     self.changed.notify_all()
     return replies
 
-  def _record(self, asked: Any, arrival: float) -> None:
-    """Workers' clocks are other hosts': what they say is moved to where it can be."""
-    worker, start, released = int(asked["worker"]), float(asked["start"]), float(asked["released"])
-    before = self.rows[self.last[worker]] if self.last[worker] >= 0 else None
-    restarted = worker in self.came_back
-    if restarted:
-      start = self.came_back.pop(worker)
-    elif before:
-      arrival = max(arrival, before[RELEASED])
-      before[RELEASED] = min(max(released - self.origin, before[RELEASED]), arrival)
-      start = max(start - self.origin, before[RELEASED])
-    else:
-      start = max(start - self.origin, 0.0)
-    start = min(start, arrival)
-    served = max(self._now(), self.rows[-1][SERVED] if self.rows else 0.0)
-    stale = self.served - int(self.learnt[worker])
-    row = (worker, int(asked["turn"]), start, arrival, served, self.served + 1, served, stale, int(asked["peer"]))
-    self.last[worker] = len(self.rows)
-    self.rows.append([*row, False, restarted])
+  def wait_for_turn(self, worker: int) -> bool:
+    """Until the worker may begin a turn. Returns whether its last answer is old by now.
 
-  def _wait_for_turn(self, worker: int) -> None:
-    """Round robin: until everybody else is done with theirs and this one is next by rank."""
+    Round robin: when everybody else is done with theirs and this one is next by rank. Else when the barrier lets it: a
+    turn is finished when its worker asks for the next, so that all shards have served it by then.
+    """
     with self.changed:
-      if self.active == worker:
-        self.active = None
-        self.changed.notify_all()
-      self.changed.wait_for(lambda: self.active is None and self.served % self.workers == worker)
-      self.active = worker
+      if self.algorithm.round_robin:
+        if self.active == worker:
+          self.active = None
+          self.changed.notify_all()
+        self.changed.wait_for(lambda: self.active is None and self.served % self.workers == worker)
+        self.active = worker
+        return False
+      waiting = False
+      self.muster.finish(worker)
+      self.changed.notify_all()
+      while self.muster.holds(worker, waiting=waiting) and not self.failure:
+        waiting = True
+        self.changed.wait()
+      old = not self.algorithm.delay and self.record.behind(worker)
+      if old and not self._read:
+        self.record.told(worker)
+      return old
 
-  def _now(self) -> float:
-    return max(time.time() - self.origin, 0.0)
+  def told(self, asked: Any) -> list[Any]:
+    """What a worker is told anew."""
+    worker = int(asked["worker"])
+    with self.changed:
+      assert self._read
+      self.server, reply = self._read(self.server, self.replies[worker], self._visit(worker, int(asked["peer"])))
+      if self.index == 0 and self.record.behind(worker):
+        self.record.told(worker)
+      return [np.asarray(x) for x in jax.tree.leaves(reply)]
+
+  def _snapshot(self) -> Snapshot:
+    losses, self.losses = self.losses, []
+    return Snapshot(np.array(self._evaluate(self.server)), self._mean_extra(), self.record.progress(), losses)
 
   def _visit(self, worker: int, peer: int) -> Visit:
     return Visit(np.int32(worker), np.int32(peer))
@@ -220,27 +232,16 @@ class Shard:
     means = [np.mean(c, axis=0, dtype=c[0].dtype) if c[0].dtype.kind != "i" else np.max(c, axis=0) for c in columns]
     return jax.tree.unflatten(jax.tree.structure(self.extra), means)
 
-  def _events(self) -> Events:
-    columns: Sequence[Any] = list(zip(*self.rows, strict=True)) or [()] * len(Events._fields)
-    return Events(*(np.array(c, kind) for kind, c in zip(TYPES_IN_ORDER, columns, strict=True)))
-
   def _save(self, label: int) -> None:
     if not np.isfinite(self._evaluate(self.server)).all():
-      self.failure = self.failure or f"visit {label}: the center is not finite; the last good checkpoint stays"
+      self.failure = self.failure or f"visit {label}: the center is not finite"
       return
     keep = label - 2 * self.every - self.workers  # shards are at most so far apart
-    files.save(self.folder, self.index, label, (self.server, self._mean_extra()), self._events(), keep=keep)
+    files.save(self.folder, self.index, label, (self.server, self._mean_extra()), self.record.events(), keep=keep)
 
   def _restore(self, label: int) -> None:
     (server, self.extra), events = files.load(self.folder, self.index, label, (self.server, self.extra))
     self.server = jax.tree.map(jnp.array, server)
-    self.rows = [list(row) for row in zip(*(column.tolist() for column in events), strict=True)]
+    self.record.restore(events, int(np.sum(events.peer >= 0)) if self.algorithm.peers != "none" else len(events.peer))
     self.served = label
-    self.origin = time.time() - (self.rows[-1][SERVED] if self.rows else 0.0)
-    for i, row in enumerate(self.rows):
-      self.last[row[0]] = i
-      self.turns[row[0]] = row[1] + 1
-
-
-TYPES_IN_ORDER = [kind for name in Events._fields for key, kind in TYPES.items() if key == name]
-RELEASED, SERVED = (Events._fields.index(name) for name in ("released", "served"))
+    np.maximum.at(self.turns, events.worker, events.turn + 1)

@@ -1,26 +1,21 @@
 """The driver of a run on Ray: starts workers, replaces those that die, and reports how far the master is."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import Events
+from ddl.runtime.ray_record import Snapshot
+from ddl.runtime.threads import NotFinite
 
 ATTEMPTS = 3  # deaths of a worker in a row, without a visit between, that end the run
 PAUSE = 1.0  # seconds between two looks at a shard that serves nobody
 SECONDS = 10.0  # to see whether a shard is the reason why a worker failed
 
 
-class Snapshot(NamedTuple):
-  """The model to test, in NumPy."""
-
-  params: Tree
-  extra: Tree
-
-
-Watch = Callable[[int, Snapshot, np.ndarray], None]  # (visits done, snapshot, losses of the steps since the last call)
+Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
@@ -48,37 +43,37 @@ class Supervisor:
     self.idle = set[int]()  # ranks without a turn to make
     self.together, self.ready = set[int](), list[int]()  # the first workers begin when all of them are ready
     self.deaths = dict[int, tuple[int, int]]()  # rank -> (its visits, deaths in a row)
-    self.losses: list[np.ndarray] = []
+    self.stopping = False
 
-  def run(self, ranks: Iterable[int], visits: int, watch: Watch, every: int) -> Events:
-    """Until so many visits are served and every worker has heard of it."""
+  def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
+    """Until so many visits are served and every worker has heard of it, or `stopping` is set."""
     ray, shards = self.ray, self.shards
-    self.served, self.turns, _, _ = self._progress([shards[0].progress.remote(0, 0)])[0]
-    self.visits, due, looks = visits, self.served + every, dict[Any, int]()
+    self.served, self.turns, _, _ = self._progress([shards[0].progress.remote(0)])[0]
+    self.visits, looks = visits, dict[Any, int]()
     self.together = set(ranks)
     for rank in sorted(self.together):
       self.start(rank)
-    while self.served < visits or self.working:
+    while (self.served < visits or self.working) and not self.stopping:
       for k in set(range(len(shards))) - set(looks.values()):
-        looks[shards[k].progress.remote(min(due, visits) if k == 0 else np.inf, PAUSE)] = k
+        looks[shards[k].progress.remote(PAUSE)] = k
       done, _ = ray.wait([*looks, *self.preparing, *self.working])
       for ref in done:
         if ref in looks:
           k = looks.pop(ref)
-          served, turns, losses, _ = self._progress([ref], k)[0]
+          served, turns, kept, _ = self._progress([ref], k)[0]
           if k == 0:
             self.served, self.turns = served, turns
-            self.losses += losses
+            for at in kept:
+              self._show(watch, at)
         elif ref in self.preparing:
           self._prepared(ref, self.preparing.pop(ref))
         elif ref in self.working:
           self._stopped(ref, self.working.pop(ref))
-      if due <= self.served < visits:
-        self._show(watch)
-        due = self.served + every
-    self.losses += self._progress([shard.progress.remote(0, 0) for shard in shards])[0][2]
+    answers(ray, [shard.close.remote() for shard in shards])
+    self.served, _, kept, _ = self._progress([shard.progress.remote(0) for shard in shards])[0]
     answers(ray, [shard.save.remote(self.served) for shard in shards])
-    self._show(watch)
+    for at in (*kept, None):
+      self._show(watch, at)
     return answers(ray, [shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
@@ -129,10 +124,11 @@ class Supervisor:
       self.ray.get(ref)
       return True
     except errors.RayTaskError as error:
-      self._progress([shard.progress.remote(0, 0) for shard in self.shards])
+      self._progress([shard.progress.remote(0) for shard in self.shards])
       why = (str(error.cause).splitlines() or [""])[0]
       raise ValueError(f"worker {rank} failed: {type(error.cause).__name__}: {why}") from error
     except errors.RayActorError as error:
+      answers(self.ray, [self.shards[0].lost.remote(rank)])
       visits = int(self.turns[rank])
       at, count = self.deaths.get(rank, (visits, 0))
       self.deaths[rank] = visits, count + 1 if at == visits else 1
@@ -146,10 +142,9 @@ class Supervisor:
     got = answers(self.ray, refs, first)
     for _, _, _, failure in got:
       if failure:
-        raise ValueError(failure)
+        raise NotFinite(failure)
     return got
 
-  def _show(self, watch: Watch) -> None:
-    parts = answers(self.ray, [shard.evaluate.remote() for shard in self.shards])
-    losses, self.losses = np.concatenate([np.zeros(0, np.float32), *self.losses]), []
-    watch(self.served, Snapshot(self.unravel(np.concatenate([p for p, _ in parts])), parts[0][1]), losses)
+  def _show(self, watch: Watch, at: int | None) -> None:
+    parts = answers(self.ray, [shard.snapshot.remote(at) for shard in self.shards])
+    watch(parts[0]._replace(params=self.unravel(np.concatenate([part.params for part in parts]))))

@@ -12,8 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from ddl.api import ServerAlgorithm, Tree
 
-VISIT, ASK = range(2)  # a message to serve; may my turn begin (round robin)
-GO, STOP, DIVERGED = range(3)  # make another turn; that was your last; not finite, nothing was served
+VISIT, ASK, READ = range(3)  # a message to serve; may my turn begin; what the center is by now
+GO, STOP, DIVERGED, OLD = range(4)  # make another turn; that was your last; not finite, nothing was served; go, but
+# what you were told is old by now
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("turn", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
 )  # start, released: seconds since the epoch, by the worker's clock

@@ -38,6 +38,21 @@ class Exchange:
     for k, (connection, part) in enumerate(zip(self.connections, self.parts, strict=True)):
       own = [x if whole else x[part] for x, whole in zip(leaves, self.whole, strict=True)]
       wire.send(connection, [header, losses, *(extra if k == 0 else ()), *own])
+    return self._answers()
+
+  def ask(self, header: np.ndarray) -> bool:
+    """Returns when the first shard says that a turn may begin: whether the last answer may be old by then."""
+    wire.send(self.connections[0], [header])
+    wire.receive(self.connections[0], [self.answer])
+    return len(self.connections) > 1 or int(self.answer["status"][0]) == wire.OLD  # one shard knows of itself alone
+
+  def read(self, header: np.ndarray) -> list[Any]:
+    """The leaves of the reply as the shards would give it now."""
+    for connection in self.connections:
+      wire.send(connection, [header])
+    return self._answers()[1]
+
+  def _answers(self) -> tuple[int, list[Any]]:
     statuses, whole = [], wire.buffers(self.reply)  # new ones: JAX may go on with their memory
     for connection, part in zip(self.connections, self.parts, strict=True):
       room = [x[part] if is_cut else x for x, is_cut in zip(whole, self.cut_reply, strict=True)]
@@ -46,17 +61,12 @@ class Exchange:
     status = wire.DIVERGED if wire.DIVERGED in statuses else statuses[0]
     return status, whole
 
-  def ask(self, header: np.ndarray) -> None:
-    """Returns when the first shard says that a turn may begin."""
-    wire.send(self.connections[0], [header])
-    wire.receive(self.connections[0], [self.answer])
-
 
 class RayWorker:
   """One worker. A Ray actor, but it does not use Ray."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
-    """params, extra: the initial model. settings: addresses, token, workers, seed (of peers)."""
+    """params, extra: the initial model. settings: addresses, token, workers, seed (of peers), barrier."""
     self.worker, self.algorithm, self.settings = worker, algorithm, settings
     self.params, self.extra = params, extra
     flat, self.unravel = wire.flatten(params)
@@ -71,11 +81,12 @@ class RayWorker:
     model, self.take = self.make(self.worker)
     self._grad = jax.value_and_grad(model.loss, has_aux=True)
     self.exchange = Exchange(self.like, self.size, self.settings["addresses"], self.settings["token"])
-    params = jax.tree.map(jnp.asarray, self.params)
+    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
-    params, state = self._merge(reply, state, params)
-    self._step(params, state, self.extra, *self.take(self.worker, 0))
-    jax.block_until_ready(self._request(state, params))
+    for _ in range(2):  # what a first step gives may have other types
+      params, state = self._merge(reply, state, params)
+      params, state, extra, _ = self._step(params, state, extra, *self.take(self.worker, 0))
+      jax.block_until_ready(self._request(state, params))
 
   def pid(self) -> int:
     """Its process."""
@@ -84,6 +95,7 @@ class RayWorker:
   def work(self, *begun: Any) -> None:
     """Turns until the first shard says stop; begun: what each shard's `begin` gave. ValueError: the master diverged."""
     status, turn, part, extra = begun[0]
+    first, waits = turn, self.settings["barrier"].bound < np.inf
     params = self.params if part is None else self.unravel(np.concatenate([b[2] for b in begun]))
     params, extra = jax.tree.map(jnp.asarray, (params, extra))
     state, _, reply = self._init(params)
@@ -99,8 +111,13 @@ class RayWorker:
     with ThreadPoolExecutor(1) as pool:
       while status == wire.GO:
         header = self._header(turn, released)
-        if self.algorithm.round_robin:
-          self._ask(header)
+        if self.algorithm.round_robin or (waits and turn > first):
+          old = self.exchange.ask(_for(wire.ASK, header))
+          if old and waits and not delay and self.algorithm.read:
+            told = self.exchange.read(_for(wire.READ, header))
+            reply = wire.unpack(told, self.like.reply, self.size, self.unravel)
+          if waits and not delay:
+            header["released"] = time.time()
         header["start"] = time.time()
         if not delay:
           params, state = self._merge(reply, state, params)
@@ -127,11 +144,6 @@ class RayWorker:
     header["peer"] = self._peer(turn)
     return header
 
-  def _ask(self, header: np.ndarray) -> None:
-    asking = header.copy()
-    asking["what"] = wire.ASK
-    self.exchange.ask(asking)
-
   def _peer(self, turn: int) -> int:
     if self.algorithm.peers == "none":
       return -1
@@ -152,3 +164,9 @@ class RayWorker:
   def _step_of(self, params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
     (loss, extra), grads = self._grad(params, extra, batch, key)
     return (*self.algorithm.local(grads, state, params), extra, loss)
+
+
+def _for(what: int, header: np.ndarray) -> np.ndarray:
+  header = header.copy()
+  header["what"] = what
+  return header

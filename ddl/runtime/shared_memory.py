@@ -1,9 +1,9 @@
-"""What the threads of a run share: a lock that is given in turn, a center that needs none, and who may start."""
+"""What the threads of a run share: a clock, a lock that is given in turn, a center without one, and who may start."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 import numpy as np
@@ -13,19 +13,43 @@ from ddl.events.barriers import Bounded, Gate
 WHOLE = 500  # elements up to which NumPy keeps the interpreter's lock while it adds
 
 
+class Clock:
+  """Seconds of training, which never go back: a clock that stands while a model is tested."""
+
+  def __init__(self):
+    """Goes from 0."""
+    self._guard, self._zero, self._stands = threading.Lock(), time.perf_counter(), None
+
+  def now(self) -> float:
+    """Seconds."""
+    with self._guard:  # or the clock could stand, and go again, between two reads
+      return (time.perf_counter() if self._stands is None else self._stands) - self._zero
+
+  def stop(self) -> None:
+    """It stands."""
+    with self._guard:
+      self._stands = time.perf_counter()
+
+  def go(self) -> None:
+    """It goes on."""
+    with self._guard:
+      assert self._stands is not None
+      self._zero, self._stands = self._zero + time.perf_counter() - self._stands, None
+
+
 class FirstCome:
   """A lock for `with`, given in the order in which it was asked for, as threading.Lock isn't."""
 
-  def __init__(self):
-    """Free."""
-    self._guard, self._line = threading.Lock(), deque[threading.Lock]()
+  def __init__(self, now: Callable[[], float] = time.perf_counter):
+    """Free. now: the clock of those who ask."""
+    self._guard, self._line, self._now = threading.Lock(), deque[threading.Lock](), now
 
   def __enter__(self) -> float:
-    """Waits. Returns when it was asked for, in seconds of time.perf_counter: these are in the order of being served."""
+    """Waits. Returns when it was asked for: these moments are in the order of being served."""
     mine = threading.Lock()
     mine.acquire()
     with self._guard:
-      asked = time.perf_counter()
+      asked = self._now()
       self._line.append(mine)
       if len(self._line) == 1:
         mine.release()

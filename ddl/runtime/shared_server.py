@@ -1,7 +1,6 @@
 """The server of real threads, in the host's memory: a visit is made by the visiting thread, and leaves a record."""
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,8 +12,9 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import Row, draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import TYPES, Events, known
+from ddl.runtime.exchange import Progress
 from ddl.runtime.serving import from_blocks, to_blocks
-from ddl.runtime.shared_memory import FirstCome, Pace, SharedCenter
+from ddl.runtime.shared_memory import Clock, FirstCome, Pace, SharedCenter
 
 
 class Rules(NamedTuple):
@@ -60,33 +60,38 @@ class SharedServer:
     turns, a = np.arange(visits), algorithm
     how = {"workers": workers, "peers": a.peers, "probability": a.peer_probability, "seed": seed}
     self._peers = [draw_peers(np.full(visits, worker), turns, **how) for worker in range(workers)]
-    self._line, self._places, self._tickets = FirstCome(), itertools.count(), itertools.count()
+    self.open()
+    self._line, self._places, self._tickets = FirstCome(self.now), itertools.count(), itertools.count()
     self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
+    self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
     if rules.increment:
       self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
       self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
-    self.open()
 
   def open(self) -> None:
     """The clock starts."""
-    self._opened = time.perf_counter()
+    self._clock = Clock()
 
   def now(self) -> float:
-    """Seconds since the clock started."""
-    return time.perf_counter() - self._opened
+    """Seconds since the clock started, without those of `then`."""
+    return self._clock.now()
 
-  def rehearse(self, worker: int, message: Tree) -> None:
-    """Compiles what a visit needs, and changes nothing."""
+  def progress(self) -> Progress:
+    """Under the lock, or once all threads are done."""
+    return Progress(len(self._rows), self._exchanges, self.now())
+
+  def rehearse(self, worker: int, message: Tree, device: Any) -> Tree:
+    """Compiles what a visit needs, and changes nothing. Returns what `answer` might."""
     if self._rules.increment and self._rules.reply:
       seen = self._seen[worker]
-      jax.block_until_ready((self._rules.increment(message, seen), self._rules.reply(message, seen)))
-      return
+      jax.block_until_ready(self._rules.increment(message, seen))
+      return self._rules.reply(message, seen)
     visit = Visit(np.int32(worker), np.int32(-1))
     done = self._rules.serve(self._server, jax.device_put(message, self.host), visit)
     if self._rules.read:
       done = self._rules.read(*done, visit)
-    jax.block_until_ready(done)
+    return jax.device_put(done[1], device)
 
   def visit(self, row: Row, message: Tree, then: Callable[[int], None]) -> bool:
     """The worker's message is served; then(visits done) is called, for one visit at a time. False: all is over."""
@@ -106,7 +111,7 @@ class SharedServer:
     with self._line as asked:
       if self.pace.over or next(self._tickets) >= self._visits:
         return False
-      row.arrival = asked - self._opened
+      row.arrival = asked
       visit = self._visit_of(row)
       done = jax.block_until_ready(self._rules.serve(self._server, message, visit))
       self._server, self._replies[worker] = done
@@ -143,12 +148,15 @@ class SharedServer:
     """What happened, once all threads are done. A worker that the barrier still holds is let go first."""
     self._tell(list(self.pace.held) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
+    if not self._rules.reply:  # the last visit has let some go, the end lets the others: together, by their events
+      served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
+      order[served:] = sorted(order[served:], key=lambda done: done[3])
     kinds: dict[str, Any] = {n: kind for n, kind in TYPES.items() if n not in ("staleness", "peer")}
     columns: Any = {n: np.array([getattr(row, n) for row in rows], kind) for n, kind in kinds.items()}
     learnt = known(*(columns[n] for n in ("worker", "start", "served", "told", "restarted")))
     staleness = (np.arange(len(rows)) - learnt).astype(np.int32)
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
-    _, kind, worker, event, block = np.array(order, np.int64).T
+    _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
     operations = Operations(
       kind.astype(np.int8), worker.astype(np.int32), event.astype(np.int32), block.astype(np.int32), np.ones(len(order))
     )
@@ -176,6 +184,7 @@ class SharedServer:
     """Under the lock: the visit is done."""
     row.served = self.now()
     self._rows.append(row)
+    self._exchanges += self._algorithm.peers == "none" or int(self._visit_of(row).peer) >= 0
     self._latest[row.worker] = len(self._rows) - 1
     if self._algorithm.delay:
       row.told = len(self._rows)
@@ -183,7 +192,9 @@ class SharedServer:
       free = self.pace.finish(row.worker)
       self._tell(free)
       self.pace.let(free)
+    self._clock.stop()
     then(len(self._rows))
+    self._clock.go()
     if len(self._rows) == self._visits:
       self.pace.halt()
 

@@ -186,15 +186,13 @@ class Simulator:
         args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
         batched = self.how.gradients == "vmap"
         workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
-        messages = workers.message
       else:
         done = []
         for i in range(virtual):
           reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
           done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
         workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
-        messages = jax.tree.map(lambda *x: jnp.stack(x), *(w.message for w in workers))
-      messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
+      messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), self._messages(workers))
       return (workers, serve(desk, messages, steps, count, rank)), losses
 
     workers: Any = carry.worker
@@ -213,12 +211,16 @@ class Simulator:
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
     if rule is None or not self._lock_free:
       return jax.tree.map(lambda x: x[:virtual], desk.replies)
-    message = workers.message if isinstance(workers, Worker) else None
-    if message is None:
-      message = jax.tree.map(lambda *x: jnp.stack(x), *(w.message for w in workers))
+    message = self._messages(workers)
     mine = lax.dynamic_slice_in_dim(desk.seen, rank, virtual)
     seen = jax.vmap(lambda x: serving.from_blocks(x, desk.server))(mine)
     return jax.vmap(rule.reply)(message, seen)
+
+  def _messages(self, workers: Any) -> Tree:
+    """[virtual, ...]: each worker's last request, which it has not touched since."""
+    if isinstance(workers, Worker):
+      return jax.vmap(self.algorithm.request)(workers.state, workers.params)
+    return jax.tree.map(lambda *x: jnp.stack(x), *(self.algorithm.request(w.state, w.params) for w in workers))
 
   @property
   def _lock_free(self) -> bool:
@@ -227,9 +229,7 @@ class Simulator:
   def _start_of(self, params: Tree, extra: Tree) -> SimulatorCarry:
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
-    message = jax.eval_shape(self.algorithm.request, state, params)
-    message = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), message)
-    worker = Worker(params, state, extra, message)
+    worker = Worker(params, state, extra)
     desk = serving.open_desk(self.algorithm, params, self.kinds, virtual + 1, self.workers.count, self.blocks)
     several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))

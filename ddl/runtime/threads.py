@@ -22,6 +22,7 @@ from ddl.events.barriers import Barrier, Quorum
 from ddl.events.cluster import Row
 from ddl.events.operations import Operations
 from ddl.events.record import Events
+from ddl.runtime.exchange import Progress
 from ddl.runtime.shared_server import SharedServer, make_rules
 from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.turn import Worker
@@ -31,6 +32,9 @@ Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key),
 Watch = Callable[
   [int, np.ndarray, Callable[[], Consensus]], None
 ]  # (visits done, losses of this one's steps, snapshot)
+
+
+STOP = -1
 
 
 class NotFinite(ValueError):
@@ -76,11 +80,12 @@ class Threads:
 
     self._step, self._merge, self._request = jax.jit(step), jax.jit(algorithm.merge), jax.jit(algorithm.request)
     self._rules, self._consensus = make_rules(algorithm, blocks), jax.jit(self._consensus_of)
+    self._ended = SimpleQueue[int]()  # ranks of threads that have, and STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
-    """Trains from this model until so many visits are done. Compilation comes before the clock starts.
+    """Trains from this model until so many visits are done, or `stop`. Compilation comes before the clock starts.
 
-    watch: called after each visit, one at a time; with a lock nobody else is served meanwhile.
+    watch: called after each visit, one at a time; nobody else's visit ends meanwhile.
 
     Raises:
       NotFinite: one line with the worker and its step.
@@ -94,14 +99,17 @@ class Threads:
     state, _, self._first_reply = self.algorithm.init(params)
     start = [jax.device_put((params, state, extra), device) for device in self.devices]
     self.params, self.state, self.extra = map(list, zip(*start, strict=True))
-    self._errors, self._at, self._ended = list[BaseException](), [0] * self.workers, SimpleQueue[int]()
+    self._errors, self._at, running = list[BaseException](), [0] * self.workers, self.workers
     self._ready = threading.Barrier(self.workers, action=self._shared.open)
     threads = [threading.Thread(target=self._live, args=(worker,), daemon=True) for worker in range(self.workers)]
     try:
       for thread in threads:
         thread.start()
-      for _ in threads:
-        self._ended.get()  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11)
+      while running:
+        if self._ended.get() == STOP:  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11)
+          self._halt()
+        else:
+          running -= 1
     finally:
       self._halt()
       for thread in threads:
@@ -112,6 +120,14 @@ class Threads:
     record = self._shared.record()
     self.server = self._shared.state()
     return record
+
+  def progress(self) -> Progress:
+    """How far the run is; for `watch`, and after the run."""
+    return self._shared.progress()
+
+  def stop(self) -> None:
+    """Ends the run after the visits that are under way; from a signal's handler too, as the queue is made for it."""
+    self._ended.put(STOP)
 
   def _live(self, worker: int) -> None:
     try:
@@ -131,7 +147,7 @@ class Threads:
 
   def _turns(self, worker: int) -> None:
     delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
-    me = Worker(self.params[worker], self.state[worker], self.extra[worker], None)
+    me = Worker(self.params[worker], self.state[worker], self.extra[worker])
     reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
     self._rehearse(worker, me, reply)
     self._ready.wait()
@@ -141,11 +157,11 @@ class Threads:
       if not delay:
         me, made = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, made)
-      me = me._replace(message=self._request(me.state, me.params))
+      message = self._request(me.state, me.params)
       ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
-      if not shared.visit(row, me.message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
+      if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
-      reply = shared.answer(row, me.message, here)
+      reply = shared.answer(row, message, here)
       jax.block_until_ready((ahead, reply))
       row.released = shared.now()
       if delay:
@@ -160,7 +176,7 @@ class Threads:
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
     """The steps first, ..., first + count - 1, fewer where all is over."""
-    (params, state, extra, message), losses = me, []
+    (params, state, extra), losses = me, []
     for step in range(first, first + count):
       if self._shared.pace.over:
         break
@@ -168,7 +184,7 @@ class Threads:
       batch, key = jax.device_put(self._take(worker, step), self.devices[worker])
       (params, state, extra), loss = self._step(params, state, extra, batch, key)
       losses.append(loss)
-    return Worker(params, state, extra, message), losses
+    return Worker(params, state, extra), losses
 
   def _checked(self, worker: int, first: int, losses: list[jax.Array]) -> np.ndarray:
     values = np.array([float(loss) for loss in losses])
@@ -178,10 +194,10 @@ class Threads:
     return values
 
   def _rehearse(self, worker: int, me: Worker, reply: Tree) -> None:
-    """Compiles all that a turn needs, and forgets it; twice, as what a first step gives may have other types."""
+    """Compiles all that a turn needs, and forgets it; twice, as what a first turn gives may have other types."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
-      self._shared.rehearse(worker, self._request(me.state, me.params))
+      reply = self._shared.rehearse(worker, self._request(me.state, me.params), self.devices[worker])
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:

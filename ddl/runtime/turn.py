@@ -10,7 +10,7 @@ from jax import lax
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.runtime.rounds import loop
 
-SKIP, ASK, FULL, RESTART = range(4)  # what a worker does in a wave: nothing; only ask; its steps; come back anew
+REST, FULL, RESTART = range(3)  # what a worker does in a wave: nothing, or only ask; its steps; come back anew
 
 
 class Worker(NamedTuple):
@@ -19,7 +19,6 @@ class Worker(NamedTuple):
   params: Tree
   state: Tree
   extra: Tree  # the model's non-trained state
-  message: Tree  # its last request
 
 
 def first_step(delay: int, turn: int, period: int) -> int:
@@ -30,7 +29,7 @@ def first_step(delay: int, turn: int, period: int) -> int:
 def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[..., tuple[Worker, jax.Array]]:
   """turn(mode, worker, reply, anew, take) -> (worker, losses [period]).
 
-  mode: [] int32, one of SKIP, ASK, FULL, RESTART; reply: of the last visit; anew: the model that a worker which comes
+  mode: [] int32, one of REST, FULL, RESTART; reply: of the last visit; anew: the model that a worker which comes
   back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period]. Losses
   are 0 where no step was made. `steps`: "scan" or "unroll".
   """
@@ -43,22 +42,19 @@ def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[
     params, state = algorithm.local(grads, state, params)
     return (params, state, extra), loss
 
-  def ask(worker: Worker) -> Worker:
-    return worker._replace(message=algorithm.request(worker.state, worker.params))
-
   def run(worker: Worker, batches_and_keys: Any) -> tuple[Worker, list[jax.Array]]:
     if not len(batches_and_keys[1]):
       return worker, []
     carry, losses = loop(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
     params, state, extra = carry
-    return Worker(params, state, extra, worker.message), [losses]
+    return Worker(params, state, extra), [losses]
 
   def full(worker: Worker, reply: Tree, batches_and_keys: Any) -> tuple[Worker, jax.Array]:
     worker, before = run(worker, jax.tree.map(lambda x: x[:delay], batches_and_keys))
     params, state = algorithm.merge(reply, worker.state, worker.params)
     worker = worker._replace(params=params, state=state)
     worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
-    return ask(worker), jnp.concatenate(before + after)
+    return worker, jnp.concatenate(before + after)
 
   def turn(mode: Any, worker: Worker, reply: Tree, anew: Tree | None, take: Callable[[], Any]) -> Any:
     losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
@@ -67,14 +63,9 @@ def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[
     def restart() -> tuple[Worker, jax.Array]:
       state, _, told = algorithm.init(anew)
       fresh = worker._replace(params=anew, state=state)
-      return (ask(fresh), nothing) if delay else full(fresh, reply if algorithm.read else told, take())
+      return (fresh, nothing) if delay else full(fresh, reply if algorithm.read else told, take())
 
-    branches = [
-      lambda: (worker, nothing),
-      lambda: (ask(worker), nothing),
-      lambda: full(worker, reply, take()),
-      restart,
-    ]
-    return lax.switch(mode, branches[: 3 if anew is None else 4])
+    branches = [lambda: (worker, nothing), lambda: full(worker, reply, take()), restart]
+    return lax.switch(mode, branches[: 2 if anew is None else 3])
 
   return turn

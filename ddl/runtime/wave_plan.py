@@ -10,7 +10,7 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.waves import Wave, stops, waves
 from ddl.runtime.serving import Step
-from ddl.runtime.turn import ASK, FULL, RESTART, SKIP, first_step
+from ddl.runtime.turn import FULL, REST, RESTART, first_step
 
 
 class SimulatorCall(NamedTuple):
@@ -77,7 +77,7 @@ class WavePlan:
 
   def arrays(self, call: SimulatorCall, shape: Shape) -> Arrays:
     """The call, padded to `shape`."""
-    mode = np.full((self.workers, shape.waves), SKIP, np.int32)
+    mode = np.full((self.workers, shape.waves), REST, np.int32)
     row, first = np.zeros_like(mode), np.zeros_like(mode)
     count = np.zeros(shape.waves, np.int32)
     size = (shape.waves, shape.operations)
@@ -116,7 +116,7 @@ class WavePlan:
   def _mode(self, event: int) -> int:
     if self.events.restarted[event]:
       return RESTART
-    return FULL if self.has_steps(event) else ASK
+    return FULL if self.has_steps(event) else REST
 
   def has_steps(self, event: int) -> bool:
     """Whether the visit's turn has steps, or the worker only asks."""

@@ -18,7 +18,7 @@ def _v100(title: str, network: Network) -> Cluster:
     efficiency=Efficiency(best=1.0),
     network=network,
     source="arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (7800 GFLOP/s, "
-    "900.1 GB/s, network in Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency, efficiency 1); "
+    "float32, 900.1 GB/s, network in Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency, efficiency 1); "
     "NVIDIA's Tesla V100 (16 GB)",
   )
 

@@ -10,7 +10,7 @@ from ddl.perf.network import Link, Network
 
 FDR = Link(latency=0.7e-6, bandwidth=56e9 / 8)
 _DDR4_2133 = 2 * 4 * 8 * 2133e6  # sockets * channels * bytes * transfers per second
-_ASSUMED = "FDR latency: arXiv 1708.02983, table 2; assumed: full line rate, full duplex, efficiency 0.5"
+_ASSUMED = "FDR latency: arXiv 1708.02983, table 2; assumed: float32, full line rate, full duplex, efficiency 0.5"
 
 NODES = {
   "cori_fdr": Cluster(
@@ -25,8 +25,8 @@ NODES = {
     device=Device(peak=18 * 2.9e9 * 32, memory_bandwidth=2 * 4 * 8 * 1866e6, memory=60 * 2**30),
     efficiency=ASSUMED,
     network=Network(between=Link(latency=50e-6, bandwidth=10e9 / 8)),
-    source="arXiv 1602.06709 (node, 10 GbE); EC2's instance types (60 GiB); assumed: latency 50 us, full line rate, "
-    "full duplex, DDR4-1866, efficiency 0.5",
+    source="arXiv 1602.06709 (node, 10 GbE); EC2's instance types (60 GiB); assumed: float32, latency 50 us, full line "
+    "rate, full duplex, DDR4-1866, efficiency 0.5",
   ),
   "asr": Cluster(
     title="Speech recognition runs: 2 x E5-2697 v3 (28 cores, 2.6 GHz), FDR InfiniBand 56 Gb/s",

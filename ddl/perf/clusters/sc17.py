@@ -11,7 +11,7 @@ M40 = Device(peak=6.8e12, memory_bandwidth=288e9, memory=12e9)
 _M40 = "NVIDIA's Tesla M40 (6.8 TFLOP/s in float32, 288 GB/s, 12 GB); assumed: that GPU"
 PCIE3 = Link(latency=10e-6, bandwidth=16 * 8e9 * 128 / 130 / 8)  # 16 lanes * 8 GT/s, 128b/130b
 KNL = Device(peak=68 * 1.4e9 * 64, memory_bandwidth=450e9, memory=16 * 2**30)  # two AVX-512 multiply-adds of 16 float32
-_KNL = "Xeon Phi 7250 (68 cores, 1.4 GHz, 16 GB MCDRAM) and its 450 GB/s: NERSC's pages on Cori KNL"
+_KNL = "Xeon Phi 7250 (68 cores, 1.4 GHz, float32, 16 GB MCDRAM) and its 450 GB/s: NERSC's pages on Cori KNL"
 
 
 def _network(title: str, latency: float, seconds_per_byte: float) -> Cluster:
@@ -29,7 +29,9 @@ def _parts(parts: int) -> Cluster:
   link = Link(latency=1e-6, bandwidth=KNL.memory_bandwidth / 2 / parts)
   return Cluster(
     title=f"One Xeon Phi 7250 in {parts} parts; a worker is a part",
-    device=Device(KNL.peak / parts, KNL.memory_bandwidth / parts, KNL.memory / parts),
+    device=KNL._replace(
+      peak=KNL.peak / parts, memory_bandwidth=KNL.memory_bandwidth / parts, memory=KNL.memory / parts
+    ),
     efficiency=ASSUMED,
     network=Network(between=link),
     source=f"arXiv 1708.02983 (the partition); {_KNL}; assumed: latency 1 us, copies through MCDRAM, efficiency 0.5",

@@ -7,11 +7,12 @@ from ddl.perf.clusters.cluster import ASSUMED, Cluster
 from ddl.perf.compute import Device
 from ddl.perf.network import Link, Network
 
+BFLOAT16 = 2  # bytes of a value
 START = 100e-6  # seconds: a step's dispatch and a few dozen kernels of some microseconds each
 STARTS = "100 us to start a step"
-H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START)
-H200 = Device(peak=989e12, memory_bandwidth=4.8e12, memory=141e9, start=START)
-A100 = Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START)
+H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START, width=BFLOAT16)
+H200 = Device(peak=989e12, memory_bandwidth=4.8e12, memory=141e9, start=START, width=BFLOAT16)
+A100 = Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START, width=BFLOAT16)
 NVLINK4 = Link(latency=2e-6, bandwidth=900e9 / 2)
 NVLINK3 = Link(latency=2e-6, bandwidth=600e9 / 2)
 PCIE5 = Link(latency=10e-6, bandwidth=128e9 / 2)
@@ -39,7 +40,7 @@ TODAY = {
   ),
   "tpu_v5e": Cluster(
     title="TPU v5e pod: 2D torus of 256 chips",
-    device=Device(peak=197e12, memory_bandwidth=819e9, memory=16e9, start=START),
+    device=Device(peak=197e12, memory_bandwidth=819e9, memory=16e9, start=START, width=BFLOAT16),
     efficiency=ASSUMED,
     network=Network(between=Link(latency=1e-6, bandwidth=400e9 / 2)),
     source="Cloud TPU's v5e page (197 TFLOP/s bfloat16, 16 GB at 819 GB/s, ICI 400 GB/s both ways per chip, 256 "
@@ -48,7 +49,7 @@ TODAY = {
   ),
   "tpu_v5p": Cluster(
     title="TPU v5p pod: 3D torus of up to 6144 chips in a job",
-    device=Device(peak=459e12, memory_bandwidth=2765e9, memory=95e9, start=START),
+    device=Device(peak=459e12, memory_bandwidth=2765e9, memory=95e9, start=START, width=BFLOAT16),
     efficiency=ASSUMED,
     network=Network(between=Link(latency=1e-6, bandwidth=1200e9 / 2)),
     source="Cloud TPU's v5p page (459 TFLOP/s bfloat16, 95 GB at 2765 GB/s, ICI 1200 GB/s both ways per chip, 6144 "
@@ -69,8 +70,8 @@ TODAY = {
     efficiency=ASSUMED,
     network=Network(between=Link(latency=20e-3, bandwidth=1e9 / 8), inside=NVLINK4, per_node=8, sites=2),
     host=PCIE5,
-    source="NVIDIA's H100 data sheet, as h100_ib400; half of the workers in each; assumed: 1 Gb/s and 20 ms one "
-    "way, efficiency 0.5, " + STARTS,
+    source="NVIDIA's H100 data sheet (dense bfloat16), as h100_ib400; half of the workers in each; assumed: 1 Gb/s "
+    "and 20 ms one way, efficiency 0.5, " + STARTS,
     workers=16,
   ),
 }

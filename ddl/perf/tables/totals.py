@@ -1,5 +1,6 @@
 """What a whole table comes to: parameters, FLOP and activations, and the bytes that a layer moves."""
 
+from ddl.perf.compute import Part
 from ddl.perf.layers import Layer, Table
 
 FLOAT = 4  # bytes per value
@@ -51,3 +52,13 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
   each reads two of (inputs, outputs, weights) or of their gradients, and writes the third.
   """
   return width * (examples * (input_values(layer) + layer.activations) + layer.params)
+
+
+def part(layer: Layer) -> Part:
+  """Of a training step: 6 macs FLOP and three times `pass_bytes`."""
+  return Part(layer.train_flop, 3 * (input_values(layer) + layer.activations), 3 * layer.params)
+
+
+def parts(table: Table) -> tuple[Part, ...]:
+  """A training step's, layer by layer."""
+  return tuple(map(part, table))

@@ -1,0 +1,35 @@
+"""What Python and the libraries say of a mistake, in a user's words."""
+
+import re
+import traceback
+from pathlib import Path
+
+PLAIN = {  # what absl and ml_collections say of a flag's value: ours
+  r"invalid literal for int\(\).*": "is no whole number, such as 2",
+  r"could not convert string to float.*": "is no number, such as 0.5",
+  r"\('Non-boolean argument to boolean flag.*": "is neither True nor False",
+  r"Failed to parse .* as a ConfigDict.*": "is no dictionary, such as {'label': {'key': value}}",
+}
+
+
+def plain(error: Exception) -> str:
+  """The error with the flag or the file that is at fault."""
+  if isinstance(error, OSError) and error.filename and error.strerror:
+    return f"{error.filename}: {error.strerror.lower()}; give another path"
+  for theirs, ours in PLAIN.items():
+    if found := re.fullmatch(f"flag (.*?): {theirs}", str(error), re.DOTALL):
+      return f"{found[1]} {ours}"
+  return str(error)
+
+
+def where(file: Path, error: Exception) -> str:
+  """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+  text = error.msg if isinstance(error, SyntaxError) else str(error)
+  while error.args and isinstance(error.args[0], Exception):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    text = str(error.args[0])
+  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
+  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"
