@@ -318,7 +318,7 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   alone = events.worker[seen["killed"][0] + 2 * WORKERS : back]
   assert (alone == 0).sum() > 20 and (alone == 1).sum() <= 1  # nobody waited for it
   after = events.worker[back:-1]
-  # Now they do again: apart by a turn, and by one more that was served before the other came back, but not yet finished.
+  # Now they do again: apart by a turn, and by another that was served, not yet finished, when the other came back.
   assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
   close(ray_wire.flatten(seen["params"])[0], replay(runner.algorithm, events))
 
