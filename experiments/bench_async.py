@@ -1,6 +1,7 @@
 """Sides of `bench --asynchronous`: a server algorithm in waves, and the same events one at a time."""
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,9 @@ def _prepare(workload: Workload, algorithm: str) -> tuple[Any, Any, Any]:
   config.times.jitter = 0.1
   config.optimiser.momentum, config.optimiser.learning_rate = 0.9, 0.001
   setup.start_devices(config.workers)
-  experiment = configs.build(config, synthetic(workload.model))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
+    experiment = configs.build(config, synthetic(workload.model))
   return config, experiment, setup.make_trainer(experiment, config)
 
 
