@@ -37,7 +37,7 @@ def _terminate(_number: int, _frame: Any) -> None:
 
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
-  logging.set_verbosity(logging.ERROR)
+  logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
   form = warnings.formatwarning
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
   before = signal.signal(signal.SIGTERM, _terminate)
@@ -165,7 +165,9 @@ def _unset(config: Config, path: str) -> None:
 def _overridden(config: Config, overrides: list[str]) -> Config:
   """Lets config_flags parse the values by the types of the keys; it reads them from sys.argv."""
   values, before = flags.FlagValues(), sys.argv
-  sys.argv = ["run.py", *overrides]
+  # A tuple that is given twice would be the two together; with a key's last value alone, flags replace each other.
+  last = {override.partition("=")[0]: override for override in overrides}
+  sys.argv = ["run.py", *last.values()]
   try:
     holder = config_flags.DEFINE_config_dict("config", config, flag_values=values)
     values(sys.argv)

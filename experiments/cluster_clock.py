@@ -34,7 +34,8 @@ def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
   found = {name: measured.named(name) for name in names}
   for name, cluster in found.items():
     if cluster.workers is not None and cluster.workers < config.workers:
-      raise ValueError(f"{name} has {cluster.workers} workers; config.workers is {config.workers}")
+      fits = f"--config.workers={cluster.workers} fits"
+      raise ValueError(f"{name} has {cluster.workers} workers; config.workers is {config.workers}: {fits}")
   scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
   if found and config.times.name not in scaled:
     raise ValueError(

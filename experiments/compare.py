@@ -32,6 +32,8 @@ def main(config: Any) -> int:
   chosen, tuned = only(variants(config, TUNED.value), ONLY.value), trials(TUNED.value)
   _check_seeds(config)
   path = setup.workdir(f"compare-{config.model.name}-{config.data.name}")
+  if not flags.RESUME.value:
+    folder.RunFolder(path).check_unused()
   for label, variant in chosen.items():
     for variant.seed in config.compare.seeds:
       setup.check_folder(path / slug(label) / f"seed-{variant.seed}", variant, alone=False)

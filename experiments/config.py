@@ -129,9 +129,7 @@ def build(config: Config, data: Data | None = None) -> Experiment:
 
 def resolve(config: Config) -> dict[str, Any]:
   """The config with every default filled in, as config.json holds it; loads no data. Raises as `build` does."""
-  for key in ("workers", "batch", "steps", "eval_every"):
-    if config[key] < 1:
-      raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
+  _check_counts(config)
   if not 0 <= config.seed < 2**32:
     raise ValueError(f"config.seed is {config.seed}; it lies between 0 and {2**32 - 1}")
   spec = named("algorithm", ALGORITHMS, config.algorithm.name)
@@ -147,8 +145,11 @@ def resolve(config: Config) -> dict[str, Any]:
 
 def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
   """The algorithm that the config names around its inner optimiser. Raises as `build` does."""
+  _check_counts(config)
   spec = named("algorithm", ALGORITHMS, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
+  if chosen.get("period", 1) < 1:
+    raise ValueError(f"config.algorithm.period is {chosen['period']}; it has to be at least 1")
   if config.algorithm.name not in COLLECTIVE:
     return spec.factory(_optimiser(config), workers=config.workers, **chosen)
   algorithm = spec.factory(_optimiser(config), axis_name=AXIS, **chosen)
@@ -169,6 +170,12 @@ def _warn_of_momentum(config: Config, spec: Spec, own: float | None) -> None:
       f"(Mitliagkas et al. 2016, arXiv 1605.09774); config.optimiser.momentum={momentum:g} adds to it; try 0",
       stacklevel=2,
     )
+
+
+def _check_counts(config: Config) -> None:
+  for key in ("workers", "batch", "steps", "eval_every"):
+    if config[key] < 1:
+      raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
 
 
 def _check_blocks(config: Config) -> None:

@@ -41,6 +41,12 @@ class RunFolder:
     if self.begun:
       raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
 
+  def check_unused(self) -> None:
+    """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
+    self.check_new()
+    if (self.path / ABOUT).exists():
+      raise ValueError(f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts anew")
+
   def reopen(self, resolved: dict[str, Any]) -> None:
     """Before a run goes on: raises ValueError if the folder holds none, or one of another config."""
     if not self.begun:

@@ -16,6 +16,8 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.perf.clusters import CLUSTERS
+from ddl.perf.tables import TABLES, TITLES
+from ddl.perf.tables.totals import params
 from experiments.config import NETWORK
 from experiments.optimisers import OPTIMISERS, SCHEDULES
 from experiments.parts import keywords
@@ -47,6 +49,9 @@ def main() -> int:
   print("config.network")
   for key, (default, meaning) in NETWORK.items():
     print(f"  {key:17} = {default!s:5} {meaning}")
+  print("--model of plan and scale: layer tables")
+  for name, table in TABLES.items():
+    print(f"  {name:17} {TITLES[name]}, {params(table):,} parameters")
   print("--cluster")
   for name, cluster in CLUSTERS.items():
     print(f"  {name:17} {cluster.title}")

@@ -64,9 +64,11 @@ def named(name: str) -> Cluster:
   Raises:
     ValueError: for an unknown name, or `measured` before a calibration.
   """
-  if name != NAME:
-    return known.named(name)
+  if name in known.CLUSTERS:
+    return known.CLUSTERS[name]
   found = load()
+  if name != NAME:
+    return known.named(name, [NAME] if found else [])
   if not found:
     raise ValueError(f"no cluster named '{NAME}' yet: run `python run.py calibrate` first")
   return found[0]

@@ -34,16 +34,22 @@ def constant(rate: float, steps: int) -> Rate:
 
 def cosine(rate: float, steps: int, *, warmup: int = 0) -> Rate:
   """Linear over `warmup` steps from 0 to the rate, then half a cosine to 0 at the last step."""
+  _check_warmup(warmup, steps)
   if not warmup:
     return optax.cosine_decay_schedule(rate, steps)
-  return optax.warmup_cosine_decay_schedule(0.0, rate, warmup, max(steps, warmup + 1))
+  return optax.warmup_cosine_decay_schedule(0.0, rate, warmup, steps)
 
 
 def decay(rate: float, steps: int, *, at: tuple[int, ...] = (), factor: float = 0.1, warmup: int = 0) -> Rate:
   """The rate times `factor` from each of the steps `at` on, after a linear warm-up from 0."""
-  del steps
+  _check_warmup(warmup, steps)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), stairs], [warmup]) if warmup else stairs
+
+
+def _check_warmup(warmup: int, steps: int) -> None:
+  if not 0 <= warmup < steps:
+    raise ValueError(f"config.schedule.warmup is {warmup} of {steps} steps; it is at least 0 and ends before the run")
 
 
 SCHEDULES: dict[str, Callable[..., Rate]] = {"constant": constant, "cosine": cosine, "decay": decay}

@@ -35,7 +35,7 @@ def main(config: Any) -> int:
     raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
   workers = _workers() or (config.workers if config is not None else 0)
   wish = planner.Wish(BATCH.value or 0, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value)
-  job = table_job(MODEL.value, cluster.device.width) if config is None else _config_job(config)
+  job = table_job(MODEL.value, cluster.device.width) if config is None else _config_job(config, workers)
   calibrated = measured.load() if name == measured.NAME else None
   found = planner.plan(job, cluster, wish, overhead=float(calibrated[1]["overhead"]) if calibrated else None)
   print(text(job, name, cluster, found))
@@ -45,9 +45,13 @@ def main(config: Any) -> int:
 
 
 def _workers() -> int:
-  text = WORKERS.value or "0"
-  if not text.isdecimal():
-    raise ValueError(f"--workers={text} is not one whole number; a plan is for so many workers, or chooses with 0")
+  text = WORKERS.value
+  if not text:
+    return 0
+  if not text.isdecimal() or not int(text):
+    raise ValueError(
+      f"--workers={text} is not one whole number of 1 or more; left out, they are the config's, or chosen with --model"
+    )
   return int(text)
 
 
@@ -57,11 +61,11 @@ def table_job(name: str, width: int) -> Job:
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
-def _config_job(config: Any) -> Job:
+def _config_job(config: Any, workers: int) -> Job:
   from experiments import config as configs  # only now: a table needs none of it, nor its flags
   from experiments.plan_job import experiment_job
 
-  return experiment_job(configs.build(config), config)
+  return experiment_job(configs.build(config), config, workers)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:
@@ -74,11 +78,19 @@ def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:
     why = textwrap.wrap(row.why, WIDTH - left - middle) + textwrap.wrap(f"limit: {row.limit}", WIDTH - left - middle)
     lines.append(row.quantity.ljust(left) + row.value.ljust(middle) + why[0])
     lines += [" " * (left + middle) + more for more in why[1:]]
-  lines += ["", f"{'at these settings':18}{'':32}{'a step':>10}{'efficiency':>12}{'examples/s':>14}"]
-  for speed in found.speeds:
-    figures = f"{seconds_text(speed.seconds):>10}{percent(speed.efficiency):>12}{rate_text(speed.rate):>14}"
-    lines.append(f"{speed.algorithm:18}{speed.setting:32}{figures}")
-  return "\n".join([*lines, *textwrap.wrap(verdict(found, name), WIDTH), *_warning(found)])
+  return "\n".join([*lines, "", *_speeds(found), *textwrap.wrap(verdict(found, name), WIDTH), *_warning(found)])
+
+
+def _speeds(found: planner.Plan) -> list[str]:
+  """The predictions as lines, each column as wide as what is in it."""
+  cells = [("at these settings", "", "a step", "efficiency", "examples/s")]
+  for each in found.speeds:
+    figures = seconds_text(each.seconds), percent(each.efficiency), rate_text(each.rate)
+    cells.append((each.algorithm, each.setting, *figures))
+  width = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  words = [[cell.ljust(wide) for cell, wide in zip(row[:2], width[:2], strict=True)] for row in cells]
+  numbers = [[cell.rjust(wide) for cell, wide in zip(row[2:], width[2:], strict=True)] for row in cells]
+  return ["  ".join(left + right) for left, right in zip(words, numbers, strict=True)]
 
 
 def verdict(found: planner.Plan, cluster: str) -> str:

@@ -19,10 +19,21 @@ from experiments.parts import Config, settings
 PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
-def experiment_job(experiment: Experiment, config: Config) -> Job:
-  """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it."""
+def experiment_job(experiment: Experiment, config: Config, workers: int | None = None) -> Job:
+  """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it.
+
+  Args:
+    experiment: of the config.
+    config: of the run.
+    workers: None: the config's.
+
+  Raises:
+    ValueError: for more workers than examples.
+  """
   compiled = cache(lambda examples: compiled_step(experiment, examples))
-  workers, least = config.workers, config.batch
+  count, size, least = workers or config.workers, experiment.data.train.size, config.batch
+  if count > size:
+    raise ValueError(f"{count} workers are more than the {size} examples of {config.data.name}; give at most {size}")
   return Job(
     title=f"{model_title(experiment)} on {config.data.name}",
     params_bytes=params_bytes(experiment),
@@ -30,7 +41,8 @@ def experiment_job(experiment: Experiment, config: Config) -> Job:
     memory=counted(experiment, config),
     exact=lambda examples: compiled(examples).peak,
     least=least,
-    most=max(1, experiment.data.train.size // workers),
+    most=size // count,
+    data=size,
   )
 
 

@@ -50,6 +50,7 @@ def write(
   head = scale_words.head(curves)
   text = page.template(TEMPLATE).render(
     title=title + (" and worker" if weak else ""),
+    weak=weak,
     cluster=cluster,
     verdicts=[(curve.algorithm, scale_words.verdict(curve)) for curve in curves],
     head=head,
@@ -105,12 +106,20 @@ def _link(link: Link) -> str:
 
 def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
   ends = "; ".join(
-    f"{curve.algorithm} {chart.value(curve.possible[0]):.3g} to {chart.value(curve.possible[-1]):.3g}"
-    for curve in curves
+    f"{curve.algorithm} {chart.value(_line(curve)[0]):.3g} to {chart.value(_line(curve)[-1]):.3g}" for curve in curves
   )
-  alt = f"{chart.title} for {curves[0].possible[0].workers} to {curves[0].possible[-1].workers} workers: {ends}."
+  workers = [point.workers for point in _line(curves[0])]
+  alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
   (wide, image), (narrow, _) = (_draw(chart, curves, size, size is SLIDE) for size in (SLIDE, PHONE))
   return Picture(chart.name, chart.title, alt, [], wide, narrow, image)
+
+
+def _line(curve: Curve) -> list[Point]:
+  """The points that fit; a single number of workers from the one on that computes alone, which its speed-up is over."""
+  first = curve.possible[0]
+  if len(curve.points) > 1 or first.workers == 1:
+    return curve.possible
+  return [first._replace(workers=1, speedup=1.0, efficiency=1.0, waiting=0.0), first]
 
 
 def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
@@ -120,7 +129,7 @@ def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide
   with matplotlib.rc_context(cast(Any, style(wide))):
     picture = blank(size)
     axes = picture.subplots()
-    workers = [point.workers for point in curves[0].points]
+    workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
     if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
       axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
     if not chart.shares:
@@ -129,7 +138,7 @@ def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide
       axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     for i, curve in enumerate(curves):
       axes.plot(
-        [point.workers for point in curve.possible], [chart.value(point) for point in curve.possible],
+        [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
         color=COLOURS[i % len(COLOURS)],
         marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
         linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,

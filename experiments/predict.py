@@ -1,6 +1,6 @@
 """What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: S
     times[label] = accuracy.reached(entrant.hits, clocks)
     algorithms[label] = {
       "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
-      **_figures(entrant, there[0]),
+      **_figures(entrant, there, clocks),
     }
   workers = max(entrant.config.workers for entrant in entrants.values())
   link = main_link(cluster, workers)
@@ -97,25 +97,23 @@ def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: fl
   return config
 
 
-def _figures(entrant: Entrant, there: Config) -> dict[str, Any]:
-  """Seconds of the parts and of a step on average, of the first seed."""
-  algorithm, steps = entrant.experiment.algorithm, there.steps
+def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+  """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
+  algorithm, first = entrant.experiment.algorithm, there[0]  # parts are the same with every seed
   out: dict[str, Any] = {
-    "step_seconds": there.times.seconds,
-    "seconds_per_step": cluster_clock.clock(there, algorithm)(steps) / steps,
+    "step_seconds": first.times.seconds,
+    "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not isinstance(algorithm, ServerAlgorithm):
-    return out | {"exchange_seconds": there.network.exchange_seconds}
-  trained = entrant.config.copy_and_resolve_references()
-  trained.seed = there.seed
-  visited = visits(algorithm, trained.workers, trained.steps)
-  both = {
-    "trained": timeline.schedule_of(trained, algorithm, visited),
-    "there": cluster_clock.schedule(there, algorithm),
-  }
-  stale = {key: cluster_clock.staleness(events) for key, events in both.items()}
-  parts = {key: there.network[key] for key in ("message_seconds", "service_seconds")}
-  return out | parts | {"staleness": stale}
+    return out | {"exchange_seconds": first.network.exchange_seconds}
+  trained, visited = entrant.config.copy_and_resolve_references(), visits(algorithm, first.workers, first.steps)
+  stale: dict[str, list[float]] = {"trained": [], "there": []}
+  for config in there:
+    trained.seed = config.seed
+    stale["trained"].append(cluster_clock.staleness(timeline.schedule_of(trained, algorithm, visited)))
+    stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
+  parts = {key: first.network[key] for key in ("message_seconds", "service_seconds")}
+  return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
 
 
 def _break_even(

@@ -35,6 +35,8 @@ def write_report(folder: Path) -> Path:
   info, summary = comparison.info, rows(comparison)
   pictures, schedules = plot_lines.pictures(comparison), plot_schedule.pictures(folder, comparison)
   clusters, on_clusters = report_clusters.section(comparison)
+  for old in [*folder.glob("accuracy_on_*.png"), *folder.glob("loss_on_*.png")]:
+    old.unlink()  # of clusters that the page may no longer have
   for picture in [*pictures, *on_clusters, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   marked = marks(summary, comparison)

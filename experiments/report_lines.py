@@ -72,6 +72,10 @@ def line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float 
   if floor is not None:
     curves = [(across, np.log10(np.where(up > floor, up, np.nan))) for across, up in curves]
   grid, mean, half = band(curves)
+  if not len(grid):  # seeds that have no x in common: their mean evaluation by evaluation, without a band
+    count = min(len(across) for across, _ in curves)
+    grid, mean = (np.mean([each[:count] for each in column], axis=0) for column in zip(*curves, strict=True))
+    half = None
   longest = max(len(across) for across, _ in curves)
   short = [curve for curve in curves if len(curve[0]) < longest]
   end = min(across[-1] for across, _ in curves)

@@ -6,8 +6,8 @@ from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
 from experiments.reproduce_page import Config, Prediction, Row, Section
 
-SAME, AMDAHL = "no fit: the same chip", "Amdahl's law fitted"
-NOTHING, BEST, TREE = "no fit: no communication", "best all-reduce fitted", "tree fitted"
+SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
+NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"
 
 
 def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:

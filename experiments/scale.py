@@ -1,5 +1,6 @@
 """`python run.py scale`: how a model's training would scale on a cluster, for each algorithm, and what limits it."""
 
+import math
 import shlex
 import sys
 import time
@@ -36,7 +37,7 @@ def main() -> int:
   """Prints the tables and writes the page; returns the exit code."""
   name, cluster = shared_flags.one_cluster()
   _check_measure(name)
-  workers = _workers(cluster)
+  workers = _workers(name, cluster)
   weak = SCALING.value == "weak"
   batch = _batch()
   work, room, counted, title = scale_curves.job(
@@ -62,6 +63,8 @@ def main() -> int:
     for line in lines:
       print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
     print(f"  {scale_words.verdict(curve)}")
+  if not weak:
+    print(f"\n{scale_words.EFFICIENCY}")
   folder = Path(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}")
   from experiments import plot_scale  # only now: matplotlib takes a while to import
 
@@ -104,14 +107,26 @@ def _measured(curves: list[scale_curves.Curve], workers: list[int], weak: bool) 
   return [curve._replace(measured=found[curve.algorithm]) for curve in curves]
 
 
-def _workers(cluster: Cluster) -> list[int]:
+def _workers(name: str, cluster: Cluster) -> list[int]:
   """Of --nodes or --workers, or doubled up to 128 nodes or what the cluster has."""
   per_node = cluster.network.per_node
+  there = cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise ValueError("give --nodes or --workers, not both")
   if WORKERS.value:
-    return scale_curves.counts("workers", WORKERS.value)
+    return _fitting("workers", WORKERS.value, there, f"{name} has {there:,} workers")
   if NODES.value:
-    return [n * per_node for n in scale_curves.counts("nodes", NODES.value)]
+    nodes = cluster.network.nodes(cluster.workers) if cluster.workers else math.inf
+    has = f"{name} has {nodes:,} node{'s' * (nodes > 1)} of {per_node} worker{'s' * (per_node > 1)}"
+    return [n * per_node for n in _fitting("nodes", NODES.value, nodes, has)]
   most = min(128 * per_node, cluster.workers or 128 * per_node, _batch() if SCALING.value == "strong" else 10**9)
   return [2**i for i in range(most.bit_length()) if 2**i <= most]
+
+
+def _fitting(flag: str, text: str, most: float, has: str) -> list[int]:
+  """The numbers of a flag. ValueError, with those that fit, where one is above `most`."""
+  numbers = scale_curves.counts(flag, text)
+  if numbers[-1] > most:
+    fit = [n for n in numbers if n <= most] or [most]
+    raise ValueError(f"--{flag}={text}: {has}; --{flag}={','.join(map(str, fit))} fits")
+  return numbers

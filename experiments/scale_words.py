@@ -7,6 +7,10 @@ from ddl.perf.network import Network
 from ddl.perf.scaling import Point
 from experiments.scale_curves import Curve
 
+EFFICIENCY = (  # of strong scaling; with weak scaling both are over the same step
+  "efficiency: speed-up per worker, over one that computes all examples;\n"
+  "that of `plan` is over a step on as many examples per worker that exchanges nothing"
+)
 HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
 
 
@@ -73,6 +77,11 @@ def _scales(points: Sequence[Point]) -> str:
     return f"{told}; {best.workers:,} workers are the fastest, {best.speedup:.3g} times as fast as one."
   before = points[points.index(stop) - 1]
   gain = stop.speedup / before.speedup
+  if gain >= 1.5:  # over many workers at once: much, and still too little
+    little = f"as fast as one, and those added bring less than half of what they could: {_most(stop)}."
+    told = f"{stop.workers:,} workers are {stop.speedup:.3g} times {little}"
+    start = f"scales to {before.workers:,} workers, {before.speedup:.3g} times as fast as one; "
+    return f"scales poorly: {told}" if before.workers == 1 else f"{start}{told}"
   change = f"{stop.workers:,} are only {100 * (gain - 1):.0f} % faster" if gain > 1 else f"{stop.workers:,} are slower"
   change = change if abs(gain - 1) >= 0.005 else f"{stop.workers:,} are no faster"
   if before.workers == 1:
@@ -92,11 +101,12 @@ ORDERED = {"fifo": "first come, first served", "priority": "by priority: the fir
 
 def setting(curve: Curve) -> str:
   """Its schedule as words."""
-  schedule = curve.schedule
+  schedule, pattern = curve.schedule, patterns.pattern(curve.algorithm)
+  server = bool(pattern.up or pattern.down) and not pattern.peers
   parts = [f"period {schedule.period}", f"delay {schedule.delay}"] if schedule.period > 1 or schedule.delay else []
-  parts += [f"{schedule.servers} servers"] if schedule.servers > 1 else []
+  parts += [f"{schedule.servers} servers"] if server and schedule.servers > 1 else []
   if not schedule.overlap:
     parts.append("no overlap")
-  elif patterns.pattern(curve.algorithm).step:
+  elif pattern.step:
     parts.append(f"messages {ORDERED[schedule.order]}")
   return ", ".join(parts)

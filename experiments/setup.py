@@ -138,7 +138,7 @@ def check_folder(path: Path, config: Config, alone: bool = True) -> None:
   """
   folder = RunFolder(path)
   if not flags.RESUME.value:
-    folder.check_new()
+    (folder.check_unused if alone else folder.check_new)()
   elif alone or folder.begun:
     folder.reopen(configs.resolve(config))
 

@@ -65,7 +65,9 @@ def overlap() -> flags.FlagHolder[str]:
 
 def only() -> flags.FlagHolder[list[str]]:
   """Parts of names."""
-  text = "with commas between: labels of config.compare.algorithms, or parts of bench's case names; default: all"
+  text = (
+    "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all"
+  )
   return _once(flags.DEFINE_list, "only", [], text)
 
 

@@ -41,6 +41,8 @@ def main(config: Any) -> int:
   spaces = {label: _space(config, label, variant) for label, variant in chosen.items()}
   points = {label: _points(space, trials) for label, space in spaces.items()}
   path = setup.workdir(f"sweep-{config.model.name}-{config.data.name}")
+  if not flags.RESUME.value:
+    folder.RunFolder(path).check_unused()
   for label, variant in chosen.items():
     for number, values in enumerate(points[label]):
       _set(variant, values)

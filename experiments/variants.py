@@ -51,14 +51,20 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
 
 
 def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
-  """The variants with these labels, all where none is given.
+  """The variants with these labels or algorithms, all where none is given.
 
   Raises:
     ValueError: for an unknown label.
   """
+  algorithms = {variant.algorithm.name for variant in chosen.values()}
   for label in labels:
-    named("label in config.compare.algorithms", chosen, label)
-  return {label: variant for label, variant in chosen.items() if not labels or label in labels}
+    if label not in algorithms:
+      named("label in config.compare.algorithms", chosen, label)
+  return {
+    label: variant
+    for label, variant in chosen.items()
+    if not labels or label in labels or variant.algorithm.name in labels
+  }
 
 
 def slug(label: str) -> str:

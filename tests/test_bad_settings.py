@@ -20,7 +20,7 @@ from experiments import cli, compare, setup, sweep, train
 from experiments import config as configs
 from experiments.folder import RunFolder
 from experiments.parts import as_type, hyper, settings
-from experiments.variants import variants
+from experiments.variants import only, variants
 
 DIGITS = str(ROOT / "configs" / "digits.py")
 
@@ -106,6 +106,41 @@ def test_the_config_flag_as_absl_users_write_it(ran):
   for arguments in (["--config"], ["--config", "--devices=1"]):
     code, _, error = ran(*arguments)
     assert code == 2 and error.count("\n") == 1 and "--config=FILE" in error
+
+
+def test_a_flag_that_is_given_twice_counts_once(ran):
+  code, config, error = ran(f"--config={DIGITS}", "--config.model.hidden=(16,)", "--config.model.hidden=(8, 4)")
+  assert code == 0 and not error and config.model.hidden == (8, 4)
+
+
+@pytest.mark.parametrize(
+  "key, value, words",
+  [
+    ("workers", 0, "config.workers is 0; it has to be at least 1"),
+    ("algorithm.period", 0, "config.algorithm.period is 0; it has to be at least 1"),
+  ],
+)
+@pytest.mark.parametrize("name", ["local_sgd", "easgd", "async_easgd", "dynsgd"])
+def test_counts_of_an_algorithm(name, key, value, words):
+  config = configs.base()
+  config.algorithm.name = name
+  with config.ignore_type():
+    config.update_from_flattened_dict({key: value})
+  refused(lambda: configs.make_algorithm(config), words)
+  refused(lambda: configs.build(config), words)
+
+
+@pytest.mark.parametrize("name", ["cosine", "decay"])
+def test_a_warm_up_longer_than_the_run(name):
+  config = configs.base()
+  config.schedule.name, config.schedule.warmup, config.steps = name, 50, 50
+  refused(lambda: configs.build(config), "config.schedule.warmup is 50 of 50 steps")
+
+
+def test_only_takes_labels_and_algorithms():
+  chosen = variants(cli._load(ROOT / "configs" / "digits_compare.py"))
+  assert list(only(chosen, ["easgd", "local SGD"])) == ["local SGD", "EASGD"]
+  refused(lambda: only(chosen, ["easgt"]), "easgt")
 
 
 @pytest.mark.parametrize("flag", ["--config_workers=4", "--configx", "--config-foo=3", "--configs=x"])

@@ -37,6 +37,8 @@ def test_a_calibration_is_read_as_it_was_written(cache):
   assert measured.load() == (CLUSTER, {"overhead": 0.25})
   assert measured.named("measured") == CLUSTER
   assert measured.clusters() == CLUSTERS | {"measured": CLUSTER}
+  with pytest.raises(ValueError, match=r", measured$"):
+    measured.named("zzz")
   assert [p.name for p in cache.parent.iterdir()] == ["measured.json"]
 
 

@@ -212,6 +212,14 @@ def test_folders(call, wrong, tmp_path):
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
 
 
+def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_starts):
+  (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
+  for command in ("train", "compare", "sweep"):
+    flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
+    wrong(flags, f"{tmp_path} holds the work of another command", "another --workdir", command=command)
+  assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
+
+
 @pytest.fixture
 def nothing_starts(monkeypatch):
   """Data and devices are not touched."""

@@ -1,19 +1,33 @@
-"""`python run.py list` shows each key of virtual time, with its default and its meaning, from where it is declared."""
+"""`python run.py list`: layer tables, and each key of virtual time with its default and meaning, as declared."""
 
+import pytest
 from absl import flags
 
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
+from ddl.perf.tables import TABLES, TITLES
 from experiments import cli
 from experiments.config import NETWORK, base
 from experiments.parts import keywords
 
 
-def test_keys_of_virtual_time(capsys):
+@pytest.fixture
+def out(capsys):
   for name in flags.FLAGS:
     flags.FLAGS[name].unparse()
   assert cli.run("list", []) == 0
-  out = capsys.readouterr().out
+  return capsys.readouterr().out
+
+
+def test_layer_tables(out):
+  lines = out.split("--model of plan and scale: layer tables\n")[1].split("\n--cluster")[0].splitlines()
+  assert [line.split()[0] for line in lines] == list(TABLES) and set(TITLES) == set(TABLES)
+  assert all(TITLES[line.split()[0]] in line for line in lines)
+  resnet = next(line for line in lines if line.split()[0] == "resnet50")
+  assert "ResNet-50" in resnet and resnet.endswith(" 25,557,032 parameters")  # torchvision's
+
+
+def test_keys_of_virtual_time(out):
   assert set(base().network) == set(NETWORK)
   network = out.split("config.network\n")[1].splitlines()
   for key, (default, meaning) in NETWORK.items():

@@ -6,6 +6,7 @@ from ddl.perf import advice, collectives, hybrid
 from ddl.perf.clusters import CLUSTERS
 from ddl.perf.network import Link, Network
 from ddl.perf.tables import TABLES
+from ddl.perf.units import seconds_text
 
 FLAT = Network(Link(1e-3, 1e9))
 
@@ -15,7 +16,10 @@ def test_the_all_reduce_named_is_the_cheapest(network):
   _, value, why, limit = advice.all_reduce(1e8, 16, network)
   found = {name: collectives.all_reduce(1e8, 16, network, name) for name in collectives.ALL_REDUCE}
   assert collectives.all_reduce(1e8, 16, network, value) == pytest.approx(collectives.all_reduce(1e8, 16, network))
-  assert all(name in why for name in found) and "(1" in why and "bound" in limit
+  assert all(name in why for name in found) and "(1" in why
+  nodes, link = network.nodes(16), network.between
+  bound = (nodes - 1).bit_length() * link.latency + 2 * 1e8 / link.bandwidth * (nodes - 1) / nodes
+  assert limit.endswith(f"= {seconds_text(bound)} with p = {nodes} nodes")
 
 
 def test_packing_is_advised_where_latency_counts():

@@ -144,7 +144,7 @@ def test_what_a_plan_promises(bandwidth, latency, workers, half):
   for each in speed.values():
     assert each.seconds >= step * (1 - 1e-12) and each.efficiency == pytest.approx(step / each.seconds)
   assert speed["dasgd"].efficiency == pytest.approx(1)
-  for name in ("local_sgd", "easgd"):
+  for name in ("local_sgd", "easgd", "async_easgd"):  # the last with the queue at its servers
     assert speed[name].efficiency >= 0.95 * (1 - 1e-9)
   assert speed["sync_sgd"].seconds == pytest.approx(step + message)
   if not workers and s.workers > 1:
@@ -183,6 +183,28 @@ def test_the_lemma_on_workers():
   )
 
 
+def test_what_rounding_leaves_of_a_fixed_part_is_none():
+  found = plan(job("alexnet"), CLUSTERS["dasgd_v100_10g"], Wish(workers=12))
+  assert any("nothing fixed in a step" in row.why for row in found.rows)
+
+
+def test_the_rows_on_workers_say_that_nothing_overlaps_and_what_the_data_feed():
+  told = rows(plan(PLAIN._replace(data=1000), cluster(), Wish(batch=64, workers=4)))
+  weak, strong = told["workers (weak scaling)"], told["workers (strong scaling, 256 examples)"]
+  assert "nothing overlapped" in weak.why and "nothing overlapped" in strong.why
+  assert weak.limit.endswith("; the data feed at most 15 with 64 examples each")
+  assert "the data" not in rows(plan(PLAIN, cluster(), Wish(batch=64, workers=4)))["workers (weak scaling)"].limit
+
+
+def test_one_worker_exchanges_nothing():
+  found = plan(PLAIN, cluster(), Wish(workers=1))
+  assert all(x.seconds == found.settings.step for x in found.speeds)
+  assert rows(found)["exchange"].value == "none"
+  assert not any(row.quantity.startswith(("servers", "delay", "period", "all-reduce")) for row in found.rows)
+  s = found.settings
+  assert (s.servers, s.delay, s.period, s.local_period, s.easgd_period, s.server_period) == (1, 0, 1, 1, 1, 1)
+
+
 def test_where_nothing_overlaps_no_delay_helps():
   apart = cluster(bandwidth=1e10)._replace(overlap=False)
   found = plan(PLAIN, apart, Wish(batch=64, workers=4))
@@ -195,6 +217,19 @@ def test_where_nothing_overlaps_no_delay_helps():
       )
       assert speed.seconds == pytest.approx(step + message / period)
   assert rows(plan(PLAIN, cluster(bandwidth=1e10), Wish(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
+
+
+def test_the_queue_at_the_servers_lengthens_the_period():
+  """128 * 531 MB / (32 * 7 GB/s) = 304 ms of the servers' links against a step of 163 ms."""
+  found = plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(batch=4, workers=128))
+  s, row = found.settings, rows(found)["period (asynchronous EASGD)"]
+  needed = 0.95 * 128 * s.params_bytes / (s.servers * 7e9) / s.step
+  assert (s.servers, s.server_period) == (32, 2) and f"= {needed:.4g}" in row.why
+  assert row.value == "2" and row.limit == "the servers' queue"
+  told = rows(found)["servers"]
+  assert "(async_sgd)" in told.why and told.limit == "more would not make async_sgd faster"
+  for servers, limit in ((8, "as asked; the servers' links"), (64, "as asked")):
+    assert rows(plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(4, 128, servers)))["servers"].limit == limit
 
 
 def test_servers():
@@ -282,6 +317,7 @@ def test_every_cluster_has_a_plan(name, network):
     (cluster(bandwidth=math.nan), Wish(), "bandwidth of nan"),
     (cluster(workers=8), Wish(workers=9), "9 workers can't be had: the cluster has 8"),
     (cluster(), Wish(workers=-1), "-1 workers"),
+    (cluster(), Wish(workers=65_537), "65537 workers can't be had: give 1 to 65,536"),
     (cluster(), Wish(batch=-1), "-1 examples"),
     (cluster(), Wish(servers=-1), "servers is -1"),
     (cluster(), Wish(efficiency=0), "efficiency is 0"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import collectives, packing, server
+from ddl.perf import collectives, packing, server, server_queue
 from ddl.perf.network import Link, Network
 
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
@@ -80,15 +80,32 @@ def test_what_more_servers_and_better_links_do(nbytes, p, link, servers, turn, f
 
 
 def test_throughput_rises_with_the_workers_until_the_limit():
-  """One exchange keeps the server for 2.5 s each way, and a worker for 5 s after 15 s of its own."""
+  """One exchange keeps the server for 2 s each way, and a worker for 5 s after 15 s of its own."""
   half, full = Link(0.5, 100.0, 0.0), Link(0.5, 100.0, 1.0)
-  assert server.limit(200.0, half) == 1 / 5
-  assert server.limit(200.0, full) == 1 / 2.5
-  for p, half_rate, full_rate in ((1, 0.05, 0.05), (4, 0.2, 0.2), (5, 0.2, 0.25), (8, 0.2, 0.4), (9, 0.2, 0.4)):
+  assert server.limit(200.0, half) == 1 / 4
+  assert server.limit(200.0, full) == 1 / 2
+  for p, half_rate, full_rate in ((1, 0.05, 0.05), (5, 0.25, 0.25), (6, 0.25, 0.3), (10, 0.25, 0.5), (11, 0.25, 0.5)):
     assert server.throughput(200.0, p, half, 15.0) == pytest.approx(half_rate)
     assert server.throughput(200.0, p, full, 15.0) == pytest.approx(full_rate)
-  assert server.utilisation(200.0, 2, half, 15.0) == pytest.approx(0.5)
-  assert server.limit(200.0, half, 2) == 1 / 3
+  assert server.utilisation(200.0, 2, half, 15.0) == pytest.approx(0.4)
+  assert server.limit(200.0, half, 2) == 1 / 2
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_what_is_on_its_way_holds_no_link(servers):
+  """The simulated queue with a latency of many messages: a crowd waits for the bytes alone, one worker for both."""
+  link, nbytes = Link(0.02, 1e8), 1e5
+
+  def simulated(workers):
+    return server_queue.simulate(
+      workers=workers, servers=servers, nbytes=nbytes, bandwidth=link.bandwidth, compute_seconds=1e-6,
+      latency=link.latency + nbytes / link.bandwidth * (1 - 1 / servers), full_duplex=True,
+    ).round_seconds  # fmt: skip
+
+  visit = server.visit_seconds(nbytes, nbytes, link, servers)
+  assert visit == pytest.approx(2 * 0.021) == pytest.approx(simulated(1), rel=1e-3)
+  served = server.served_seconds(nbytes, 400, link, Network(link), servers)
+  assert served == pytest.approx(400 * 1e-3 / servers) == pytest.approx(simulated(400), rel=1e-3)
 
 
 # ---- packing

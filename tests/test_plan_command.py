@@ -81,6 +81,12 @@ def test_a_config_and_what_is_asked(tmp_path):
     ((DIGITS, "--cluster=cori_fdr", "--servers=8971"), "8971 servers are more than the 8970 parameters"),
     (("--model=vgg_a", "--cluster=knl_16_parts"), "not even one example fits in 1.07 GB: a step on one needs 2.16 GB"),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "the cluster has 8"),
+    (
+      ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
+      "--workers=0 is not one whole number of 1 or more; left out",
+    ),
+    (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "can't be had: give 1 to 65,536"),
+    ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed nan; both are shares between 0 and 1"),
     (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
@@ -98,6 +104,19 @@ def test_steps_shorter_than_their_start_are_warned_of():
     there = CLUSTERS[name]
     told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
     assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
+
+
+def test_columns_are_as_wide_as_what_is_in_them():
+  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  found = planner.plan(job, there, planner.Wish(batch=1, workers=4))
+  long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
+  lines = plan.text(job, "cori_fdr", there, long).splitlines()
+  table = lines[next(i for i, line in enumerate(lines) if line.startswith("at these settings")) :][
+    : 1 + len(long.speeds)
+  ]
+  assert len(set(map(len, table))) == 1
+  for line in table[1:]:
+    assert line.endswith("  135,000,000,000") and f"  {'s' * 40}  " in line
 
 
 def test_algorithms_that_are_equally_fast_are_all_named():
@@ -127,7 +146,8 @@ def test_the_compiled_step_is_the_job(experiment):
   assert job.exact(config.batch) == compiled_step(built, config.batch).peak
   assert job.flop_per_example == pytest.approx(compiled_step(built, config.batch).flop / config.batch)
   assert job.least == config.batch
-  assert job.most == built.data.train.size // config.workers
+  assert (job.data, job.most) == (built.data.train.size, built.data.train.size // config.workers)
+  assert experiment_job(built, config, 2 * config.workers).most == built.data.train.size // (2 * config.workers)
   few, more = compiled_step(built, config.batch), compiled_step(built, 2 * config.batch)
   for examples, compiled in ((config.batch, few), (2 * config.batch, more)):  # the parts move what XLA counts
     assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)

@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 
+import numpy as np
 import pytest
 from commands import Command, complaint
 
@@ -275,6 +277,30 @@ def test_the_report_is_made_from_the_folder_alone(folder):
     assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {each.verdict.winner} reaches 50 % first")
 
 
+def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
+  path = tmp_path / "compare"
+  shutil.copytree(folder[0], path)
+  pictures = {p.name for p in path.glob("*.png")}
+  info = json.loads((path / "comparison.json").read_text())
+  info["clusters"] = info["clusters"][1:]
+  (path / "comparison.json").write_text(json.dumps(info))
+  report.write_report(path)
+  assert pictures - {p.name for p in path.glob("*.png")} == {"accuracy_on_ethernet_10g.png"}
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
+def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
+  config, cluster = config_of(name), named("ethernet_10g")
+  config.times.name, config.times.jitter = "lognormal", 0.5
+  experiment, found = build(config), []
+  for seeds in ([0], [1], [0, 1]):
+    entrant = predict.Entrant(config, experiment, seeds, [np.array([40])] * len(seeds), [Hit(20, 16)] * len(seeds))
+    figures = predict._entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
+    found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
+  assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
+  assert found[2] == pytest.approx(np.mean(found[:2], axis=0))
+
+
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
   info = json.loads((folder[0] / "comparison.json").read_text())
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
@@ -294,7 +320,10 @@ def test_who_never_gets_there_is_said(folder):
   ("flags", "words"),
   [
     (("--cluster=h100_ib40",), "no cluster named 'h100_ib40': did you mean 'h100_ib400'? known are cori_fdr"),
-    (("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"), "pcie_8gpu has 8 workers"),
+    (
+      ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
+      "8 workers; config.workers is 16: --config.workers=8 fits",
+    ),
   ],
 )
 def test_what_can_not_be_is_said_before_anything_runs(tmp_path, flags, words):

@@ -167,6 +167,21 @@ def test_reported_numbers_of_the_configs():
   assert dict(reproduce_sc17_parts.get_config().seconds) == {1: 1605, 4: 1025, 8: 823, 16: 490}
 
 
+def test_what_predicts_one_value_for_all_rows_is_a_baseline(sections):
+  for section in sections:
+    for column in section.rows[0].predicted if section.rows else ():
+      same = len({row.predicted[column].value for row in section.rows}) == 1
+      assert same == column.startswith("baseline: ")
+
+
+def test_the_exchange_of_dasgd_beside_the_cheapest(sections):
+  nbytes, between, inside = 4 * 138_357_544, 70e9 / 8, 300e9  # VGG-16
+  best = 2 * nbytes * (31 / 32 / between + 7 / 8 / inside)  # by levels: 32 nodes of 8
+  tree = 2 * nbytes / between * (5 + 0.029)
+  said = f"takes {1e3 * best:.0f} ms for VGG-16 instead of {1e3 * tree:.0f}, {tree / best:.1f} times less"
+  assert said in " ".join(sections[-1].remarks)
+
+
 def test_dasgd_cases(sections):
   table = sections[-1].remarks[0]
   delays = [int(found) for found in re.findall(r"\| (\d+) <= d <= tau", table)]

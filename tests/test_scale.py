@@ -167,10 +167,30 @@ def curve_of(speedups):
     ({1: 1, 2: 0.5, 4: 0.6}, "does not scale: 2 take 2 times as long as one for the same examples, and bandwidth"),
     ({1: 1, 2: 1.1, 4: 2.15, 8: 2.151, 16: 2.15}, "scales poorly from 2 workers on, where bandwidth costs most, 50 % "
      "of a step; 4 workers are the fastest, 2.15 times as fast as one."),
+    ({1: 1, 12: 1.4}, "does not scale: 12 are only 40 % faster: bandwidth costs most"),
+    ({1: 1, 12: 5.7}, "scales poorly: 12 workers are 5.7 times as fast as one, and those added bring less than half of "
+     "what they could: bandwidth costs most"),
+    ({1: 1, 2: 2, 64: 10}, "scales to 2 workers, 2 times as fast as one; 64 workers are 10 times as fast as one, and "
+     "those added bring less than half of what they could: bandwidth costs most"),
   ],
 )  # fmt: skip
 def test_where_it_stops_in_words(speedups, told):
   assert scale_words.verdict(curve_of(speedups)).startswith(told)
+
+
+def test_only_who_has_a_server_has_servers():
+  found = {name: scaling.Schedule(servers=2) for name in COLLECTIVE | SERVER}
+  said = {name for name, s in found.items() if "2 servers" in scale_words.setting(scale_curves.Curve(name, s, []))}
+  assert said == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
+
+
+def test_a_single_number_is_drawn_from_one_worker_on():
+  curve = curve_of({16: 12.0})
+  speedup, efficiency, waiting = ([chart.value(p) for p in plot_scale._line(curve)] for chart in plot_scale.CHARTS)
+  assert (speedup, efficiency, waiting) == ([1, 12], [1, 0.75], [0, 0.5])
+  assert "for 1 to 16 workers: sync_sgd 1 to 12" in plot_scale._picture(plot_scale.CHARTS[0], [curve]).alt
+  for whole in (curve_of({1: 1}), curve_of({8: 7, 16: 12})):
+    assert plot_scale._line(whole) == whole.points
 
 
 @pytest.mark.parametrize("order", ["fifo", "priority"])
@@ -214,10 +234,12 @@ def test_the_command(tmp_path):
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
+  assert scale_words.EFFICIENCY in done.out
   assert {p.name for p in (tmp_path / "out").iterdir()} == {
     "scale.html", "speedup.png", "efficiency.png", "communication.png", "step_sync_sgd.png",
   }  # fmt: skip
   text = (tmp_path / "out" / "scale.html").read_text()
+  assert "what small ones cost is what a step takes" in text and "that of <code>plan</code>" in text
   page = Page()
   page.feed(text)
   assert page.loaded == [] and len(page.alts) == 4 and all("sync_sgd" in alt for alt in page.alts)
@@ -279,7 +301,9 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--algorithms=sgd"], "no algorithm named 'sgd'"),
     (["--algorithms="], "--algorithms"),
     (["--delay=9"], "delay"),
-    (["--cluster=asr", "--nodes=1,32"], "this cluster has 16"),
+    (["--cluster=asr", "--nodes=1,32"], "--nodes=1,32: asr has 16 nodes of 1 worker; --nodes=1 fits"),
+    (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),
+    (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),
     (["--jitter=-1"], "jitter"),
     (["--measure", "--model=mlp"], "--cluster=measured"),
     (["--scaling=weak", "--batch=100000"], "100,000 examples on each of 2 workers do not fit"),

@@ -225,3 +225,14 @@ def test_bytes_of_a_visit(name, models):
   chosen = experiment(name)
   size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
   assert exchange_nbytes(chosen.algorithm, chosen.model) == models * size
+
+
+def test_bytes_of_a_quorum():
+  """Whose turn is cut short sends nothing and is told the new model, but for the last round's, which nobody awaits."""
+  chosen = experiment("async_sgd")
+  schedule = events_of(chosen.algorithm, backup(spare=1))
+  assert len(schedule[0].worker) == WORKERS * STEPS
+  simulator = Simulator(chosen.algorithm, chosen.model, make_workers(WORKERS, 1), How("unroll", "scan", 3), *schedule)
+  size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
+  moved = sum(map(simulator.nbytes, simulator.plan(0, STEPS, 4)))
+  assert moved == (STEPS * (WORKERS - 1) * 2 + (STEPS - 1)) * size / WORKERS

@@ -7,7 +7,7 @@ from ddl.events.cluster import Cluster, Row
 
 
 def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Row]:
-  """The events of whole rounds until `turns_total` messages are served.
+  """The events of whole rounds until the workers have made `turns_total` turns, those that are dropped too.
 
   A round's messages are served first come, first served. When the last one that it waits for is, the answer goes to
   all and ends the turns of those that still compute. A worker that is down sleeps through rounds; `restarted` is then
@@ -18,8 +18,8 @@ def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Ro
   died = [False] * cluster.workers  # since it was last served
   rows: list[Row] = []
   past: list[Round] = []
-  closed, served = 0.0, 0
-  while served < turns_total:
+  closed = 0.0
+  while len(rows) < turns_total:
     turn, opened = len(past), closed
     works = [cluster.work(worker, turn, free[worker]) for worker in everyone]
     arrivals = [works[worker].leaves + cluster.message[worker] for worker in everyone]
@@ -38,7 +38,6 @@ def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Ro
       rows.append(Row(worker, turn, *times, dropped, died[worker] and not dropped))
       died[worker] &= dropped
       free[worker] = max(released, work.start)
-    served += count
     seen = np.isin(everyone, order[:count])
     past.append(Round(np.minimum(arrivals, arrivals[order[count - 1]]) - opened, seen))
   return rows

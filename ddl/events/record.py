@@ -64,7 +64,8 @@ def load(path: str | Path) -> Events:
     with np.load(path, allow_pickle=False) as arrays:
       return Events(**{name: arrays[name].astype(kind, casting="safe") for name, kind in TYPES.items()})
   except (ValueError, TypeError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-    raise ValueError(f"{path}: not a record of events: {str(error).splitlines()[0]}") from error
+    told = "no .npz file" if "pickle" in str(error) else str(error).splitlines()[0]  # NumPy's advice is of no use here
+    raise ValueError(f"{path}: not a record of events: {told}") from error
 
 
 def check(events: Events, workers: int) -> None:

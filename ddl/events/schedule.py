@@ -26,7 +26,9 @@ def schedule(
   round_robin: bool = False,
   lock_free: bool = False,
 ) -> Events:
-  """Who computes, waits and is served when, until `turns_total` visits are served (quorum barriers: whole rounds).
+  """Who computes, waits and is served when, until `turns_total` visits are served.
+
+  Quorum barriers make whole rounds, until there are so many turns with the dropped ones.
 
   delay 0: period steps, message, queue, service, message back, barrier. delay d: the request leaves at the start; the
   worker waits for the answer after d steps; period - d more steps; barrier. The arguments determine all.

@@ -129,7 +129,10 @@ def _read(path: str) -> np.ndarray:
     if path.endswith(".npy"):
       table = np.asarray(np.load(path, allow_pickle=False), np.float64)
     else:
-      table = np.loadtxt(Path(path).read_text().replace(",", " ").splitlines(), ndmin=2)
+      text = Path(path).read_text()
+      if not text.strip():
+        raise ValueError("it is empty")
+      table = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2)
   except (ValueError, TypeError, EOFError) as error:
     raise ValueError(f"{path}: not a table of step seconds: {str(error).splitlines()[0]}") from error
   if table.ndim != 2 or not table.size:

@@ -15,9 +15,11 @@ def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
   found = collectives.table(nbytes, workers, network)
   best = next(iter(found))
   each = ", ".join(f"{name} {seconds_text(took)} ({ratio:.3g})" for name, (took, ratio) in found.items())
-  bound = seconds_text(collectives.network_bound(nbytes, workers, network))
+  bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
+  link = network.inside if network.inside and nodes == 1 else network.between
+  factor, count = 2 * (2 - link.duplex), f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)}, in brackets how many times the lower bound: {each}"
-  return "all-reduce", best, why, f"the bound ceil(log2 p) L + 2 n G (p - 1) / p = {bound}"
+  return "all-reduce", best, why, f"the bound ceil(log2 p) L + {factor:g} n G (p - 1) / p = {bound} with p = {count}"
 
 
 def messages(nbytes: Sequence[float], workers: int, network: Network) -> Row:

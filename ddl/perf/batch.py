@@ -31,7 +31,8 @@ class Job(NamedTuple):
   table: Table = ()  # the layers, where there is a table; its convolutions enter the 0-1 program
   exact: Callable[[int], float] | None = None  # X -> bytes of the compiled step, where there is one
   least: int = 32  # examples from which on X is chosen
-  most: int | None = None  # examples that there are
+  most: int | None = None  # examples that each worker has
+  data: int | None = None  # examples of all workers
 
   @property
   def flop_per_example(self) -> float:
@@ -99,7 +100,7 @@ def choose_batch(job: Job, cluster: Cluster, asked: int = 0) -> Batch:
 
 def _room(job: Job, cluster: Cluster, largest: int) -> str:
   if largest == job.most:
-    return f"there are {largest}"
+    return f"there are {largest} for each worker"
   return f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
 
 

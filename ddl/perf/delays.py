@@ -51,6 +51,18 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * (1 - 1e-12)))
 
 
+def smallest_queued_period(served: float, step: float, *, share: float) -> int:
+  """The smallest tau whose turn is spent waiting for at most `share` of it: tau >= (1 - share) T_served / T_step.
+
+  T_served is how long the servers are busy with one visit of every worker: nobody is served twice meanwhile.
+
+  Raises:
+    ValueError: for times that can't be.
+  """
+  _check(served, step)
+  return max(1, math.ceil(served * (1 - share) / step * (1 - 1e-12)))
+
+
 def _check(message: float, step: float) -> None:
   if not (math.isfinite(message) and message >= 0):
     raise ValueError(f"an exchange of {message:g} seconds can't be; give a finite time of 0 or more")

@@ -61,8 +61,7 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
   link = server_link(cluster, s.workers)
   alone = s.workers == 1  # who is its own server sends nothing
   visit = 0.0 if alone else server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
-  shared = server.node_seconds(s.params_bytes, s.params_bytes, s.workers, cluster.network)
-  served = 0.0 if alone else max(s.workers / server.limit(s.params_bytes, link, s.servers), shared)  # all, in turn
+  served = 0.0 if alone else server.served_seconds(s.params_bytes, s.workers, link, cluster.network, s.servers)
 
   def asynchronous(name: str, period: int, delay: int) -> Speed:
     own = round_seconds(step=s.step, message=visit, period=period, delay=delay if cluster.overlap else 0)

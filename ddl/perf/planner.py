@@ -15,7 +15,8 @@ from ddl.perf.compute import fixed_seconds, step_seconds
 from ddl.perf.families import Settings, Speed, speed, speeds
 from ddl.perf.units import bytes_text, percent, seconds_text
 
-MOST_WORKERS = 1024  # tried where the cluster knows no limit
+MOST_WORKERS = 65_536  # that can be asked for where the cluster knows no limit
+TRIED = 1024  # then, at most
 LONG = 500  # steps of a period; what DiLoCo takes
 
 
@@ -63,7 +64,7 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   batch = choose_batch(job, cluster, wish.batch)
   step = batch.step
   workers, sharing = _workers(job, cluster, wish, batch.examples, step, overhead)
-  visit, servers, serving = _servers(job, cluster, wish, workers, step)
+  visit, served, servers, serving = _servers(job, cluster, wish, workers, step)
   message = patterns.seconds("dasgd", job.params_bytes, workers, cluster.network).exchange
   delay = delays.smallest_delay(message, step) if cluster.overlap else 0
   why = f"d = ceil(T_comm / T_step) = ceil({seconds_text(message)} / {seconds_text(step)})"
@@ -83,11 +84,16 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   ):
     periods.append(delays.smallest_period(takes, step, share=wish.exposed, delay=hidden))
     rows.append(_period(f"period ({name})", periods[-1], hidden, takes, step, wish.exposed))
+  queue = delays.smallest_queued_period(served, step, share=wish.exposed)
+  if queue > periods[-1]:
+    periods[-1], rows[-1] = queue, _queued(rows[-1].quantity, queue, served, step, wish.exposed)
   settings = Settings(job.params_bytes, batch.examples, step, workers, servers, delay, *periods)
-  exchanging = _exchanging(job, cluster, workers, batch.examples) if workers > 1 else ()
-  alone = (Row(*row) for row in batch_rows.rows(job, cluster, batch, asked=bool(wish.batch)))
-  told = (*alone, *sharing, *exchanging, serving, *rows)
-  return Plan(told, settings, batch.examples, (*_beside(job, cluster, settings), *speeds(settings, cluster)))
+  told = [*(Row(*row) for row in batch_rows.rows(job, cluster, batch, asked=bool(wish.batch))), *sharing]
+  if workers > 1:
+    told += [*_exchanging(job, cluster, workers, batch.examples), serving, *rows]
+  else:
+    told.append(Row("exchange", "none", "one worker has nobody to exchange with", "no servers, delay or periods"))
+  return Plan(tuple(told), settings, batch.examples, (*_beside(job, cluster, settings), *speeds(settings, cluster)))
 
 
 def _beside(job: Job, cluster: Cluster, settings: Settings) -> tuple[Speed, ...]:
@@ -111,9 +117,11 @@ def _exchanging(job: Job, cluster: Cluster, workers: int, x: int) -> tuple[Row, 
 def _workers(
   job: Job, cluster: Cluster, wish: Wish, x: int, step: float, measured: float | None
 ) -> tuple[int, tuple[Row, Row]]:
-  most = cluster.workers or max(MOST_WORKERS, wish.workers)
-  if not 0 <= wish.workers <= most:
-    raise ValueError(f"{wish.workers} workers can't be had: the cluster has {most}; give 1 to {most}")
+  limit = cluster.workers or MOST_WORKERS
+  if not 0 <= wish.workers <= limit:
+    why = f"the cluster has {limit}; " if cluster.workers else ""
+    raise ValueError(f"{wish.workers} workers can't be had: {why}give 1 to {limit:,}")
+  most = cluster.workers or max(TRIED, wish.workers)
 
   def exchange(workers: int) -> float:
     return patterns.seconds("sync_sgd", job.params_bytes, workers, cluster.network).step
@@ -125,7 +133,7 @@ def _workers(
   workers = wish.workers or enough
   total = x * workers
   compute = _compute(job, cluster, x, workers)
-  fixed = step - compute / workers if measured is None else measured * step
+  fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # below 0 by rounding alone
 
   def overhead(count: int) -> float:
     return (fixed + exchange(count)) / compute
@@ -139,19 +147,21 @@ def _workers(
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
   edge = "the cluster has no more" if cluster.workers else "no more were tried"
+  fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
   return workers, (
     Row(
       "workers (weak scaling)",
       str(workers),
-      f"{x} examples each, synchronous SGD: T_step / (T_step + exchange) = "
+      f"{x} examples each, synchronous SGD, nothing overlapped: T_step / (T_step + exchange) = "
       f"{seconds_text(step)} / ({seconds_text(step)} + {sent}) = {percent(weak(workers))}",
-      f"{percent(wish.efficiency)} up to {enough}" + (f", {edge}" if enough == most else ""),
+      f"{percent(wish.efficiency)} up to {enough}" + (f", {edge}" if enough == most else "") + fed,
     ),
     Row(
       f"workers (strong scaling, {total} examples)",
       str(together),
-      f"R_O = T_O / T_C = ({host}, + exchange {sent}) / {seconds_text(compute)} = {at:.3g}; with {workers} "
-      f"alpha = (1 + R_O) / (1 + G R_O) = {percent(alpha)}, speed-up below (1 + R_O) / R_O = {limit:.3g}",
+      f"nothing overlapped: R_O = T_O / T_C = ({host}, + exchange {sent}) / {seconds_text(compute)} = {at:.3g}; "
+      f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(alpha)}, speed-up below (1 + R_O) / R_O = "
+      f"{limit:.3g}",
       f"{percent(wish.efficiency)} up to {together}" + (f", {edge}" if together == most else ""),
     ),
   )
@@ -178,15 +188,17 @@ def _largest(efficiency: Callable[[int], float], most: int, least: float) -> int
   return found
 
 
-def _servers(job: Job, cluster: Cluster, wish: Wish, workers: int, step: float) -> tuple[float, int, Row]:
-  """(seconds of a visit, servers, their row)."""
+def _servers(job: Job, cluster: Cluster, wish: Wish, workers: int, step: float) -> tuple[float, float, int, Row]:
+  """(seconds of a visit, seconds of all workers' visits in the queue, servers, their row)."""
   link, size = server_link(cluster, workers), job.params_bytes
   needed = lemmas.servers_for(size, workers, link.bandwidth, step, link.duplex)
   most = max(1, min(needed, int(size) // 4))
 
+  def served(servers: int) -> float:
+    return server.served_seconds(size, workers, link, cluster.network, servers)
+
   def turn(servers: int) -> float:  # of one step, with latency and the worker's own link, which the lemma leaves out
-    own = workers / server.throughput(size, workers, link, step, servers)
-    return max(own, server.node_seconds(size, size, workers, cluster.network))
+    return max(step + server.visit_seconds(size, size, link, servers), served(servers))
 
   tried = sorted({*(2**i for i in range(most.bit_length())), most})
   best = min(map(turn, tried))
@@ -195,14 +207,26 @@ def _servers(job: Job, cluster: Cluster, wish: Wish, workers: int, step: float) 
   factor = f"{2 - link.duplex:g}"
   why = (
     f"lemma: N_ps >= {factor} S_p N_w / (B_ps T_C) = {factor} * {bytes_text(size)} * {workers} / "
-    f"({bytes_text(link.bandwidth)}/s * {seconds_text(step)}), so {needed}; with {servers} a turn of one step takes "
-    f"{seconds_text(turn(servers))}"
+    f"({bytes_text(link.bandwidth)}/s * {seconds_text(step)}), so {needed}; with {servers} a turn of one step "
+    f"(async_sgd) takes {seconds_text(turn(servers))}"
   )
-  limit = "the servers' links" if turn(servers) > 1.01 * best else "more would not be faster"
+  limit = "as asked" if wish.servers else "more would not make async_sgd faster"
+  if turn(servers) > 1.01 * best:
+    limit += "; the servers' links"
   if server.node_seconds(size, size, workers, cluster.network) >= 0.99 * turn(servers):
-    limit += f", as the {cluster.network.per_node} workers of a node share its link"
+    limit += f"; the {cluster.network.per_node} workers of a node share its link"
   own = f": a worker's own messages take {seconds_text(visit)}, a step {seconds_text(step)}" if visit > step else ""
-  return visit, servers, Row("servers", str(servers), why, limit + own)
+  row = Row("servers", str(servers), why, limit + own)
+  return (visit, served(servers), servers, row) if workers > 1 else (0.0, 0.0, servers, row)
+
+
+def _queued(quantity: str, period: int, served: float, step: float, share: float) -> Row:
+  why = (
+    f"the servers are busy for {seconds_text(served)} with the visits of all workers, so that tau steps are a share "
+    f"1 - s = {percent(1 - share)} of a turn: tau >= (1 - s) {seconds_text(served)} / T_step = "
+    f"{served * (1 - share) / step:.4g}"
+  )
+  return Row(quantity, str(period), why, "the servers' queue" + _too_slow(period))
 
 
 def _period(quantity: str, period: int, delay: int, message: float, step: float, share: float) -> Row:
@@ -214,6 +238,10 @@ def _period(quantity: str, period: int, delay: int, message: float, step: float,
       f"most: tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
     )
   limit = "the exposed exchange" if exposed else "the delay"
-  if period > LONG:
-    limit += f"; more than the {LONG} steps of DiLoCo (arXiv 2311.08105): the network is too slow for this job"
-  return Row(quantity, str(period), why, limit)
+  return Row(quantity, str(period), why, limit + _too_slow(period))
+
+
+def _too_slow(period: int) -> str:
+  if period <= LONG:
+    return ""
+  return f"; more than the {LONG} steps of DiLoCo (arXiv 2311.08105): the network is too slow for this job"

@@ -1,8 +1,12 @@
 """Closed forms of a parameter server: what a round takes, and how many exchanges a second it can serve.
 
-S servers hold n / S bytes each; a worker's exchange is a message up to and one down from each of them. At each end one
-message follows the other, so p workers and S servers need max(p, S) messages in a row for one message of every worker
-to every server: the servers' links are the bottleneck while p > S. L is the latency, G = 1 / bandwidth.
+S servers hold n / S bytes each; a worker's exchange is a message up to and one down from each of them. L is the
+latency, G = 1 / bandwidth. Of asynchronous visits a link is held by the bytes alone: what is on its way occupies
+nobody, and a worker's messages to the servers leave one behind the other, not waiting for the one before to arrive.
+
+In the serial forms (`exchange_seconds`, `round_robin_seconds`) a message is sent when the one before it is there, as in
+the papers: p workers and S servers need max(p, S) messages in a row for one message of every worker to every server, so
+that the servers' links are the bottleneck while p > S.
 
 Without a lock (the hogwild algorithms) messages share the link as with one; what runs side by side are updates. An
 update of n bytes moves 3 n through the server's memory (reads the center and the message, writes the center), which is
@@ -34,10 +38,9 @@ def round_robin_seconds(nbytes: float, workers: int, link: Link) -> float:
 
 
 def visit_seconds(up: float, down: float, link: Link, servers: int = 1) -> float:
-  """One worker's exchange with idle servers: S L + up G, then S L + down G where there is a reply. up, down: bytes."""
-  check_servers(servers, max(up, down))
-  reply = servers * _message(down, link, servers) if down else 0.0
-  return servers * _message(up, link, servers) + reply
+  """One worker's exchange with idle servers: L + up G, then L + down G where there is a reply. up, down: bytes."""
+  check_servers(servers, max(up, down))  # their messages share the worker's link and are on their way side by side
+  return _message(up, link, 1) + (_message(down, link, 1) if down else 0.0)
 
 
 def node_seconds(up: float, down: float, workers: int, network: Network, peers: bool = False) -> float:
@@ -55,10 +58,20 @@ def node_seconds(up: float, down: float, workers: int, network: Network, peers: 
 
 
 def limit(nbytes: float, link: Link, servers: int = 1) -> float:
-  """Exchanges of n bytes up and n down that the servers can serve: 1 / ((L + n G / S) (2 - duplex)) per second."""
-  check_servers(servers, nbytes)
-  busy = _message(nbytes, link, servers) * (2 - link.duplex)
+  """Exchanges of n bytes up and n down that the servers can serve: 1 / ((n G / S) (2 - duplex)) per second."""
+  busy = nbytes / check_servers(servers, nbytes) / check_link("a server's link", link).bandwidth * (2 - link.duplex)
   return 1 / busy if busy else float("inf")
+
+
+def served_seconds(nbytes: float, workers: int, link: Link, network: Network, servers: int = 1) -> float:
+  """How long the servers' links, or that of a full node, are busy with one visit of every worker: no turn is shorter.
+
+  Args:
+    nbytes: up, and as many down.
+    link: of a server.
+    network: of the workers.
+  """
+  return max(workers / limit(nbytes, link, servers), node_seconds(nbytes, nbytes, workers, network))
 
 
 def throughput(nbytes: float, workers: int, link: Link, turn: float, servers: int = 1) -> float:

@@ -43,6 +43,12 @@ def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   return _nbytes(params) * (pulled + pushed)
 
 
+def reply_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
+  """What a worker is told in a visit, or where a quorum ends its turn."""
+  params, _ = jax.eval_shape(model.init, jax.random.key(0))
+  return _nbytes(jax.eval_shape(algorithm.init, params)[2])
+
+
 def _differ(a: Tree, b: Tree) -> bool:
   return any(not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 

@@ -15,10 +15,10 @@ from jax import lax
 
 from ddl import collectives
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.events.operations import Operations
+from ddl.events.operations import READ, Operations
 from ddl.events.record import Events
 from ddl.runtime import serving
-from ddl.runtime.exchange import exchange_nbytes
+from ddl.runtime.exchange import exchange_nbytes, reply_nbytes
 from ddl.runtime.rounds import How
 from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.turn import Worker, make_turn
@@ -57,7 +57,7 @@ class Simulator:
     self._compiled: dict[Any, Any] = {}
     self.follow(events, operations)
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
-    self._exchange = exchange_nbytes(algorithm, model)
+    self._exchange, self._reply = exchange_nbytes(algorithm, model), reply_nbytes(algorithm, model)
 
   def follow(self, events: Events, operations: Operations) -> None:
     """From now on this schedule; what is compiled serves it too, if its calls fit."""
@@ -127,7 +127,10 @@ class Simulator:
     visits = [event for wave in call.waves for event in wave.visits]
     if self.algorithm.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
-    return len(visits) * self._exchange / self.workers.count
+    done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
+    read = self.operations.event[done[self.operations.kind[done] == READ]]
+    told = np.count_nonzero(self.events.dropped[read])  # a quorum answers those too whose message it does not take
+    return (len(visits) * self._exchange + told * self._reply) / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
     """When the workers have made `step` steps on average, by the schedule."""

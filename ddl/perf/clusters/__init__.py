@@ -1,6 +1,7 @@
 """Clusters by name, each with its source. A new one is an entry in the file of its kind."""
 
 import difflib
+from collections.abc import Sequence
 
 from ddl.perf.clusters.cluster import Cluster
 from ddl.perf.clusters.dasgd import DASGD
@@ -13,14 +14,15 @@ __all__ = ["CLUSTERS", "Cluster", "named"]
 CLUSTERS: dict[str, Cluster] = {**NODES, **SC17, **DASGD, **TODAY}
 
 
-def named(name: str) -> Cluster:
-  """The cluster.
+def named(name: str, more: Sequence[str] = ()) -> Cluster:
+  """The cluster. more: names of others that exist elsewhere.
 
   Raises:
     ValueError: for an unknown name, with the nearest one and all that exist.
   """
   if name in CLUSTERS:
     return CLUSTERS[name]
-  near = difflib.get_close_matches(name, CLUSTERS, n=1, cutoff=0.5)
+  known = [*CLUSTERS, *more]
+  near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
   hint = f"did you mean '{near[0]}'? " if near else ""
-  raise ValueError(f"no cluster named '{name}': {hint}known are {', '.join(CLUSTERS)}")
+  raise ValueError(f"no cluster named '{name}': {hint}known are {', '.join(known)}")
