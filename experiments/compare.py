@@ -40,11 +40,11 @@ def main(config: Any) -> int:
   data = configs.load(config)
   experiments = {label: configs.build(variant, data) for label, variant in chosen.items()}
   _check(experiments)
-  _check_target(config.compare.target, next(iter(experiments.values())))
   clusters = {name: each for v in chosen.values() for name, each in cluster_clock.chosen(CLUSTER.value, v).items()}
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return setup.launch(config.workers, path)
   setup.start_devices(config.workers)
+  _check_target(config.compare.target, next(iter(experiments.values())))  # tracing a model needs the devices
   started, failed, runs, how, ended = time.perf_counter(), {}, {}, "", 0
   if hosts.is_main():
     folder.record(path, folder.about(["python", *sys.argv]))

@@ -220,6 +220,22 @@ def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_star
   assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
 
 
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, command):
+  """A model may ask for the backend, which fixes the number of devices."""
+
+  class Started(BaseException):
+    pass
+
+  def started(*_):
+    raise Started
+
+  monkeypatch.setattr(setup, "start_devices", started)
+  monkeypatch.setattr(jax, "default_backend", lambda: pytest.fail("a model was traced"))
+  with pytest.raises(Started):
+    cli.run(command, ["--config=configs/sc17_lenet.py", f"--workdir={tmp_path}"])
+
+
 @pytest.fixture
 def nothing_starts(monkeypatch):
   """Data and devices are not touched."""
