@@ -10,10 +10,10 @@ demo: $(VENV)/.run
 	$(BIN)/python run.py compare --config=configs/digits_compare.py
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

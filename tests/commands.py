@@ -27,7 +27,9 @@ class Command:
 
   def __init__(self, *arguments: str, file: str = "run.py"):
     """Starts it."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_FLAGS", "JAX_"))}
+    environment = {
+      k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and (not k.startswith("JAX_") or "CACHE" in k)
+    }
     self.process = subprocess.Popen(
       [sys.executable, file, *arguments],
       cwd=ROOT,

@@ -1,8 +1,13 @@
 """Eight CPU devices and strict promotion for every test; `--slow` adds the slow ones."""
 
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests and the commands that they start compile much alike: once is enough, for all processes of one session.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/ddl-compiled-{os.getpid()}")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax
 import pytest
@@ -27,6 +32,11 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
       if "slow" in item.keywords:
         item.add_marker(skip)
+
+
+def pytest_unconfigure(config):
+  if (made := os.environ["JAX_COMPILATION_CACHE_DIR"]).endswith(f"ddl-compiled-{os.getpid()}"):
+    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Scaling curves: what must hold for any cluster, and the losses against the thing that each is the loss of."""
 
+import itertools
 import math
 
 import numpy as np
@@ -196,8 +197,14 @@ def test_every_cluster_has_a_curve(name):
   assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
 
 
-@pytest.mark.parametrize("there", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
-@pytest.mark.parametrize("name", ["alexnet", "resnet50"])
+@pytest.mark.parametrize(
+  ("name", "there"),
+  [
+    *itertools.product(["alexnet", "resnet50"], ["ethernet_10g", "h100_ib400"]),
+    ("resnet50", "two_sites_1g"),
+    pytest.param("alexnet", "two_sites_1g", marks=pytest.mark.slow),  # periods of hundreds of steps
+  ],
+)
 def test_a_point_is_what_plan_says(name, there):
   """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
   table, there = TABLES[name], CLUSTERS[there]
