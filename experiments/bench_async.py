@@ -29,7 +29,7 @@ def _prepare(workload: Workload, algorithm: str) -> tuple[Any, Any, Any]:
   setup.start_devices(config.workers)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
-    experiment = configs.build(config, synthetic(workload.model))
+    experiment = configs.build(config, synthetic(workload.model, workload.pixels))
   return config, experiment, setup.make_trainer(experiment, config)
 
 
@@ -76,14 +76,16 @@ def one_side(workload: Workload, algorithm: str) -> tuple[Block, Callable[[], di
     return batch, key
 
   def block(steps: int) -> float:
-    visits = max(steps * config.workers // experiment.algorithm.period, 1)
-    first = at[0] if at[0] + visits <= len(trainer.operations.kind) else 0
-    if not first:
-      runner.begun.clear()
+    left = visits = max(steps * config.workers // experiment.algorithm.period, 1)
     began = time.perf_counter()
-    runner.run(first, first + visits, take)
+    while left:
+      first = at[0] % len(trainer.operations.kind)
+      if not first:
+        runner.begun.clear()
+      last = min(first + left, len(trainer.operations.kind))
+      runner.run(first, last, take)
+      left, at[0] = left - (last - first), last
     jax.block_until_ready((runner.params, runner.server))
-    at[0] = first + visits
     return (time.perf_counter() - began) * steps * config.workers / experiment.algorithm.period / visits
 
   return block, dict

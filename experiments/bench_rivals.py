@@ -35,7 +35,7 @@ def jax_side(workload: Workload, algorithm: str, spread: str) -> Block:
 
   from ddl.models import MODELS
 
-  data, workers, period = synthetic(workload.model), workload.workers, PERIODS[algorithm]
+  data, workers, period = synthetic(workload.model, workload.pixels), workload.workers, PERIODS[algorithm]
   model, tx = MODELS[workload.model](data.meta, **workload.sizes), optax.sgd(0.01, momentum=0.9)
   params, _ = model.init(jax.random.key(0))
 
@@ -106,7 +106,7 @@ def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
   net = DistributedDataParallel(model) if period == 1 else model
   averager = PeriodicModelAverager(period=period, warmup_steps=0) if period > 1 else None
   optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-  data = synthetic(workload.model)
+  data = synthetic(workload.model, workload.pixels)
   arrays = {k: torch.from_numpy(v) for k, v in data.train.take(np.arange(data.train.size)).items()}
   x, y = arrays["x"], arrays["y"].long()
   if x.ndim == 4:

@@ -12,8 +12,9 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
-from ddl.runtime.exchange import Progress, exchange_nbytes
-from ddl.runtime.threads import NotFinite, Threads
+from ddl.runtime.exchange import exchange_nbytes
+from ddl.runtime.progress import NotFinite, Progress
+from ddl.runtime.threads import Threads
 from ddl.runtime.trainer import Consensus
 from ddl.runtime.wave_plan import visits
 from experiments import replay, session, timeline

@@ -16,6 +16,7 @@ class Workload(NamedTuple):
   sizes: Mapping[str, Any]
   workers: int
   batch: int
+  pixels: int = 28  # of each side of an image
 
 
 SIZES: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
@@ -28,6 +29,8 @@ WORKLOADS = {
   for model, (sizes, layouts) in SIZES.items()
   for p, batch in layouts
 }
+DIGITS = {"hidden": (64, 64)}  # the model of most configs: a call of JAX takes longer than a step
+WORKLOADS |= {f"digits 8x{batch}": Workload(f"digits 8x{batch}", "mlp", DIGITS, 8, batch, 8) for batch in (16, 64)}
 ALGORITHMS: dict[str, dict[str, Any]] = {
   "sync_sgd": {},
   "local_sgd": {"period": 10},
@@ -36,8 +39,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-def synthetic(model: str) -> Data:
-  """Random examples: 784 pixels as [28, 28, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+def synthetic(model: str, pixels: int = 28) -> Data:
+  """Random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
   rng = np.random.default_rng(0)
   size = 8192
   if model == "transformer":
@@ -46,9 +49,9 @@ def synthetic(model: str) -> Data:
     meta = {"task": "language", "shape": (64,), "num_outputs": 64}
   else:
     arrays = {
-      "x": rng.normal(size=(size, 28, 28, 1)).astype(np.float32),
+      "x": rng.normal(size=(size, pixels, pixels, 1)).astype(np.float32),
       "y": rng.integers(0, 10, size, dtype=np.int32),
     }
-    meta = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}
+    meta = {"task": "classification", "shape": (pixels, pixels, 1), "num_outputs": 10}
   source = Source(size, lambda i: {k: v.take(i, axis=0) for k, v in arrays.items()})
   return Data(source, source, meta | {"description": "synthetic"})

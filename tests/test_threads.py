@@ -20,9 +20,10 @@ from ddl.events.operations import ADD, LOOK, READ, SERVE, operations
 from ddl.events.record import check
 from ddl.runtime import shared_memory
 from ddl.runtime.one_by_one import OneByOne
+from ddl.runtime.progress import NotFinite
 from ddl.runtime.shared_memory import FirstCome, SharedCenter
 from ddl.runtime.shared_server import SharedServer
-from ddl.runtime.threads import NotFinite, Threads
+from ddl.runtime.threads import Threads
 
 WORKERS, VISITS, SEED = 4, 60, 3
 HYPER = {
@@ -381,7 +382,7 @@ def test_trouble_before_the_start_and_in_watch():
 
 
 def test_control_c_ends_all_threads():
-  before = threading.active_count()
+  before, was = threading.active_count(), signal.signal(signal.SIGINT, signal.default_int_handler)
 
   def watch(done, losses, snapshot):
     if done == 5:
@@ -392,8 +393,11 @@ def test_control_c_ends_all_threads():
     return points(worker, step)
 
   threads, start = make(build("async_sgd")), BOWL.init(jax.random.key(0))
-  with pytest.raises(KeyboardInterrupt):
-    threads.run(*start, endless, 10_000, watch)
+  try:  # what runs the tests may ignore Ctrl-C, as a shell's job in the background does
+    with pytest.raises(KeyboardInterrupt):
+      threads.run(*start, endless, 10_000, watch)
+  finally:
+    signal.signal(signal.SIGINT, was)
   assert threading.active_count() == before
 
 

@@ -1,10 +1,11 @@
 """The record of an asynchronous run, virtual or real: one row for each message that a server dealt with."""
 
-import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from ddl.events import arrays
 
 
 class Events(NamedTuple):
@@ -26,7 +27,7 @@ class Events(NamedTuple):
   restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this turn's start
 
 
-TYPES = dict.fromkeys(("worker", "turn", "told", "staleness", "peer"), np.int32)
+TYPES: dict[str, Any] = dict.fromkeys(("worker", "turn", "told", "staleness", "peer"), np.int32)
 TYPES |= dict.fromkeys(("start", "arrival", "served", "released"), np.float64)
 TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
@@ -52,20 +53,12 @@ def known(
 
 def save(path: str | Path, events: Events) -> None:
   """Writes the record as one npz file, at exactly this path, which never holds half of it."""
-  half = Path(f"{path}.half")
-  with open(half, "wb") as file:
-    np.savez(file, **events._asdict())
-  half.replace(path)
+  arrays.save(path, events._asdict())
 
 
 def load(path: str | Path) -> Events:
   """Reads what `save` wrote. ValueError, one line, for another kind of file; FileNotFoundError where there is none."""
-  try:
-    with np.load(path, allow_pickle=False) as arrays:
-      return Events(**{name: arrays[name].astype(kind, casting="safe") for name, kind in TYPES.items()})
-  except (ValueError, TypeError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-    told = "no .npz file" if "pickle" in str(error) else str(error).splitlines()[0]  # NumPy's advice is of no use here
-    raise ValueError(f"{path}: not a record of events: {told}") from error
+  return Events(**arrays.load(path, TYPES, "events"))
 
 
 def check(events: Events, workers: int) -> None:

@@ -1,20 +1,10 @@
-"""What the visits of a server algorithm exchange: bytes, from its functions, and how many there were so far."""
-
-from typing import NamedTuple
+"""What the visits of a server algorithm exchange: bytes, from its functions."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree, Visit
-
-
-class Progress(NamedTuple):
-  """How far a run in real time is."""
-
-  visits: int
-  exchanges: int  # visits in which something moved: all, but for those of peer-to-peer algorithms without a peer
-  seconds: float  # since the first turns began: compilation and the start of processes lie before
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:

@@ -97,9 +97,6 @@ class OneByOne:
     (_, extra), grads = self._grad(params, extra, batch, key)
     return (*self.algorithm.local(grads, state, params), extra)
 
-  def _collect_of(self, total: Tree, message: Tree, weight: Any) -> Tree:
-    return jax.tree.map(lambda t, m: t + jnp.asarray(weight, m.dtype) * m, total, message)
-
   def _block(self, w: int, block: int, kind: int) -> None:
     center = to_blocks(self.server, self.blocks)
     if kind == LOOK:

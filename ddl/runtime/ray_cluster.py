@@ -2,8 +2,9 @@
 
 The master is a few shards. The parameters are one flat vector, cut into equal runs of bytes, and each shard runs the
 algorithm's `init`, `serve` and `evaluate` on its run alone, so that these have to work coordinate by coordinate: all in
-`ddl.algorithms.SERVER` do if their inner optimiser does (SGD, Adam; not one with norms of whole layers). A worker sends
-each shard its part; scalars go to all. Shards serve in orders of their own: only one shard's order can be replayed.
+`ddl.algorithms.SERVER` do if their inner optimiser does (SGD, Adam; not one with norms of whole layers, which is
+refused). A worker sends each shard its part; scalars go to all. Shards serve in orders of their own: only one shard's
+order can be replayed.
 
 Arrays go over a socket from worker to shard, not through Ray's object store. Exchanges per second of one worker
 without gradients (python -m experiments.bench_exchange, 2 busy cores), 1 MB and 16 MB:
@@ -36,6 +37,7 @@ from ddl.api import ServerAlgorithm, Tree
 from ddl.events.barriers import Bounded, Gate
 from ddl.events.record import Events
 from ddl.runtime import ray_files, ray_wire
+from ddl.runtime.packed import divides, flatten
 from ddl.runtime.ray_master import Shard
 from ddl.runtime.ray_supervisor import Supervisor, Watch, answers
 from ddl.runtime.ray_worker import Make, RayWorker
@@ -173,7 +175,12 @@ class RayCluster:
       ValueError: one line: a shard died, or a worker keeps dying or raises.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
-    flat, unravel = ray_wire.flatten(params)
+    flat, unravel = flatten(params)
+    if not divides(self.algorithm, params):
+      raise ValueError(
+        "Ray: the master's shards each hold a run of the parameters, but this optimiser looks at whole arrays or at "
+        "all of them; use one that goes coordinate by coordinate, such as SGD or Adam, or real threads"
+      )
     parts, token = ray_wire.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]
     shards = self.shard_actors([flat[part] for part in parts], extra, visits, token, marks)

@@ -1,6 +1,5 @@
 """Checkpoints of the master's shards: one npz file per shard and number of visits, never seen half-written."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 
 from ddl.api import Tree
+from ddl.events import arrays
 from ddl.events.record import TYPES, Events
 
 
@@ -29,12 +29,7 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
   folder.mkdir(parents=True, exist_ok=True)
   path = _path(folder, shard, label)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
-  half = path.with_suffix(".half")
-  with open(half, "wb") as file:
-    np.savez(file, **leaves, **events._asdict())
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(half, path)
+  arrays.save(path, leaves | events._asdict())
   for old in labels(folder, shard):
     if old < keep:
       _path(folder, shard, old).unlink()
@@ -43,13 +38,13 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
   """What `save` wrote, as `like`. ValueError, one line, if it is another model's, algorithm's or number of shards'."""
   path = _path(folder, shard, label)
-  with np.load(path, allow_pickle=False) as arrays:
+  with np.load(path, allow_pickle=False) as saved:
     wanted = jax.tree.leaves(like)
-    leaves: list[Any] = [arrays[name] for name in sorted(arrays.files) if name.startswith("leaf")]
+    leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
     if [x.shape for x in leaves] != [np.shape(x) for x in wanted]:
       raise ValueError(f"{path} was written by another model, algorithm, number of workers or number of shards")
     leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, wanted, strict=True)]  # bfloat16
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: arrays[name] for name in TYPES})
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
 
 
 def _path(folder: Path, shard: int, label: int) -> Path:

@@ -14,6 +14,7 @@ from ddl.events.record import Events
 from ddl.runtime import ray_door
 from ddl.runtime import ray_files as files
 from ddl.runtime import ray_wire as wire
+from ddl.runtime.packed import traffic
 from ddl.runtime.ray_barrier import Muster
 from ddl.runtime.ray_record import Record, Snapshot
 
@@ -34,7 +35,7 @@ class Shard:
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     _, server, self.start_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
-    self.like = wire.traffic(algorithm, part.size, part.dtype)
+    self.like = traffic(algorithm, part.size, part.dtype)
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()

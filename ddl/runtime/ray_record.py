@@ -8,7 +8,7 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import TYPES, Events
-from ddl.runtime.exchange import Progress
+from ddl.runtime.progress import Progress
 
 
 class Snapshot(NamedTuple):

@@ -3,14 +3,12 @@
 import hmac
 import itertools
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from ddl.api import ServerAlgorithm, Tree
+from ddl.api import Tree
 
 VISIT, ASK, READ = range(3)  # a message to serve; may my turn begin; what the center is by now
 GO, STOP, DIVERGED, OLD = range(4)  # make another turn; that was your last; not finite, nothing was served; go, but
@@ -22,49 +20,12 @@ REPLY = np.dtype([("status", "<i4"), ("visit", "<i4")])
 SECONDS = 10.0  # that a connection may take
 
 
-class Traffic(NamedTuple):
-  """What a visit sends and is told, as trees of shapes whose parameters are one flat vector [size]."""
-
-  message: Tree
-  reply: Tree
-  server: Tree
-
-
 def cut(size: int, shards: int) -> list[slice]:
   """`shards` runs of the flat vector, equal to one element. ValueError if there are more shards than elements."""
   if not 1 <= shards <= size:
     raise ValueError(f"shards is {shards}; a model of {size} parameters can be cut into 1 to {size}")
   ends = [size * k // shards for k in range(shards + 1)]
   return [slice(a, b) for a, b in itertools.pairwise(ends)]
-
-
-def flatten(params: Tree) -> tuple[np.ndarray, Callable[[Any], Tree]]:
-  """The parameters as one vector [size], and the inverse. ValueError if they are of several types."""
-  kinds = sorted({str(x.dtype) for x in jax.tree.leaves(params)})
-  if len(kinds) != 1:
-    raise ValueError(f"a sharded master needs parameters of one type; these are {', '.join(kinds) or 'empty'}")
-  flat, unravel = ravel_pytree(params)
-  return np.asarray(flat), unravel
-
-
-def traffic(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
-  """The shapes for parameters that are one vector of this size."""
-  flat = jax.ShapeDtypeStruct((size,), dtype)
-  state, server, reply = jax.eval_shape(algorithm.init, flat)
-  return Traffic(jax.eval_shape(algorithm.request, state, flat), reply, server)
-
-
-def pack(tree: Tree, like: Tree, size: int) -> list[Any]:
-  """The leaves of `like`: subtrees of `tree` that are like the parameters as vectors, other leaves as they are."""
-  return jax.tree.leaves(
-    jax.tree.map(lambda one, part: ravel_pytree(part)[0] if one.shape == (size,) else part, like, tree)
-  )
-
-
-def unpack(leaves: Sequence[Any], like: Tree, size: int, unravel: Callable[[Any], Tree]) -> Tree:
-  """The inverse of `pack`."""
-  parts = [unravel(x) if one.shape == (size,) else x for one, x in zip(jax.tree.leaves(like), leaves, strict=True)]
-  return jax.tree.unflatten(jax.tree.structure(like), parts)
 
 
 def buffers(like: Tree) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.cluster import draw_peers
 from ddl.runtime import ray_wire as wire
+from ddl.runtime.packed import Traffic, flatten, packed, traffic
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
@@ -21,7 +22,7 @@ Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its pro
 class Exchange:
   """A worker's connections to the shards."""
 
-  def __init__(self, like: wire.Traffic, size: int, addresses: list[tuple[str, int]], token: bytes):
+  def __init__(self, like: Traffic, size: int, addresses: list[tuple[str, int]], token: bytes):
     """like: what a whole message and reply are, for parameters [size]."""
     self.parts = wire.cut(size, len(addresses))
     self.whole = [x.shape != (size,) for x in jax.tree.leaves(like.message)]
@@ -69,12 +70,12 @@ class RayWorker:
     """params, extra: the initial model. settings: addresses, token, workers, seed (of peers), barrier."""
     self.worker, self.algorithm, self.settings = worker, algorithm, settings
     self.params, self.extra = params, extra
-    flat, self.unravel = wire.flatten(params)
-    self.size, self.like = flat.size, wire.traffic(algorithm, flat.size, flat.dtype)
-    self.make = make
-    self._init, self._merge = jax.jit(algorithm.init), jax.jit(algorithm.merge)
+    flat, self.unravel = flatten(params)
+    self.size, self.like = flat.size, traffic(algorithm, flat.size, flat.dtype)
+    self.make, rule = make, packed(algorithm, params)
+    self._init, self._merge = jax.jit(rule.init), jax.jit(rule.merge)
     self._step = jax.jit(self._step_of)
-    self._request = jax.jit(lambda s, p: wire.pack(algorithm.request(s, p), self.like.message, self.size))
+    self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
     """Makes its model and data, connects, and compiles before the first turn begins."""
@@ -114,8 +115,7 @@ class RayWorker:
         if self.algorithm.round_robin or (waits and turn > first):
           old = self.exchange.ask(_for(wire.ASK, header))
           if old and waits and not delay and self.algorithm.read:
-            told = self.exchange.read(_for(wire.READ, header))
-            reply = wire.unpack(told, self.like.reply, self.size, self.unravel)
+            reply = self._told(self.exchange.read(_for(wire.READ, header)))
           if waits and not delay:
             header["released"] = time.time()
         header["start"] = time.time()
@@ -131,12 +131,15 @@ class RayWorker:
         status, leaves = pending.result()
         if status == wire.DIVERGED:
           raise ValueError(f"worker {self.worker}, turn {turn}: a message or the center is not finite")
-        reply = wire.unpack(leaves, self.like.reply, self.size, self.unravel)
+        reply = self._told(leaves)
         released = time.time()
         if delay and status == wire.GO:
           params, state = self._merge(reply, state, params)
           steps(turn * period + delay, period - delay)
         turn += 1
+
+  def _told(self, leaves: list[Any]) -> Tree:
+    return jax.tree.unflatten(jax.tree.structure(self.like.reply), leaves)
 
   def _header(self, turn: int, released: float) -> np.ndarray:
     header = np.zeros(1, wire.REQUEST)

@@ -125,8 +125,8 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
         return center.at[block].add(rule.increment(sent[worker, block], seen[worker, block])), seen, anew
 
       def restart() -> tuple[Any, Any, Tree]:
-        slot = _slot(desk.anew, worker, first)
-        return center, seen.at[worker].set(center), _put(desk.anew, slot, from_blocks(center, desk.server))
+        slot, fresh = _slot(desk.anew, worker, first), algorithm.evaluate(from_blocks(center, desk.server))
+        return center, seen.at[worker].set(center), _put(desk.anew, slot, fresh)
 
       def read() -> tuple[Any, Any, Tree]:
         return center, seen.at[worker].set(center), anew

@@ -12,7 +12,7 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import Row, draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import TYPES, Events, known
-from ddl.runtime.exchange import Progress
+from ddl.runtime.progress import Progress
 from ddl.runtime.serving import from_blocks, to_blocks
 from ddl.runtime.shared_memory import Clock, FirstCome, Pace, SharedCenter
 

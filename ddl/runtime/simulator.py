@@ -19,6 +19,7 @@ from ddl.events.operations import READ, Operations
 from ddl.events.record import Events
 from ddl.runtime import serving
 from ddl.runtime.exchange import exchange_nbytes, reply_nbytes
+from ddl.runtime.packed import divides, packed
 from ddl.runtime.rounds import How
 from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.turn import Worker, make_turn
@@ -49,7 +50,10 @@ class Simulator:
     widest: int | None = None,
   ):
     """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
-    self.algorithm, self.model, self.workers, self.how = algorithm, model, workers, how
+    self.model, self.workers, self.how = model, workers, how
+    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
+    self.algorithm = packed(algorithm, params) if divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
     self._shape: Shape | None = None

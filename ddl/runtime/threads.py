@@ -22,7 +22,7 @@ from ddl.events.barriers import Barrier, Quorum
 from ddl.events.cluster import Row
 from ddl.events.operations import Operations
 from ddl.events.record import Events
-from ddl.runtime.exchange import Progress
+from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.shared_server import SharedServer, make_rules
 from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.turn import Worker
@@ -35,10 +35,6 @@ Watch = Callable[
 
 
 STOP = -1
-
-
-class NotFinite(ValueError):
-  """A loss is no longer finite."""
 
 
 class Threads:

@@ -1,0 +1,133 @@
+"""A server algorithm on parameters as one vector: one array to send and to serve, in place of a tree's many."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ddl.api import ServerAlgorithm, Tree, Visit
+
+SCALES = (1e-3, 1.0, 1e3)  # of the messages of a trial: a rule that clips shows it
+
+
+class Traffic(NamedTuple):
+  """What a visit sends and is told, as trees of shapes whose parameters are one flat vector [size]."""
+
+  message: Tree
+  reply: Tree
+  server: Tree
+
+
+def flatten(params: Tree) -> tuple[np.ndarray, Callable[[Any], Tree]]:
+  """The parameters as one vector [size], and the inverse. ValueError if they are of several types."""
+  kinds = sorted({str(x.dtype) for x in jax.tree.leaves(params)})
+  if len(kinds) != 1:
+    raise ValueError(f"one vector holds parameters of one type; these are {', '.join(kinds) or 'empty'}")
+  flat, unravel = ravel_pytree(params)
+  return np.asarray(flat), unravel
+
+
+def traffic(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
+  """The shapes for parameters that are one vector of this size."""
+  flat = jax.ShapeDtypeStruct((size,), dtype)
+  state, server, reply = jax.eval_shape(algorithm.init, flat)
+  return Traffic(jax.eval_shape(algorithm.request, state, flat), reply, server)
+
+
+def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
+  """The same rule, whose server, messages and replies are those of parameters [size]; a worker's own stay a tree.
+
+  Args:
+    algorithm: one of which `divides` is true, for the same parameters.
+    params: their shapes and types count.
+
+  Raises:
+    ValueError: if they are of several types.
+  """
+  flat, unravel = flatten(params)
+  leads = _leads(algorithm, flat)
+
+  def init(params: Tree) -> tuple[Tree, Tree, Tree]:
+    _, server, reply = algorithm.init(ravel_pytree(params)[0])
+    return algorithm.init(params)[0], server, reply
+
+  def request(state: Tree, params: Tree) -> Tree:
+    return _pack(algorithm.request(state, params), leads.message)
+
+  def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    whole = jax.tree.map(lambda lead, x: x if lead < 0 else unravel(x), leads.reply, reply)
+    return algorithm.merge(whole, state, params)
+
+  def evaluate(server: Tree) -> Tree:
+    return unravel(algorithm.evaluate(server))
+
+  return algorithm._replace(init=init, request=request, merge=merge, evaluate=evaluate)
+
+
+def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
+  """Whether the server's rule goes coordinate by coordinate, so that it can be given a vector, and parts of one.
+
+  Found by trying it on arrays cut to two along each axis, and on two halves of their vector: rules that look at whole
+  arrays (LARS), at all of them (a clipped global norm), at their axes or names (a mask of the weight decay) give other
+  values then. False for parameters of several types, too.
+  """
+  keys = iter(jax.random.split(jax.random.key(0), 10_000))
+  params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], x.dtype), params)
+  try:
+    flat, _ = flatten(params)
+    leads = _leads(algorithm, flat)
+    params = jax.tree.map(lambda x: _some(x, next(keys), 1.0), params)
+    state, server, _ = algorithm.init(params)
+    halves = [algorithm.init(half)[1] for half in _halves(_pack(params, 0), 0)]
+    serve = jax.jit(algorithm.serve)
+    for scale in SCALES:
+      message = jax.tree.map(lambda x, scale=scale: _some(x, next(keys), scale), algorithm.request(state, params))
+      visit = Visit(jnp.int32(0), jnp.int32(-1 if algorithm.peers == "none" else 1))
+      server, reply = serve(server, message, visit)
+      parts = _halves(_pack(message, leads.message), leads.message)
+      halves, replies = zip(*(serve(x, m, visit) for x, m in zip(halves, parts, strict=True)), strict=True)
+      whole = _pack(server, leads.server), _pack(reply, leads.reply)
+      if not all(map(_same, whole, (_joined(halves, leads.server), _joined(replies, leads.reply)))):
+        return False
+  except (ValueError, TypeError, KeyError):  # what is made for the arrays of a model complains of a vector
+    return False
+  return True
+
+
+def _leads(algorithm: ServerAlgorithm, flat: np.ndarray) -> Traffic:
+  """How many axes its leaves have before that of the parameters; -1 for those that don't change with their number."""
+  here, more = (traffic(algorithm, flat.size + extra, flat.dtype) for extra in (0, 1))
+  return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, here, more)
+
+
+def _pack(tree: Tree, leads: Tree) -> Tree:
+  """What is like the parameters as one array [..., size], the rest as it is."""
+
+  def one(lead: int, part: Tree) -> Any:
+    if lead < 0:
+      return part
+    return jnp.concatenate([x.reshape(*x.shape[:lead], -1) for x in jax.tree.leaves(part)], axis=-1)
+
+  return jax.tree.map(one, leads, tree)
+
+
+def _halves(tree: Tree, leads: Tree) -> list[Tree]:
+  """Of what `_pack` gave."""
+  cut = jax.tree.map(lambda lead, x: (x, x) if lead < 0 else jnp.split(x, [x.shape[-1] // 2], axis=-1), leads, tree)
+  return [jax.tree.map(lambda _, pair, k=k: pair[k], leads, cut) for k in (0, 1)]
+
+
+def _joined(halves: Any, leads: Tree) -> Tree:
+  return jax.tree.map(lambda lead, *x: x[0] if lead < 0 else jnp.concatenate(x, axis=-1), leads, *halves)
+
+
+def _some(x: Any, key: jax.Array, scale: float) -> Any:
+  return scale * jax.random.normal(key, x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _same(a: Tree, b: Tree) -> bool:
+  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  return all(np.allclose(np.float64(x), np.float64(y), rtol=1e-3, atol=1e-6, equal_nan=True) for x, y in pairs)
