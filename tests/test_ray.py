@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -299,7 +300,6 @@ def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
   assert [sum(map(len, snapshot.losses)) for snapshot in shown] == 6 * [2 * 50]
 
 
-@pytest.mark.slow  # fails beside three busy processes, inside run: not understood yet
 @needs_ray
 def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   seen, runner = {}, cluster(tmp_path, build("async_sgd"), barrier=barriers.bsp())
@@ -315,7 +315,7 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
       runner.stop()
     seen["params"] = snapshot.params
 
-  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(200, 10**6, 200))
+  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(50, 10**6, 50))
   record.check(events, WORKERS)
   (back,) = np.flatnonzero(events.restarted)
   last = np.flatnonzero(events.worker[:back] == 1)[-1]
@@ -324,6 +324,16 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   # Now they do again: apart by a turn, and by another that was served, not yet finished, when the other came back.
   assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
   close(packed.flatten(seen["params"])[0], replay(runner.algorithm, events))
+
+
+@needs_ray
+def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
+  only_here = types.ModuleType("only_here")
+  exec("def make(worker): ...", only_here.__dict__)
+  monkeypatch.setitem(sys.modules, "only_here", only_here)
+  runner = RayCluster(build("async_sgd"), only_here.make, workers=1, shards=1, folder=tmp_path)
+  with pytest.raises(ValueError, match=r"^worker 0 can't be made: ModuleNotFoundError: No module named 'only_here'$"):
+    runner.run(PARAMS, EXTRA, 30, print, [])
 
 
 @needs_ray
