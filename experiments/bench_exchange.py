@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from ddl.algorithms import SERVER
-from ddl.runtime import packed, ray_cluster, ray_wire, ray_worker
+from ddl.runtime import ray_cluster, ray_wire, ray_worker
 
 MEGABYTES = (1, 16)
 SECONDS = 3.0  # about, per figure
@@ -112,8 +112,8 @@ class Sender:
 
   def __init__(self, algorithm: Any, size: int, addresses: list[tuple[str, int]], token: bytes):
     """size: float32 numbers."""
-    like = packed.traffic(algorithm, size, np.float32)
-    self.exchange, self.message = ray_worker.Exchange(like, size, addresses, token), [np.zeros(size, np.float32)]
+    self.exchange = ray_worker.Exchange(algorithm, size, np.dtype(np.float32), addresses, token)
+    self.message = [np.zeros(size, np.float32)]
 
   def rate(self) -> float:
     """Exchanges per second."""

@@ -97,10 +97,8 @@ def of_workers(reference):
 
 def packed_server(reference):
   """The reference's server as the simulator has it: what is like the parameters as one vector, [..., size]."""
-  size = sum(x.size for x in leaves(reference.params[0]))
-  like = jax.eval_shape(reference.algorithm.init, jax.ShapeDtypeStruct((size,), leaves(reference.params[0])[0].dtype))[
-    1
-  ]
+  size, dtype = sum(x.size for x in leaves(reference.params[0])), leaves(reference.params[0])[0].dtype
+  _, like, _ = jax.eval_shape(reference.algorithm.init, jax.ShapeDtypeStruct((size,), dtype))
 
   def pack(one, part):
     lead = one.shape[:-1] if one.shape[-1:] == (size,) else None

@@ -37,18 +37,28 @@ def traffic(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
   return Traffic(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
+def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
+  """Axes of the leaves of `traffic` before that of the parameters; -1 where they do not change with their number."""
+  here, more = traffic(algorithm, size, dtype), traffic(algorithm, size + 1, dtype)
+  return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, here, more)
+
+
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
   """The same rule, whose server, messages and replies are those of parameters [size]; a worker's own stay a tree.
 
   Args:
     algorithm: one of which `divides` is true, for the same parameters.
-    params: their shapes and types count.
-
-  Raises:
-    ValueError: if they are of several types.
+    params: only their shapes and types count.
   """
-  flat, unravel = flatten(params)
-  leads = _leads(algorithm, flat)
+  inverse: list[Callable[[Any], Tree]] = []
+
+  def ravel(params: Tree) -> jax.Array:
+    flat, unravel = ravel_pytree(params)
+    inverse.append(unravel)
+    return flat
+
+  flat = jax.eval_shape(ravel, params)
+  leads, unravel = leads_of(algorithm, flat.size, flat.dtype), inverse[0]
 
   def init(params: Tree) -> tuple[Tree, Tree, Tree]:
     _, server, reply = algorithm.init(ravel_pytree(params)[0])
@@ -78,7 +88,7 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
   params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], x.dtype), params)
   try:
     flat, _ = flatten(params)
-    leads = _leads(algorithm, flat)
+    leads = leads_of(algorithm, flat.size, flat.dtype)
     params = jax.tree.map(lambda x: _some(x, next(keys), 1.0), params)
     state, server, _ = algorithm.init(params)
     halves = [algorithm.init(half)[1] for half in _halves(_pack(params, 0), 0)]
@@ -95,12 +105,6 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
   except (ValueError, TypeError, KeyError):  # what is made for the arrays of a model complains of a vector
     return False
   return True
-
-
-def _leads(algorithm: ServerAlgorithm, flat: np.ndarray) -> Traffic:
-  """How many axes its leaves have before that of the parameters; -1 for those that don't change with their number."""
-  here, more = (traffic(algorithm, flat.size + extra, flat.dtype) for extra in (0, 1))
-  return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, here, more)
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:

@@ -13,7 +13,7 @@ import numpy as np
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.cluster import draw_peers
 from ddl.runtime import ray_wire as wire
-from ddl.runtime.packed import Traffic, flatten, packed, traffic
+from ddl.runtime.packed import flatten, leads_of, packed, traffic
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
@@ -22,22 +22,20 @@ Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its pro
 class Exchange:
   """A worker's connections to the shards."""
 
-  def __init__(self, like: Traffic, size: int, addresses: list[tuple[str, int]], token: bytes):
-    """like: what a whole message and reply are, for parameters [size]."""
+  def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
+    """For parameters [size]."""
     self.parts = wire.cut(size, len(addresses))
-    self.whole = [x.shape != (size,) for x in jax.tree.leaves(like.message)]
-    self.reply = like.reply
-    self.cut_reply = [x.shape == (size,) for x in jax.tree.leaves(like.reply)]
+    leads = leads_of(algorithm, size, dtype)
+    self.cut, self.cut_reply = ([lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply))
+    self.reply = traffic(algorithm, size, dtype).reply
     self.connections = [wire.connect(address, token) for address in addresses]
     self.answer = np.zeros(1, wire.REPLY)
 
-  def visit(
-    self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]
-  ) -> tuple[int, list[Any]]:
-    """(status, the leaves of the reply): each shard is sent its part, and answers when it has served it."""
+  def visit(self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]) -> tuple[int, Tree]:
+    """(status, reply): each shard is sent its part, and answers when it has served it."""
     extra, leaves = [np.asarray(x) for x in extra], [np.asarray(x) for x in message]
     for k, (connection, part) in enumerate(zip(self.connections, self.parts, strict=True)):
-      own = [x if whole else x[part] for x, whole in zip(leaves, self.whole, strict=True)]
+      own = [x[part] if is_cut else x for x, is_cut in zip(leaves, self.cut, strict=True)]
       wire.send(connection, [header, losses, *(extra if k == 0 else ()), *own])
     return self._answers()
 
@@ -47,20 +45,20 @@ class Exchange:
     wire.receive(self.connections[0], [self.answer])
     return len(self.connections) > 1 or int(self.answer["status"][0]) == wire.OLD  # one shard knows of itself alone
 
-  def read(self, header: np.ndarray) -> list[Any]:
-    """The leaves of the reply as the shards would give it now."""
+  def read(self, header: np.ndarray) -> Tree:
+    """The reply as the shards would give it now."""
     for connection in self.connections:
       wire.send(connection, [header])
     return self._answers()[1]
 
-  def _answers(self) -> tuple[int, list[Any]]:
+  def _answers(self) -> tuple[int, Tree]:
     statuses, whole = [], wire.buffers(self.reply)  # new ones: JAX may go on with their memory
     for connection, part in zip(self.connections, self.parts, strict=True):
       room = [x[part] if is_cut else x for x, is_cut in zip(whole, self.cut_reply, strict=True)]
       wire.receive(connection, [self.answer, *room])
       statuses.append(int(self.answer["status"][0]))
     status = wire.DIVERGED if wire.DIVERGED in statuses else statuses[0]
-    return status, whole
+    return status, jax.tree.unflatten(jax.tree.structure(self.reply), whole)
 
 
 class RayWorker:
@@ -71,7 +69,7 @@ class RayWorker:
     self.worker, self.algorithm, self.settings = worker, algorithm, settings
     self.params, self.extra = params, extra
     flat, self.unravel = flatten(params)
-    self.size, self.like = flat.size, traffic(algorithm, flat.size, flat.dtype)
+    self.size, self.dtype = flat.size, flat.dtype
     self.make, rule = make, packed(algorithm, params)
     self._init, self._merge = jax.jit(rule.init), jax.jit(rule.merge)
     self._step = jax.jit(self._step_of)
@@ -81,7 +79,8 @@ class RayWorker:
     """Makes its model and data, connects, and compiles before the first turn begins."""
     model, self.take = self.make(self.worker)
     self._grad = jax.value_and_grad(model.loss, has_aux=True)
-    self.exchange = Exchange(self.like, self.size, self.settings["addresses"], self.settings["token"])
+    where = self.settings["addresses"], self.settings["token"]
+    self.exchange = Exchange(self.algorithm, self.size, self.dtype, *where)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
     for _ in range(2):  # what a first step gives may have other types
@@ -115,7 +114,7 @@ class RayWorker:
         if self.algorithm.round_robin or (waits and turn > first):
           old = self.exchange.ask(_for(wire.ASK, header))
           if old and waits and not delay and self.algorithm.read:
-            reply = self._told(self.exchange.read(_for(wire.READ, header)))
+            reply = self.exchange.read(_for(wire.READ, header))
           if waits and not delay:
             header["released"] = time.time()
         header["start"] = time.time()
@@ -128,18 +127,14 @@ class RayWorker:
         message = self._request(state, params)
         pending = pool.submit(self.exchange.visit, header, done, jax.tree.leaves(extra), message)
         steps(turn * period, delay)
-        status, leaves = pending.result()
+        status, told = pending.result()
         if status == wire.DIVERGED:
           raise ValueError(f"worker {self.worker}, turn {turn}: a message or the center is not finite")
-        reply = self._told(leaves)
-        released = time.time()
+        reply, released = told, time.time()
         if delay and status == wire.GO:
           params, state = self._merge(reply, state, params)
           steps(turn * period + delay, period - delay)
         turn += 1
-
-  def _told(self, leaves: list[Any]) -> Tree:
-    return jax.tree.unflatten(jax.tree.structure(self.like.reply), leaves)
 
   def _header(self, turn: int, released: float) -> np.ndarray:
     header = np.zeros(1, wire.REQUEST)

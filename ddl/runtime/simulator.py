@@ -2,6 +2,7 @@
 
 The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
 workers; every device holds the server and carries out all its operations, as it needs the replies for its own workers.
+Where the server's rule allows it (`packed.divides`), it has the parameters as one vector.
 """
 
 import time
@@ -52,7 +53,6 @@ class Simulator:
     """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
     self.model, self.workers, self.how = model, workers, how
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
     self.algorithm = packed(algorithm, params) if divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
