@@ -84,6 +84,21 @@ def test_parameters_of_several_types_are_left_apart():
     flatten(mixed)
 
 
+@pytest.mark.parametrize("name", ["async_msgd", "async_easgd", "dc_asgd", "hogwild_easgd"])
+def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypatch):
+  chosen = experiment(name)
+  plan = events_of(chosen.algorithm, **TROUBLE)
+  made = [simulate(chosen, plan, devices=2)]
+  monkeypatch.setattr("ddl.runtime.choose.PACKED_BYTES", 8)
+  made.append(simulate(chosen, plan, devices=2))
+  (small, first, losses), (large, second, again) = made
+  assert small.algorithm is not chosen.algorithm and large.algorithm is chosen.algorithm
+  pairs = [(losses, again), *zip(leaves(first.worker.params), leaves(second.worker.params), strict=True)]
+  consensus = [simulator.consensus(carry) for simulator, carry, _ in made]
+  for a, b in [*pairs, *zip(*map(leaves, consensus), strict=True)]:
+    np.testing.assert_array_equal(a, b)
+
+
 def test_a_server_that_clips_a_norm_is_simulated_as_a_tree():
   chosen = experiment("async_sgd")
   clipping = build("async_sgd", optax.chain(optax.clip_by_global_norm(0.01), optax.sgd(0.5)))

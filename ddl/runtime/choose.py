@@ -4,10 +4,12 @@ import os
 
 import jax
 
+from ddl.api import Tree
 from ddl.runtime.rounds import How
 from ddl.runtime.workers import Workers
 
 CALL_BYTES = 32 * 2**20  # input of one call, so that two prepared ones do not crowd the memory
+PACKED_BYTES = 2**17  # of a leaf: below, the calls that one vector saves cost more than the copies into it and back
 LONGEST_CALL = 64  # steps; the share of dispatch is then below a hundredth even of a 0.1 ms step
 
 
@@ -33,3 +35,9 @@ def choose_how(workers: Workers, dense: bool, step_bytes: int) -> How:
     return How("unroll" if workers.virtual <= 16 else "map", "scan", cap)
   # Each unrolled gradient is compiled apart: a few to a call are enough to hide the dispatch of a convolution.
   return How("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
+
+
+def packs(params: Tree) -> bool:
+  """Whether a server is faster with the parameters as one vector: with small leaves on average, or on a GPU or TPU."""
+  leaves = jax.tree.leaves(params)
+  return jax.default_backend() != "cpu" or sum(x.size * x.dtype.itemsize for x in leaves) < PACKED_BYTES * len(leaves)

@@ -2,7 +2,8 @@
 
 The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
 workers; every device holds the server and carries out all its operations, as it needs the replies for its own workers.
-Where the server's rule allows it (`packed.divides`), it has the parameters as one vector.
+Where that is faster (`choose.packs`) and the server's rule allows it (`packed.divides`), it has the parameters as one
+vector.
 """
 
 import time
@@ -19,6 +20,7 @@ from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.operations import READ, Operations
 from ddl.events.record import Events
 from ddl.runtime import serving
+from ddl.runtime.choose import packs
 from ddl.runtime.exchange import exchange_nbytes, reply_nbytes
 from ddl.runtime.packed import divides, packed
 from ddl.runtime.rounds import How
@@ -53,7 +55,7 @@ class Simulator:
     """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
     self.model, self.workers, self.how = model, workers, how
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
-    self.algorithm = packed(algorithm, params) if divides(algorithm, params) else algorithm
+    self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
     self._shape: Shape | None = None
@@ -111,7 +113,7 @@ class Simulator:
     for call in calls:
       arrays = self._arrays(call)
       batches, turns = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
-      server = self.workers.replicate((arrays.count, arrays.steps))
+      server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
       args = (carry, batches, turns, server, key)
       carry, losses = self._executable(args)(*args)
@@ -185,8 +187,9 @@ class Simulator:
 
       return turn(mode, worker, reply, anew, take)
 
-    def wave(state: tuple[Any, serving.Desk], inputs: Any) -> Any:
-      (workers, desk), ((mode, row, first), (count, steps)) = state, inputs
+    def wave(k: Any, state: tuple[Any, serving.Desk, jax.Array]) -> Any:
+      workers, desk, all_losses = state
+      (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
       replies, anew = self._told(workers, desk, rank), desk.anew if jax.tree.leaves(desk.anew) else None
       if not apart:
         own = jax.tree.map(lambda x: x[:virtual], anew)
@@ -199,15 +202,19 @@ class Simulator:
           reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
           done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
         workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
-      messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), self._messages(workers))
-      return (workers, serve(desk, messages, steps, count, rank)), losses
+      messages = self._messages(workers)
+      if self.workers.devices > 1:  # XLA copies what one device gathers
+        messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
+      return workers, serve(desk, messages, steps, count, rank), all_losses.at[k].set(losses.astype(all_losses.dtype))
 
     workers: Any = carry.worker
     if apart:
       workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
     desk = jax.tree.map(lambda x: x[0], carry.desk)
-    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), turns), server)
-    (workers, desk), losses = lax.scan(wave, (workers, desk), inputs)
+    waves, *tasks = server
+    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), turns), tasks)
+    losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
+    workers, desk, losses = lax.fori_loop(0, waves, wave, (workers, desk, losses))
     if apart:
       workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
     losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
