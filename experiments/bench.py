@@ -133,7 +133,7 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: list[str]) -> lis
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   if not cases:
     raise ValueError("--asynchronous measures eight workers; take e.g. --only='mlp 8x64'")
-  print(f"{'case':32}{'waves':>9}{'synchronous':>13}{'ratio':>7}{'one by one':>12}{'ratio':>7}   (examples/s)")
+  print(f"{'case':32}{'waves':>11}{'synchronous':>13}{'ratio':>7}{'one by one':>12}{'ratio':>7}   (examples/s)")
   results = []
   for workload, algorithm in cases:
     counterpart = ASYNCHRONOUS[algorithm][1]
@@ -145,7 +145,7 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: list[str]) -> lis
     rates, ratios = _in_turn(sides, "waves")
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
     print(
-      f"{f'{workload} {algorithm} / {counterpart}':32}{rates['waves']:9,.0f}{rates['synchronous']:13,.0f}"
+      f"{f'{workload} {algorithm} / {counterpart}':32}{rates['waves']:11,.0f}{rates['synchronous']:13,.0f}"
       f"{ratios['synchronous']:7.2f}{rates['one']:12,.0f}{ratios['one']:7.2f}",
       flush=True,
     )

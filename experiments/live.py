@@ -144,6 +144,7 @@ def ray(
       algorithm, make, workers=config.workers, folder=folder.checkpoints, resume=resume, seed=config.seed,
       barrier=barrier, **cluster,
     )  # fmt: skip
+    asked.listen()
     try:
       asked.then = runner.stop
       params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))

@@ -16,10 +16,12 @@ class Asked:
 
   def __enter__(self) -> "Asked":
     self.number: int | None = None
-    self._before: dict[int, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-      self._before[number] = signal.signal(number, self._note)
+    self._before = self.listen()
     return self
+
+  def listen(self) -> dict[int, Any]:
+    """Takes the signals over, again where a library has set handlers of its own; returns those there were."""
+    return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
 
   def _note(self, number: int, _frame: Any) -> None:
     if self.number is not None and number == signal.SIGINT:

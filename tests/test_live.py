@@ -130,6 +130,27 @@ def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
   assert len(events.worker) >= metrics(tmp_path / "a")[-1]["visits"]
 
 
+def test_a_run_on_ray_that_was_stopped_goes_on(tmp_path):
+  pytest.importorskip("ray")
+  folder, seen = tmp_path / "a", []
+  long = (*SMALL, "--config.workers=2", "--config.steps=1000000", "--runtime=ray", "--checkpoint_every=20")
+  for flags, number in ((long, signal.SIGTERM), (("--resume",), signal.SIGINT)):
+    lines = len(metrics(folder))
+    command = Command("train", *flags, f"--workdir={folder}")
+    command.wait_for(lambda lines=lines: len(metrics(folder)) > lines + 1)
+    stop = os.killpg if number == signal.SIGINT else os.kill  # Ctrl-C in a terminal goes to Ray's processes too
+    stop(command.process.pid, number)
+    done = command.end()
+    assert done.code == 128 + number and "Traceback" not in done.error
+    assert "stopped at step" in done.out.splitlines()[-1] and "--resume" in done.out.splitlines()[-1]
+    seen.append(record.load(folder / "events.npz"))
+    record.check(seen[-1], 2)
+  before, after = (events.worker for events in seen)
+  assert len(after) > len(before) and np.array_equal(after[: len(before)], before)
+  visits = [line["visits"] for line in metrics(folder)]
+  assert visits == sorted(set(visits)) and len(before) < visits[-1] <= len(after)
+
+
 def test_divergence_on_threads_says_what_may_help(tmp_path):
   flags = ("--runtime=threads", "--config.optimiser.learning_rate=1e30", f"--workdir={tmp_path}/a")
   told = complaint(Command("train", *SMALL, *flags, "--config.times.slow=()").end())

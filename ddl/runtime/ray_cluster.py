@@ -6,10 +6,8 @@ algorithm's `init`, `serve` and `evaluate` on its run alone, so that these have 
 refused). A worker sends each shard its part; scalars go to all. Shards serve in orders of their own: only one shard's
 order can be replayed.
 
-Arrays go over a socket from worker to shard, not through Ray's object store. Exchanges per second of one worker
-without gradients (python -m experiments.bench_exchange, 2 busy cores), 1 MB and 16 MB:
-  bare TCP 1848 and 43; arrays as arguments and results of a Ray actor 209 and 18 (inlined in the call 124 and 7);
-  this with one shard 967 and 29, with two 830 and 27 (shards pay where they have cores or hosts of their own).
+Arrays go over a socket from worker to shard, not through Ray's object store (README.md has the exchanges per second of
+experiments/bench_exchange.py; several shards pay where they have cores or hosts of their own).
 What helped: no object store and no pickling; buffers that are handed to JAX, not copied; NumPy's `isfinite` instead of
 XLA's (0.02 ms for 0.24 ms at 1 MB); one thread for XLA in a shard; an allocator that keeps its memory. `period` and
 `delay` of the algorithm batch and hide the rest.
