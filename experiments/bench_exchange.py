@@ -146,6 +146,7 @@ def cluster(nbytes: int, shards: int) -> float:
 
 def main() -> None:
   """Prints the table."""
+  print("exchanges per second of one worker on this machine: a message and its answer, each of so many MB", flush=True)
   rows = [["MB", "bare TCP", "plain Ray", "1 shard", "2 shards"]]
   tcp = [bare_tcp(megabytes * 10**6) for megabytes in MEGABYTES]
   ray_cluster.connect(None, cpus=4)
@@ -154,7 +155,6 @@ def main() -> None:
     rates = [rate, plain_ray(nbytes), *(cluster(nbytes, shards) for shards in (1, 2))]
     rows.append([str(megabytes), *(f"{r:.0f}" for r in rates)])
   ray_cluster.require().shutdown()
-  print("exchanges per second")
   for row in rows:
     print("  ".join(f"{cell:>{max(len(rows[0][i]), 6)}}" for i, cell in enumerate(row)))
 

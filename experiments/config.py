@@ -164,10 +164,11 @@ def _warn_of_momentum(config: Config, spec: Spec, own: float | None) -> None:
     warnings.warn(
       f"{name} has a momentum of its own ({own:g}); config.optimiser.momentum adds a second one to it", stacklevel=2
     )
-  elif momentum and spec.taxonomy[1:3] == ("centralised", "asynchronous") and workers > 1:
+  elif (own or momentum) and spec.taxonomy[1:3] == ("centralised", "asynchronous") and workers > 1:
+    chosen = f"config.algorithm.momentum={own:g}" if own else f"config.optimiser.momentum={momentum:g}"
     warnings.warn(
       f"{name}: {workers} workers in turn act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
-      f"(Mitliagkas et al. 2016, arXiv 1605.09774); config.optimiser.momentum={momentum:g} adds to it; try 0",
+      f"(Mitliagkas et al. 2016, arXiv 1605.09774); {chosen} adds to it; try 0, or less of it",
       stacklevel=2,
     )
 

@@ -162,6 +162,7 @@ def ray(
 
       if asked.number is not None:
         runner.stop()
+      print(f"starting {config.workers} workers, each of which loads the model and compiles", flush=True)
       events = runner.run(params, extra, total, watch, lines.marks)
       return _finish(experiment, folder, events, lines, total, asked)
     except NotFinite as error:

@@ -62,9 +62,13 @@ def recorded(path: Path, experiment: Experiment) -> Events:
   if not path.is_file():
     raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)
-  if not (path.parent / CONFIG).exists():
+  home = next(
+    (file.parent for file in [path.parent / CONFIG, *sorted(path.parent.glob(f"seed-*/{CONFIG}"))] if file.exists()),
+    None,
+  )
+  if home is None:
     raise ValueError(f"--replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
-  there = read_json(path.parent / CONFIG)
+  there = read_json(home / CONFIG)
   differ = [
     f"{'.'.join(keys)} {_at(there, keys)} there, {_at(here, keys)} here"
     for keys in SAME
@@ -76,7 +80,7 @@ def recorded(path: Path, experiment: Experiment) -> Events:
     record.check(events, here["workers"])
   except ValueError as error:
     raise ValueError(f"--replay={path}: {error}") from error
-  if algorithm.lock_free and read_json(path.parent / ABOUT).get("runtime") != "simulator":
+  if algorithm.lock_free and read_json(home / ABOUT).get("runtime") != "simulator":
     raise ValueError(f"--replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
   needed = visits(algorithm, here["workers"], here["steps"])
   if len(events.worker) < needed:

@@ -1,6 +1,7 @@
 """Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,11 @@ ROUNDS = 50  # that a record of a synchronous algorithm holds
 
 def step_times(config: Config) -> Any:
   """The step times that the config names."""
-  factory = named("times", TIMES, config.times.name)
+  factory, times = named("times", TIMES, config.times.name), config.times
+  if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
+    warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
+  if times.get("down_seconds") and not times.get("death_rate"):
+    warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
   return factory(workers=config.workers, seed=config.seed, **settings("times", factory, config.times))
 
 

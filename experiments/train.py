@@ -27,6 +27,7 @@ CPUS = absl_flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's work
 GPUS = absl_flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
 REPLAY = absl_flags.DEFINE_string("replay", "", "events.npz of a run whose order this one makes again, in virtual time")
 RAYS = ("shards", "ray_address", "worker_cpus", "worker_gpus")
+SIMULATED = ("virtual_grad", "step_loop", "steps_per_call", "overlap", "batch_stats", "replay")
 TROUBLE = ("slow", "straggler_rate", "death_rate")
 
 
@@ -36,8 +37,11 @@ def main(config: Any) -> int:
   if foreign and RUNTIME.value != "ray":
     raise ValueError(f"--{foreign[0]} is read by --runtime=ray alone, not by {RUNTIME.value}")
   if RUNTIME.value != "simulator":
-    if REPLAY.value:
-      raise ValueError(f"--replay is read by --runtime=simulator alone, not by {RUNTIME.value}")
+    foreign = [name for name in SIMULATED if absl_flags.FLAGS[name].present]
+    if foreign:
+      raise ValueError(f"--{foreign[0]} is read by --runtime=simulator alone, not by {RUNTIME.value}")
+    if RUNTIME.value == "threads" and CHECKPOINT_EVERY.present:
+      raise ValueError("--checkpoint_every is not read by --runtime=threads, which saves no models")
     return _live(config)
   path = setup.workdir(f"train-{config.algorithm.name}")
   setup.check_folder(path, config)

@@ -16,7 +16,7 @@ from ddl.data import source
 from ddl.data.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
-from experiments import cli, compare, setup, sweep, train
+from experiments import cli, compare, setup, sweep, timeline, train
 from experiments import config as configs
 from experiments.folder import RunFolder
 from experiments.parts import as_type, hyper, settings
@@ -382,6 +382,24 @@ def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
       configs.build(config)
     config.algorithm.name = "sync_sgd"
     configs.build(config)
+
+
+def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
+  config = configs.base()
+  config.algorithm.name, config.optimiser.momentum = "async_msgd", 0.0
+  with pytest.warns(UserWarning, match="async_msgd: 8 workers .* config.algorithm.momentum=0.9 adds to it"):
+    configs.build(config)
+
+
+@pytest.mark.parametrize(
+  ("key", "words"),
+  [("straggler_rate", "straggler_rate has no effect: .*straggler_factor is 1"), ("down_seconds", "death_rate is 0")],
+)
+def test_trouble_that_does_nothing_is_warned_of(key, words):
+  config = configs.base()
+  config.times[key] = 0.5
+  with pytest.warns(UserWarning, match=words):
+    timeline.step_times(config)
 
 
 def test_a_second_momentum_is_warned_of():

@@ -95,6 +95,22 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
     assert (np.diff(events.arrival) >= 0).all()  # first come, first served
 
 
+def test_step_times_of_other_workers_are_refused():
+  times = TIMES["constant"](workers=2, seed=0)
+  with pytest.raises(ValueError, match="times are those of 2 workers, not of 3"):
+    schedule(
+      workers=3,
+      turns_total=3,
+      period=1,
+      delay=0,
+      times=times,
+      barrier=asp(),
+      message_seconds=0,
+      service_seconds=0,
+      seed=0,
+    )
+
+
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):

@@ -73,6 +73,18 @@ def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recor
   assert [line["virtual_seconds"] for line in here[1:]] == [events.served[line["visits"] - 1] for line in there[1:]]
 
 
+def test_the_schedule_of_a_comparison_is_made_again(recorded, tmp_path):
+  """Its events stand beside the folders of its seeds."""
+  (tmp_path / "a" / "seed-0").mkdir(parents=True)
+  for name in ("config.json", "about.json"):
+    shutil.copy(recorded / name, tmp_path / "a" / "seed-0")
+  shutil.copy(recorded / "events.npz", tmp_path / "a")
+  done = Command("train", *SMALL, f"--replay={tmp_path}/a/events.npz", f"--workdir={tmp_path}/b").end()
+  assert done.code == 0, done.error
+  first, again = metrics(recorded)[-1], metrics(tmp_path / "b")[-1]
+  assert again["step"] == first["step"] and again["test_loss"] == pytest.approx(first["test_loss"], rel=1e-4)
+
+
 @pytest.mark.parametrize(
   "flags, words",
   [
@@ -179,6 +191,8 @@ def test_a_resumed_replay_goes_on_with_its_own_order(recorded, tmp_path):
       "--config.optimiser.momentum=0", "--config.barrier.name=backup", "--config.barrier.spare=1"), "can't drop"),
     (("--runtime=ray", "--config.algorithm.name=async_sgd", "--config.algorithm.period=None",
       "--config.optimiser.momentum=0", "--config.barrier.name=cutoff", "--config.barrier.window=2"), "can't drop"),
+    (("--runtime=threads", "--step_loop=scan"), "--step_loop is read by --runtime=simulator alone, not by threads"),
+    (("--runtime=threads", "--checkpoint_every=5"), "--checkpoint_every is not read by --runtime=threads"),
     (("--runtime=ray", "--shards=100000"), "shards is 100000; a model of 610 parameters"),
     (("--runtime=ray", "--ray_address=127.0.0.1:9"), "no cluster answers at 127.0.0.1:9"),
     (("--config.times.name=trace", "--config.times.path=no.csv", "--config.times.seconds=None",

@@ -50,6 +50,8 @@ def schedule(
   """
   if turns_total < 1:
     raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
+  if times.workers != workers:
+    raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
   cluster = Cluster(
     workers=workers,
     period=period,

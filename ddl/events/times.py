@@ -22,6 +22,7 @@ class Times:
   def __init__(self, plain: Callable[[int, int, int], np.ndarray], trouble: Trouble):
     """plain: (worker, first step, count) -> [count] seconds without any trouble."""
     self._plain, self._trouble = plain, trouble
+    self.workers = trouble.workers
 
   def steps(self, worker: int, turn: int, count: int) -> np.ndarray:
     """How long each of the turn's steps takes: [count] seconds."""

@@ -46,6 +46,7 @@ class Trouble:
       if not 0 <= rate <= 1:
         raise ValueError(f"{name} is {rate:g}; a probability per turn lies in 0..1")
     not_negative("down_seconds", down_seconds)
+    self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_turns
     self._death_rate, self._down = death_rate, float(down_seconds)

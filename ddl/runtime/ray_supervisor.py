@@ -1,5 +1,6 @@
 """The driver of a run on Ray: starts workers, replaces those that die, and reports how far the master is."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -142,6 +143,10 @@ class Supervisor:
       self.deaths[rank] = visits, count + 1 if at == visits else 1
       if self.deaths[rank][1] >= ATTEMPTS:
         raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row before it made a visit") from error
+      told = (
+        f"worker {rank} died after {visits} visits: the turn that it was at is lost, and another one takes its place"
+      )
+      warnings.warn(told, RuntimeWarning, stacklevel=2)
       self.ray.kill(self.actors[rank])
       self.start(rank)
       return False
