@@ -62,10 +62,8 @@ def recorded(path: Path, experiment: Experiment) -> Events:
   if not path.is_file():
     raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)
-  home = next(
-    (file.parent for file in [path.parent / CONFIG, *sorted(path.parent.glob(f"seed-*/{CONFIG}"))] if file.exists()),
-    None,
-  )
+  homes = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's folders of seeds stand beside its record
+  home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
   if home is None:
     raise ValueError(f"--replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
   there = read_json(home / CONFIG)
@@ -80,7 +78,7 @@ def recorded(path: Path, experiment: Experiment) -> Events:
     record.check(events, here["workers"])
   except ValueError as error:
     raise ValueError(f"--replay={path}: {error}") from error
-  if algorithm.lock_free and read_json(home / ABOUT).get("runtime") != "simulator":
+  if algorithm.lock_free and read_json(home / ABOUT).get("runtime", "simulator") != "simulator":
     raise ValueError(f"--replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
   needed = visits(algorithm, here["workers"], here["steps"])
   if len(events.worker) < needed:

@@ -73,16 +73,19 @@ def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recor
   assert [line["virtual_seconds"] for line in here[1:]] == [events.served[line["visits"] - 1] for line in there[1:]]
 
 
-def test_the_schedule_of_a_comparison_is_made_again(recorded, tmp_path):
-  """Its events stand beside the folders of its seeds."""
-  (tmp_path / "a" / "seed-0").mkdir(parents=True)
-  for name in ("config.json", "about.json"):
-    shutil.copy(recorded / name, tmp_path / "a" / "seed-0")
-  shutil.copy(recorded / "events.npz", tmp_path / "a")
-  done = Command("train", *SMALL, f"--replay={tmp_path}/a/events.npz", f"--workdir={tmp_path}/b").end()
+def test_the_schedule_of_a_comparison_is_made_again(tmp_path):
+  """Its events stand beside the folders of its seeds, and are of virtual time: without a lock they say all, too."""
+  (tmp_path / "config.py").write_text(
+    "from configs.async_easgd_digits import get_config as whole\n\n\ndef get_config():\n  config = whole()\n"
+    "  config.algorithm.name, config.compare.seeds = 'hogwild_easgd', (0,)\n"
+    "  config.compare.algorithms = {'a': {'algorithm': {'name': 'hogwild_easgd'}}}\n  return config\n"
+  )
+  flags = (f"--config={tmp_path}/config.py", *SMALL[1:])
+  done = Command("compare", *flags, f"--workdir={tmp_path}/all").end()
   assert done.code == 0, done.error
-  first, again = metrics(recorded)[-1], metrics(tmp_path / "b")[-1]
-  assert again["step"] == first["step"] and again["test_loss"] == pytest.approx(first["test_loss"], rel=1e-4)
+  done = Command("train", *flags, f"--replay={tmp_path}/all/a/events.npz", f"--workdir={tmp_path}/b").end()
+  assert done.code == 0, done.error
+  assert metrics(tmp_path / "b")[-1]["test_loss"] == metrics(tmp_path / "all" / "a" / "seed-0")[-1]["test_loss"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def choose_how(workers: Workers, dense: bool, step_bytes: int) -> How:
 
 
 def packs(params: Tree) -> bool:
-  """Whether a server is faster with the parameters as one vector: with small leaves on average, or on a GPU or TPU."""
+  """Whether a server has the parameters as one vector: with small leaves on average; on GPUs and TPUs always, where
+  copies are taken to be cheap beside calls."""
   leaves = jax.tree.leaves(params)
   return jax.default_backend() != "cpu" or sum(x.size * x.dtype.itemsize for x in leaves) < PACKED_BYTES * len(leaves)

@@ -28,12 +28,12 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
     except ray.exceptions.RayTaskError as error:
       raise ValueError(str(error.cause).splitlines()[0]) from error
     except ray.exceptions.RayActorError as error:
-      made(error, f"shard {k} of the master")
+      check_made(error, f"shard {k} of the master")
       raise ValueError(f"shard {k} of the master died; resume goes on from the newest checkpoint") from error
   return got
 
 
-def made(error: Any, who: str) -> None:
+def check_made(error: Any, who: str) -> None:
   """ValueError, one line, if an actor did not die but could not be made, as where its host lacks a module."""
   if error.actor_init_failed:
     raise ValueError(f"{who} can't be made: {str(error).strip().splitlines()[-1]}") from error
@@ -136,7 +136,7 @@ class Supervisor:
       why = (str(error.cause).splitlines() or [""])[0]
       raise ValueError(f"worker {rank} failed: {type(error.cause).__name__}: {why}") from error
     except errors.RayActorError as error:
-      made(error, f"worker {rank}")
+      check_made(error, f"worker {rank}")
       answers(self.ray, [self.shards[0].lost.remote(rank)])
       visits = int(self.turns[rank])
       at, count = self.deaths.get(rank, (visits, 0))
