@@ -20,8 +20,8 @@ def get_config():
   config.batch = 16
   config.steps = 400
   config.eval_every = 20
-  config.optimiser.momentum = 0.9
-  config.optimiser.learning_rate = 0.05
+  config.optimizer.momentum = 0.9
+  config.optimizer.learning_rate = 0.05
   config.times.seconds = 0.01
   config.times.jitter = 0.1
   config.times.slow = (1.0,) * 7 + (3.0,)  # one worker takes three times as long
@@ -30,12 +30,12 @@ def get_config():
   config.compare.title = "Synchronous and asynchronous, one worker three times slower"
   config.compare.target = 0.95
   config.compare.algorithms = {
-    "sync SGD": {"algorithm": {"name": "sync_sgd", "period": None}, "optimiser": {"learning_rate": 0.3}},
-    "Sync EASGD": {"algorithm": {"name": "easgd"}, "optimiser": {"learning_rate": 0.1}},
+    "sync SGD": {"algorithm": {"name": "sync_sgd", "period": None}, "optimizer": {"learning_rate": 0.3}},
+    "Sync EASGD": {"algorithm": {"name": "easgd"}, "optimizer": {"learning_rate": 0.1}},
     "Async SGD": {
       "algorithm": {"name": "async_sgd", "period": None},
-      "optimiser": {"learning_rate": 0.05, "momentum": 0.0},
+      "optimizer": {"learning_rate": 0.05, "momentum": 0.0},
     },
-    "Async EASGD": {"algorithm": {"name": "async_easgd"}, "optimiser": {"learning_rate": 0.1}},
+    "Async EASGD": {"algorithm": {"name": "async_easgd"}, "optimizer": {"learning_rate": 0.1}},
   }
   return config

@@ -25,10 +25,10 @@ def get_config():
   config.batch = 128
   config.steps = 300 * STEPS_PER_EPOCH
   config.eval_every = STEPS_PER_EPOCH
-  config.optimiser.learning_rate = 0.1 * 16 * 128 / 64
-  config.optimiser.momentum = 0.9
-  config.optimiser.nesterov = True
-  config.optimiser.weight_decay = 1e-4
+  config.optimizer.learning_rate = 0.1 * 16 * 128 / 64
+  config.optimizer.momentum = 0.9
+  config.optimizer.nesterov = True
+  config.optimizer.weight_decay = 1e-4
   config.schedule.name = "decay"
   config.schedule.at = (150 * STEPS_PER_EPOCH, 225 * STEPS_PER_EPOCH)
   config.schedule.warmup = 5 * STEPS_PER_EPOCH

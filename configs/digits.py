@@ -12,6 +12,6 @@ def get_config():
   config.batch = 16
   config.steps = 400
   config.eval_every = 20
-  config.optimiser.momentum = 0.9
-  config.optimiser.learning_rate = 0.05
+  config.optimizer.momentum = 0.9
+  config.optimizer.learning_rate = 0.05
   return config

@@ -20,27 +20,27 @@ def get_config():
   config.batch = 16
   config.steps = 400
   config.eval_every = 10
-  config.optimiser.momentum = 0.9
+  config.optimizer.momentum = 0.9
   config.compare.title = "Handwritten digits on eight workers"
   config.compare.target = 0.95
   # Each rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_compare.py
   config.compare.algorithms = {
-    "sync SGD": {"algorithm": {"name": "sync_sgd"}, "optimiser": {"learning_rate": 0.3162}},
-    "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}, "optimiser": {"learning_rate": 0.1334}},
+    "sync SGD": {"algorithm": {"name": "sync_sgd"}, "optimizer": {"learning_rate": 0.3162}},
+    "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}, "optimizer": {"learning_rate": 0.1334}},
     "post-local SGD": {
       "algorithm": {"name": "post_local_sgd", "period": 10, "start": 100},
-      "optimiser": {"learning_rate": 0.1778},
+      "optimizer": {"learning_rate": 0.1778},
     },
     "DaSGD": {
       "algorithm": {"name": "dasgd", "period": 10, "delay": 2, "keep": 0.25},
-      "optimiser": {"learning_rate": 0.1778},
+      "optimizer": {"learning_rate": 0.1778},
     },
-    "EASGD": {"algorithm": {"name": "easgd", "period": 10}, "optimiser": {"learning_rate": 0.1}},
+    "EASGD": {"algorithm": {"name": "easgd", "period": 10}, "optimizer": {"learning_rate": 0.1}},
     "EAMSGD": {
       "algorithm": {"name": "eamsgd", "period": 10, "momentum": 0.9},
-      "optimiser": {"learning_rate": 0.1334, "momentum": 0.0},
+      "optimizer": {"learning_rate": 0.1334, "momentum": 0.0},
     },
-    "round robin EASGD": {"algorithm": {"name": "round_robin_easgd"}, "optimiser": {"learning_rate": 0.1334}},
-    "independent": {"algorithm": {"name": "independent"}, "optimiser": {"learning_rate": 0.01334}},
+    "round robin EASGD": {"algorithm": {"name": "round_robin_easgd"}, "optimizer": {"learning_rate": 0.1334}},
+    "independent": {"algorithm": {"name": "independent"}, "optimizer": {"learning_rate": 0.01334}},
   }
   return config

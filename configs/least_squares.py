@@ -16,7 +16,7 @@ def get_config():
   config.batch = 8
   config.steps = 1000
   config.eval_every = 20
-  config.optimiser.learning_rate = 0.1
+  config.optimizer.learning_rate = 0.1
   config.compare.title = "Least squares on eight workers"
   config.compare.target = 0.0065
   config.compare.algorithms = {

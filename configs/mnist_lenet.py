@@ -18,8 +18,8 @@ def get_config():
   config.batch = 32
   config.steps = 300
   config.eval_every = 50
-  config.optimiser.momentum = 0.9
-  config.optimiser.learning_rate = 0.02
+  config.optimizer.momentum = 0.9
+  config.optimizer.learning_rate = 0.02
   config.compare.title = "LeNet on MNIST, four workers"
   config.compare.target = 0.95
   config.compare.algorithms = {

@@ -16,7 +16,7 @@ def get_config():
   config.fitted = "VGG-A, 64 nodes"  # the one point
   config.share = 0.5  # of the peak with many examples: not known, assumed
   config.shares = (0.25, 1.0)  # between which it is
-  rows = {  # network of ddl.perf.tables, cluster of ddl.perf.clusters; reported: times the speed of one node
+  rows = {  # network of ddl.perf.tables, cluster of ddl.perf.hardware; reported: times the speed of one node
     "VGG-A, 128 nodes": row("vgg_a", 512, 128, "cori_fdr", 90.0),
     "VGG-A, 64 nodes": row("vgg_a", 256, 64, "cori_fdr", 53.0),
     "OverFeat-FAST, 64 nodes": row("overfeat_fast", 256, 64, "cori_fdr", 42.0),

@@ -24,7 +24,7 @@ def get_config():
   config.batch = 16
   config.steps = 300
   config.eval_every = 10
-  config.optimiser.learning_rate = 0.05
+  config.optimizer.learning_rate = 0.05
   config.times.seconds = STEP
   config.times.jitter = 0.1
   config.network.message_seconds = MESSAGE
@@ -33,12 +33,12 @@ def get_config():
   config.compare.target = 0.95
 
   def server(name, rate, **network):
-    return {"algorithm": {"name": name}, "optimiser": {"learning_rate": rate}, "network": network}
+    return {"algorithm": {"name": name}, "optimizer": {"learning_rate": rate}, "network": network}
 
   def sync(exchange, overlap):
     return {
       "algorithm": {"name": "easgd", "period": 1},
-      "optimiser": {"learning_rate": 0.3162},
+      "optimizer": {"learning_rate": 0.3162},
       "network": {"exchange_seconds": exchange, "overlap": overlap},
     }
 

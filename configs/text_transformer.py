@@ -20,8 +20,8 @@ def get_config():
   config.batch = 8
   config.steps = 400
   config.eval_every = 100
-  config.optimiser.name = "adamw"
-  config.optimiser.learning_rate = 1e-3
+  config.optimizer.name = "adamw"
+  config.optimizer.learning_rate = 1e-3
   config.schedule.name = "cosine"
   config.schedule.warmup = 40
   return config

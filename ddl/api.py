@@ -33,7 +33,7 @@ class Algorithm(NamedTuple):
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-  """One step of the inner optimiser: x <- x + u, u = inner(g). Returns (params, inner state)."""
+  """One step of the inner optimizer: x <- x + u, u = inner(g). Returns (params, inner state)."""
   updates, state = inner.update(grads, state, params)
   return optax.apply_updates(params, updates), state
 
@@ -96,14 +96,14 @@ class Taxonomy(NamedTuple):
   """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and what is sent."""
 
   parallelism: str  # one of PARALLELISM
-  optimisation: str  # one of OPTIMISATION
+  optimization: str  # one of OPTIMIZATION
   scheduling: str  # one of SCHEDULING
   pattern: str  # one of PATTERN
   payload: str  # one of PAYLOAD
 
 
 PARALLELISM = ("data", "model", "hybrid")
-OPTIMISATION = ("centralised", "decentralised")
+OPTIMIZATION = ("centralized", "decentralized")
 SCHEDULING = ("synchronous", "asynchronous", "bounded", "delayed")
 PATTERN = ("all-reduce", "reduce-scatter + all-gather", "parameter server", "round robin", "peer to peer", "none")
 PAYLOAD = ("gradients", "parameters", "differences", "nothing")

@@ -1,31 +1,30 @@
 """The collective and the server algorithms by name. A new one is a file beside this one, and its line here."""
 
-from ddl.algorithms import (
-  ad_psgd,
+from ddl.algorithms.collective import (
+  dasgd,
+  eamsgd,
+  easgd,
+  independent,
+  local_sgd,
+  post_local_sgd,
+  round_robin_easgd,
+  sharded_sync_sgd,
+  sync_sgd,
+)
+from ddl.algorithms.gossip import ad_psgd, gosgd, pull_gossip, push_gossip
+from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
   async_measgd,
   async_msgd,
   async_sgd,
-  dasgd,
   dc_asgd,
   downpour,
   dynsgd,
-  eamsgd,
-  easgd,
-  gosgd,
   hogwild_easgd,
   hogwild_sgd,
-  independent,
-  local_sgd,
   original_easgd,
-  post_local_sgd,
-  pull_gossip,
-  push_gossip,
-  round_robin_easgd,
-  sharded_sync_sgd,
   staleness_aware_sgd,
-  sync_sgd,
 )
 
 COLLECTIVE = {

@@ -1,4 +1,4 @@
-"""A noisy linear least-squares problem whose optimum is known: for questions of optimisation alone."""
+"""A noisy linear least-squares problem whose optimum is known: for questions of optimization alone."""
 
 import numpy as np
 

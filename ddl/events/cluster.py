@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl.events.stream import Stream
+from ddl.events.faults import not_negative
+from ddl.events.rng import Stream
 from ddl.events.times import Times
-from ddl.events.trouble import not_negative
 
 Seconds = float | Callable[[int], float]  # the same for all, or by worker
 

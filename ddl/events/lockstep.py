@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl.events import arrays
+from ddl.events.faults import not_negative
 from ddl.events.times import Times
-from ddl.events.trouble import not_negative
 
 
 class Step(NamedTuple):

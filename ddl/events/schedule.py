@@ -4,7 +4,7 @@ import numpy as np
 
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.cluster import Cluster, Seconds, draw_peers
-from ddl.events.first_come import first_come, in_turn
+from ddl.events.event_loop import first_come, in_turn
 from ddl.events.quorum import in_rounds
 from ddl.events.record import TYPES, Events, known
 from ddl.events.times import Times

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ddl.events.stream import Stream
-from ddl.events.trouble import Death, Trouble, not_negative, positive
+from ddl.events.faults import Death, Trouble, not_negative, positive
+from ddl.events.rng import Stream
 
 
 class Times:

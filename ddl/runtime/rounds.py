@@ -15,7 +15,7 @@ from jax import lax
 
 from ddl import collectives
 from ddl.api import Algorithm, Model, Tree
-from ddl.runtime.copies import Copies, axes, pack, unpack
+from ddl.runtime.replication import Replication, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due
 
@@ -29,7 +29,7 @@ class Carry(NamedTuple):
   message: Tree  # [copies, ...] if one is in flight between two calls, else ()
 
 
-class How(NamedTuple):
+class ExecutionConfig(NamedTuple):
   """How to run; the results agree up to the rounding of another order of operations."""
 
   gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
@@ -51,8 +51,8 @@ def make_call(
   algorithm: Algorithm,
   model: Model,
   workers: Workers,
-  how: How,
-  copies: Copies,
+  how: ExecutionConfig,
+  copies: Replication,
   free: bool,
   unit: Sequence[Due],
   repeat: int,
@@ -64,7 +64,7 @@ def make_call(
     model: its loss is differentiated.
     workers: where they live.
     how: how to run.
-    copies: from `find_copies`.
+    copies: from `find_replication`.
     free: whether a local step needs no other worker (not `communicates`).
     unit: what is due at each step, e.g. one round.
     repeat: number of units.

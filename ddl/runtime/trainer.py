@@ -12,8 +12,8 @@ import numpy as np
 from ddl import collectives
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import rounds, traffic
-from ddl.runtime.copies import axes, find_copies, pack, unpack
-from ddl.runtime.plan import Call, plan
+from ddl.runtime.calls import Call, plan
+from ddl.runtime.replication import axes, find_replication, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import due, in_flight
 
@@ -31,7 +31,7 @@ class Consensus(NamedTuple):
 class Trainer:
   """One algorithm on one model and layout; compiles each kind of call once, for any number of runs."""
 
-  def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, how: rounds.How):
+  def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, how: rounds.ExecutionConfig):
     """`algorithm` made with `axis_name=AXIS`.
 
     Raises:
@@ -42,7 +42,7 @@ class Trainer:
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     axis_env = [(AXIS[0], workers.count), (AXIS[1], 1)]
     state = jax.make_jaxpr(algorithm.init, axis_env=axis_env, return_shape=True)(params)[1]
-    self.copies = find_copies(algorithm, workers, params)
+    self.copies = find_replication(algorithm, workers, params)
     self.free = not rounds.communicates(algorithm, state, params)
     self.meter = traffic.meter(algorithm, state, params, workers.count)
     self.compile_seconds = 0.0

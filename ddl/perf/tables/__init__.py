@@ -1,6 +1,6 @@
 """Layer tables of networks by name. A new one is an entry here, and its title."""
 
-from ddl.perf.layers import Table
+from ddl.perf.step.layers import Table
 from ddl.perf.tables.alexnet import alexnet, alexnet_v2
 from ddl.perf.tables.googlenet import googlenet, googlenet_aux
 from ddl.perf.tables.inception import inception_v3

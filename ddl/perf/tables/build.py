@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ddl.perf.layers import Layer, Table
+from ddl.perf.step.layers import Layer, Table
 
 
 class Conv(NamedTuple):

@@ -1,6 +1,6 @@
 """GoogLeNet: nine modules of four parallel branches (Szegedy et al. 2014, arXiv 1409.4842)."""
 
-from ddl.perf.layers import Table
+from ddl.perf.step.layers import Table
 from ddl.perf.tables.build import convolution, dense
 
 # Table 1 of the paper: input size and maps, then outputs of 1x1; of 1x1 before 3x3 and 3x3; before 5x5 and 5x5; of the

@@ -4,7 +4,7 @@ Batch normalisation has a shift and no scale, as in TF-slim and Keras: a bias. 2
 leave out the second 3x3 convolution of the reduction to 17x17 (83,040 parameters); the architecture has it.
 """
 
-from ddl.perf.layers import Layer, Table
+from ddl.perf.step.layers import Layer, Table
 from ddl.perf.tables.build import convolution, dense
 
 Step = tuple[int, int | tuple[int, int]]  # outputs, kernel

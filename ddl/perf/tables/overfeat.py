@@ -1,6 +1,6 @@
 """OverFeat, fast model (Sermanet et al. 2013, arXiv 1312.6229), in the two forms that papers on distribution use."""
 
-from ddl.perf.layers import Table
+from ddl.perf.step.layers import Table
 from ddl.perf.tables.build import Conv, Dense, Pool, sequence
 
 

@@ -4,7 +4,7 @@ As in torchvision a block halves the maps in its 3x3 convolution; in the paper i
 parameters. Each convolution has no bias and is followed by a batch normalisation, a layer of its own here.
 """
 
-from ddl.perf.layers import Layer, Table
+from ddl.perf.step.layers import Layer, Table
 from ddl.perf.tables.build import convolution, dense, normalisation
 
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, maps of the 3x3 convolutions; 4 times as many behind

@@ -1,7 +1,7 @@
 """What a whole table comes to: parameters, FLOP and activations, and the bytes that a layer moves."""
 
-from ddl.perf.compute import Part
-from ddl.perf.layers import Layer, Table
+from ddl.perf.hardware.device import Part
+from ddl.perf.step.layers import Layer, Table
 
 FLOAT = 4  # bytes per value
 

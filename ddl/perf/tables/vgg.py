@@ -1,6 +1,6 @@
 """VGG: 3x3 convolutions in five stages and three dense layers (Simonyan and Zisserman 2014, arXiv 1409.1556)."""
 
-from ddl.perf.layers import Table
+from ddl.perf.step.layers import Table
 from ddl.perf.tables.build import Conv, Dense, Pool, sequence
 
 CHANNELS = (64, 128, 256, 512, 512)

@@ -1,0 +1,1 @@
+"""Algorithms whose workers meet in collectives."""

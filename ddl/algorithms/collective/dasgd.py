@@ -1,0 +1,77 @@
+"""DaSGD: local SGD with delayed averaging, the average in flight while the next local steps run.
+
+Zhou et al. 2020, arXiv 2006.00441. xbar is the mean of the models at the end of the last round; after the d-th local
+step of this round a worker keeps the share xi of its own model:
+x_i(k+1) = xi (x_i(k) - eta g_i(k)) + (1 - xi) xbar,  xbar = (1/p) sum_j x_j(k+1-d).
+There is no correction for the delay, so a round makes (tau - (1 - xi) d) / tau of the nominal progress.
+"""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from ddl import collectives
+from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+
+
+class DaSGDState(NamedTuple):
+  inner: optax.OptState
+
+
+def dasgd(
+  inner: optax.GradientTransformation, *, period: int, delay: int, keep: float, axis_name: AxisName
+) -> Algorithm:
+  """x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar of d steps ago.
+
+  delay = 0 and keep = 0 is local SGD; keep = 1 never synchronises. The first round has no average to merge.
+
+  Args:
+    inner: optimizer of each worker; its state is never averaged.
+    period: local steps per average (tau).
+    delay: steps that run while the average is in flight (d), 0..period.
+    keep: weight of the worker's own model (xi), 0..1.
+    axis_name: the workers' named axis, or a tuple of axes.
+
+  Returns:
+    An `Algorithm` that sends parameters once per period.
+
+  Raises:
+    ValueError: if keep is not in 0..1.
+  """
+  if not 0 <= keep <= 1:
+    raise ValueError(f"dasgd: keep is {keep}; the share of the worker's own model lies in 0..1")
+
+  def init(params: Tree) -> DaSGDState:
+    return DaSGDState(inner.init(params))
+
+  def local(grads: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
+    return params, DaSGDState(inner_state)
+
+  def launch(state: DaSGDState, params: Tree) -> Tree:
+    del state
+    return collectives.pmean(params, axis_name)  # xbar = (1/p) sum_j x_j
+
+  def merge(message: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+    blend = jax.tree.map(lambda x, mean: keep * x + (1 - keep) * mean, params, message)  # xi x_i + (1 - xi) xbar
+    return blend, state
+
+  def evaluate(state: DaSGDState, params: Tree) -> Tree:
+    del state
+    return collectives.pmean(params, axis_name)
+
+  return Algorithm(init, local, launch, merge, evaluate, period=period, delay=delay)
+
+
+SPEC = Spec(
+  factory=dasgd,
+  title="DaSGD (delayed averaging)",
+  citation="Zhou et al. 2020, arXiv 2006.00441",
+  taxonomy=Taxonomy("data", "decentralized", "delayed", "all-reduce", "parameters"),
+  hyper={
+    "period": Hyper("tau", 4, "local steps per average"),
+    "delay": Hyper("d", 1, "steps that run while the average is in flight"),
+    "keep": Hyper("xi", 0.25, "weight of the worker's own model in the merge"),
+  },
+)

@@ -1,0 +1,72 @@
+"""Round robin EASGD: the Original EASGD baseline, in which the center serves one worker per step, in rank order.
+
+You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651. At step t worker j = t mod p and the
+center pull at each other, with x_j and z from before the step; the other workers only take their local step:
+x_j(t+1) = x_j(t) - eta g_j(t) - alpha (x_j(t) - z(t)),  z(t+1) = z(t) + alpha (x_j(t) - z(t)).
+In the paper's implementation the others idle while j computes; here a step gives every worker its gradient, so that
+each worker exchanges once in p of its steps.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl import collectives
+from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+
+
+class RoundRobinEASGDState(NamedTuple):
+  inner: optax.OptState
+  center: Tree  # z, equal on all workers
+  turn: jax.Array  # [] int32: t mod p, the rank that exchanges at this step
+
+
+def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float, axis_name: AxisName) -> Algorithm:
+  """x_i <- x_i + inner(g_i); then, for j = t mod p alone, x_j -= alpha (x_j - z) and z += alpha (x_j - z).
+
+  Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
+
+  Args:
+    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    alpha: elastic rate (eta rho).
+    axis_name: the workers' named axis, or a tuple of axes.
+
+  Returns:
+    An `Algorithm` with period 1; the difference travels during the step (delay 1).
+  """
+
+  def init(params: Tree) -> RoundRobinEASGDState:
+    return RoundRobinEASGDState(inner.init(params), params, jnp.zeros((), jnp.int32))
+
+  def local(grads: Tree, state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
+    return params, state._replace(inner=inner_state)
+
+  def launch(state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, Tree]:
+    mine = collectives.index(axis_name) == state.turn  # i = j
+    diff = jax.tree.map(lambda x, z: jnp.where(mine, x - z, jnp.zeros_like(z)), params, state.center)
+    return diff, collectives.psum(diff, axis_name)  # x_j - z, known to all
+
+  def merge(message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
+    diff, total = message
+    params = jax.tree.map(lambda x, d: x - alpha * d, params, diff)  # x_j <- x_j - alpha (x_j - z); others: diff 0
+    center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha (x_j - z)
+    turn = (state.turn + 1) % collectives.size(axis_name)  # j = (t + 1) mod p
+    return params, RoundRobinEASGDState(state.inner, center, turn)
+
+  def evaluate(state: RoundRobinEASGDState, params: Tree) -> Tree:
+    del params
+    return state.center
+
+  return Algorithm(init, local, launch, merge, evaluate, delay=1, primed=True)
+
+
+SPEC = Spec(
+  factory=round_robin_easgd,
+  title="Round robin EASGD (Original EASGD)",
+  citation="Zhang et al. 2014, arXiv 1412.6651; You et al. 2017, arXiv 1708.02983",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "round robin", "differences"),
+  hyper={"alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; 0.9 / p as in EASGD")},
+)

@@ -1,0 +1,73 @@
+"""Synchronous SGD with owned strips: part-reduce the gradient, update the strip, part-broadcast the update.
+
+Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p strips; worker i owns strip i and alone
+keeps its optimizer state. The mathematics is that of `sync_sgd`, the optimizer's memory and work are 1/p per worker.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from ddl import collectives
+from ddl.api import Algorithm, AxisName, Spec, Taxonomy, Tree
+
+
+class ShardedSyncSGDState(NamedTuple):
+  inner: optax.OptState  # of this worker's strip: [ceil(n / p)]
+
+
+def sharded_sync_sgd(inner: optax.GradientTransformation, *, axis_name: AxisName) -> Algorithm:
+  """Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered.
+
+  Equals `sync_sgd` for an inner optimizer that works element by element (SGD, momentum, Adam, weight decay). It does
+  NOT for one that looks at a whole leaf or a global norm (clipping, LARS, LAMB, Adafactor, masks by path): such an
+  optimizer sees one flat strip here.
+
+  Args:
+    inner: element-wise optimizer; its state covers this worker's strip, of the packed vector's dtype.
+    axis_name: the workers' named axis, or a tuple of axes.
+
+  Returns:
+    An `Algorithm` with period 1 whose collectives are in `local`. Its `init` must run where the axis is bound,
+    because a strip's length depends on the number of workers.
+  """
+
+  def strip(packed: jax.Array) -> jax.Array:
+    padded = pad(packed)
+    length = padded.shape[0] // collectives.size(axis_name)
+    return lax.dynamic_slice_in_dim(padded, collectives.index(axis_name) * length, length)
+
+  def pad(packed: jax.Array) -> jax.Array:
+    return jnp.pad(packed, (0, -packed.shape[0] % collectives.size(axis_name)))
+
+  def init(params: Tree) -> ShardedSyncSGDState:
+    return ShardedSyncSGDState(inner.init(strip(ravel_pytree(params)[0])))
+
+  def local(grads: Tree, state: ShardedSyncSGDState, params: Tree) -> tuple[Tree, ShardedSyncSGDState]:
+    packed, unpack = ravel_pytree(params)
+    total = collectives.psum_scatter(pad(ravel_pytree(grads)[0]), axis_name)  # part-reduce: sum_j g_j on strip i
+    mean = total / collectives.size(axis_name)  # g = (1/p) sum_j g_j
+    strip_updates, inner_state = inner.update(mean, state.inner, strip(packed))  # u_s = -eta g_s, by its owner
+    updates = collectives.all_gather(jnp.asarray(strip_updates), axis_name).reshape(-1)[
+      : packed.shape[0]
+    ]  # part-broadcast
+    return unpack(packed + updates), ShardedSyncSGDState(inner_state)  # x <- x + u
+
+  def evaluate(state: ShardedSyncSGDState, params: Tree) -> Tree:
+    del state
+    return params
+
+  return Algorithm(init, local, None, None, evaluate)
+
+
+SPEC = Spec(
+  factory=sharded_sync_sgd,
+  title="Synchronous SGD, sharded optimizer",
+  citation="Das et al. 2016, arXiv 1602.06709",
+  taxonomy=Taxonomy("data", "centralized", "synchronous", "reduce-scatter + all-gather", "gradients"),
+  hyper={},
+)

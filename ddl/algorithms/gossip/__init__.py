@@ -1,0 +1,1 @@
+"""Algorithms whose workers exchange with peers."""

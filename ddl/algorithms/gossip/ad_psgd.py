@@ -1,0 +1,44 @@
+"""AD-PSGD: a worker averages with a neighbour, atomically, then applies the gradient that it took before.
+
+Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. g = grad(x_i); x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i - eta g.
+Neighbours form a bipartite graph (even ranks with odd ones on a ring), so that no two wait for each other.
+"""
+
+import jax
+import optax
+
+from ddl.algorithms.gossip.pull_gossip import partner, pull_gossip
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+
+
+def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+  """x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g). Averaging conserves the mean of all models.
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    workers: number of workers p.
+
+  Returns:
+    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+  """
+
+  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    i, j = visit.worker, partner(visit)
+
+    def average(x: jax.Array, u: jax.Array) -> jax.Array:
+      mean = 0.5 * (x[i] + x[j])  # (x_i + x_j) / 2
+      return x.at[j].set(mean).at[i].set(mean + u)  # x_j <- mean; x_i <- mean + u
+
+    board = jax.tree.map(average, board, message)
+    return board, jax.tree.map(lambda x: x[i], board)
+
+  return pull_gossip(inner, workers=workers)._replace(serve=serve, peers="bipartite")  # all else is the same
+
+
+SPEC = Spec(
+  factory=ad_psgd,
+  title="AD-PSGD",
+  citation="Lian et al. 2017, arXiv 1710.06952",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
+  hyper={},
+)

@@ -1,0 +1,45 @@
+"""Push-gossip SGD: after its step a worker sends its model to one other, which averages it with its own.
+
+Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581 (Gossiping SGD), without a clock common to the workers.
+x_i <- x_i - eta g(x_i); then x_j <- (x_j + x_i) / 2, j uniform among the others, x_i unaffected.
+A push that comes while j computes is not lost: j's change is added to what the push made of its model.
+"""
+
+import jax
+import optax
+
+from ddl.algorithms.gossip.pull_gossip import partner, pull_gossip
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+
+
+def push_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+  """x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2.
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    workers: number of workers p.
+
+  Returns:
+    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+  """
+
+  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    i, j = visit.worker, partner(visit)
+
+    def push(x: jax.Array, u: jax.Array) -> jax.Array:
+      x = x.at[i].add(u)  # x_i <- x_i + u
+      return x.at[j].set(0.5 * (x[j] + x[i]))  # x_j <- (x_j + x_i) / 2
+
+    board = jax.tree.map(push, board, message)
+    return board, jax.tree.map(lambda x: x[i], board)
+
+  return pull_gossip(inner, workers=workers)._replace(serve=serve)  # all else is the same
+
+
+SPEC = Spec(
+  factory=push_gossip,
+  title="Push-gossip SGD",
+  citation="Jin et al. 2016, arXiv 1611.04581",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
+  hyper={},
+)

@@ -1,0 +1,1 @@
+"""Algorithms whose workers exchange with a server, one at a time."""

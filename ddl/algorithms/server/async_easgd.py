@@ -1,0 +1,73 @@
+"""Asynchronous elastic averaging: each worker and the center pull at each other when the worker comes, first served.
+
+You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both use W^i and Wb from
+before the exchange (Jacobi), and the worker takes its next gradient at W^i while the exchange is under way.
+W^i <- W^i - eta g(W^i) - alpha (W^i - Wb),  Wb <- Wb + alpha (W^i - Wb),  alpha = eta rho; one worker at a time.
+"""
+
+from typing import Any
+
+import jax
+import optax
+
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+
+
+def async_easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, workers: int) -> ServerAlgorithm:
+  """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every `period` steps of a worker.
+
+  Without gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center.
+
+  Args:
+    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    alpha: elastic rate (eta rho).
+    period: steps per exchange (tau).
+    workers: number of workers p, which bounds alpha.
+
+  Returns:
+    A `ServerAlgorithm` whose exchange is hidden by one step; the reply is W - Wb, from before the exchange.
+
+  Raises:
+    ValueError: if p alpha is not in 0..2. A center that p workers pull at the same time keeps 1 - p alpha of itself,
+      so that it diverges above 2; p alpha should not exceed 1.
+  """
+  if not 0 <= workers * alpha <= 2:
+    raise ValueError(
+      f"EASGD: alpha is {alpha} with {workers} workers; workers * alpha lies in 0..2, above it the center diverges "
+      f"(the authors' choice is 0.9)"
+    )
+
+  def init(params: Tree) -> tuple[Any, Tree, Tree]:
+    return inner.init(params), params, jax.tree.map(lambda x: x - x, params)
+
+  def local(grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
+    return descend(inner, grads, state, params)  # W <- W - eta g
+
+  def request(state: Any, params: Tree) -> Tree:
+    del state
+    return params  # W
+
+  def serve(server: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    del visit
+    diff = jax.tree.map(lambda w, z: w - z, message, server)  # W - Wb
+    return jax.tree.map(lambda z, d: z + alpha * d, server, diff), diff  # Wb <- Wb + alpha (W - Wb)
+
+  def merge(reply: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
+    return jax.tree.map(lambda w, d: w - alpha * d, params, reply), state  # W <- W - alpha (W - Wb)
+
+  def evaluate(server: Tree) -> Tree:
+    return server
+
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, delay=1)
+
+
+SPEC = Spec(
+  factory=async_easgd,
+  title="Async EASGD",
+  citation="You et al. 2017, arXiv 1708.02983; Zhang et al. 2014, arXiv 1412.6651",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "parameters"),
+  hyper={
+    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
+    "period": Hyper("tau", 1, "steps per exchange"),
+  },
+)

@@ -1,0 +1,121 @@
+"""Async local SGD with delayed Nesterov: the server's momentum moves once in N arrivals, by their mean.
+
+Liu et al. 2024, arXiv 2401.09135. Worker: tau steps from the z that it pulled, sends D = z_pulled - x_i, goes on from
+the z that it is told. Server, for each arrival: a <- a + D; then, at every N-th,
+m <- beta m + a / N,  z <- z - e ((1 - c N + c) beta m + D / N),  a <- 0;  at the others  z <- z - e (c beta m + D / N).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+
+
+class AsyncLocalState(NamedTuple):
+  inner: optax.OptState
+  pulled: Tree  # z when the worker was last told it
+
+
+class DelayedNesterov(NamedTuple):
+  center: Tree  # z
+  momentum: Tree  # m
+  total: Tree  # a, the sum of the D since the momentum moved
+  count: jax.Array  # [] int32: arrivals since the momentum moved
+
+
+def async_local_sgd(
+  inner: optax.GradientTransformation,
+  *,
+  outer_learning_rate: float,
+  outer_momentum: float,
+  every: int,
+  decay: float,
+  period: int,
+  workers: int,
+) -> ServerAlgorithm:
+  """x_i <- x_i + inner(g); every tau steps D = z_pulled - x_i goes to the server's delayed Nesterov, and x_i <- z.
+
+  One worker, every = 1 is DiLoCo's outer step: m <- beta m + D, z <- z - e (beta m + D).
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    outer_learning_rate: e, not negative.
+    outer_momentum: beta, in 0..1.
+    every: arrivals per step of the momentum (N).
+    decay: share c of the momentum in the steps between, 0..1/N; 0 puts all of it into the N-th, 1/N the same into each.
+    period: steps per exchange (tau).
+    workers: number of workers p (the rule depends on N instead).
+
+  Returns:
+    A `ServerAlgorithm` that sends differences.
+
+  Raises:
+    ValueError: if one of these is out of its range.
+  """
+  if not outer_learning_rate >= 0:
+    raise ValueError(f"async_local_sgd: outer_learning_rate is {outer_learning_rate}; it is at least 0")
+  if not 0 <= outer_momentum < 1:
+    raise ValueError(f"async_local_sgd: outer_momentum is {outer_momentum}; it lies in 0..1, below 1")
+  if every < 1 or not 0 <= decay * every <= 1:
+    raise ValueError(f"async_local_sgd: every is {every} and decay {decay}; every is at least 1, decay in 0..1/every")
+  del workers
+
+  def init(params: Tree) -> tuple[AsyncLocalState, DelayedNesterov, Tree]:
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    server = DelayedNesterov(params, zeros, jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32))
+    return AsyncLocalState(inner.init(params), params), server, params
+
+  def local(grads: Tree, state: AsyncLocalState, params: Tree) -> tuple[Tree, AsyncLocalState]:
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g
+    return params, state._replace(inner=inner_state)
+
+  def request(state: AsyncLocalState, params: Tree) -> Tree:
+    return jax.tree.map(lambda z, x: z - x, state.pulled, params)  # D = z_pulled - x_i
+
+  def serve(server: DelayedNesterov, message: Tree, visit: Visit) -> tuple[DelayedNesterov, Tree]:
+    del visit
+    last = server.count == every - 1  # the N-th arrival
+
+    def step(z: jax.Array, m: jax.Array, d: jax.Array) -> jax.Array:
+      between = decay * outer_momentum * m  # c beta m
+      at_last = (1 - decay * every + decay) * outer_momentum * m  # (1 - c N + c) beta m
+      return z - outer_learning_rate * (jnp.where(last, at_last, between) + d / every)  # z <- z - e (... + D / N)
+
+    total = jax.tree.map(lambda a, d: a + d, server.total, message)  # a <- a + D
+    momentum = jax.tree.map(  # m <- beta m + a / N
+      lambda m, a: jnp.where(last, outer_momentum * m + a / every, m), server.momentum, total
+    )
+    center = jax.tree.map(step, server.center, momentum, message)
+    total = jax.tree.map(lambda a: jnp.where(last, jnp.zeros_like(a), a), total)  # a <- 0
+    return DelayedNesterov(center, momentum, total, (server.count + 1) % every), center
+
+  def merge(reply: Tree, state: AsyncLocalState, params: Tree) -> tuple[Tree, AsyncLocalState]:
+    del params
+    return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
+
+  def evaluate(server: DelayedNesterov) -> Tree:
+    return server.center
+
+  def read(server: DelayedNesterov, reply: Tree, visit: Visit) -> tuple[DelayedNesterov, Tree]:
+    del reply, visit
+    return server, server.center
+
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+
+
+SPEC = Spec(
+  factory=async_local_sgd,
+  title="Async local SGD (delayed Nesterov)",
+  citation="Liu et al. 2024, arXiv 2401.09135",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "differences"),
+  hyper={
+    "outer_learning_rate": Hyper("e", 0.7, "the server's learning rate; 0.7 as in DiLoCo"),
+    "outer_momentum": Hyper("beta", 0.9, "the server's momentum; 0.9 as in DiLoCo"),
+    "every": Hyper("N", lambda workers: workers, "arrivals per step of the momentum"),
+    "decay": Hyper("c", 0.0, "share of the momentum in the steps between, 0..1/N"),
+    "period": Hyper("tau", 10, "steps per exchange"),
+  },
+)

@@ -1,0 +1,69 @@
+"""Asynchronous SGD with a master: it takes each gradient as it comes, and the worker goes on from what it is told.
+
+You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; the form of Downpour SGD (Dean et al. 2012) with one step.
+Worker: g = grad(W), W as it was told.  Master, first come, first served: Wb <- Wb - eta g, answers Wb.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+
+
+class Master(NamedTuple):
+  center: Tree  # Wb
+  inner: optax.OptState
+
+
+def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+  """Wb <- Wb + inner(g), one worker's g at a time; g is taken where the worker was last told, so it may be stale.
+
+  Args:
+    inner: the master's optimizer; its state is the master's.
+    workers: number of workers p (the rule does not depend on it).
+
+  Returns:
+    A `ServerAlgorithm` of one step a turn; the worker's state is its gradient.
+  """
+  del workers
+
+  def init(params: Tree) -> tuple[Tree, Master, Tree]:
+    return jax.tree.map(jnp.zeros_like, params), Master(params, inner.init(params)), params
+
+  def local(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    del state
+    return params, grads  # W stays
+
+  def request(state: Tree, params: Tree) -> Tree:
+    del params
+    return state  # g
+
+  def serve(server: Master, message: Tree, visit: Visit) -> tuple[Master, Tree]:
+    del visit
+    center, inner_state = descend(inner, message, server.inner, server.center)  # Wb <- Wb - eta g
+    return Master(center, inner_state), center
+
+  def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    del params
+    return reply, state  # W <- Wb
+
+  def evaluate(server: Master) -> Tree:
+    return server.center
+
+  def read(server: Master, reply: Tree, visit: Visit) -> tuple[Master, Tree]:
+    del reply, visit
+    return server, server.center
+
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read)
+
+
+SPEC = Spec(
+  factory=async_sgd,
+  title="Async SGD",
+  citation="You et al. 2017, arXiv 1708.02983; Dean et al. 2012",
+  taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
+  hyper={},
+)

@@ -1,0 +1,80 @@
+"""Downpour SGD: the worker steps on its own copy, adds up its gradients, and pushes the sum every tau steps.
+
+Dean et al. 2012 (NIPS, no arXiv id); the form of the code of Zhang, Choromanska, LeCun 2014, arXiv 1412.6651.
+Worker: x_i <- x_i - eta g(x_i), a_i <- a_i + g(x_i); every tau steps push a_i, pull z: x_i <- z, a_i <- 0.
+Server: z <- z - eta a_i, with its own optimizer (Adagrad in the paper).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+
+
+class DownpourState(NamedTuple):
+  inner: optax.OptState  # of the worker's own steps
+  total: Tree  # a_i, the sum of the gradients since the last pull
+
+
+class DownpourServer(NamedTuple):
+  center: Tree  # z
+  inner: optax.OptState
+
+
+def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:
+  """x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0.
+
+  With plain SGD and period = 1 this is async SGD.
+
+  Args:
+    inner: optimizer of each worker and of the server, each with a state of its own.
+    period: steps per exchange (tau).
+    workers: number of workers p (the rule does not depend on it).
+
+  Returns:
+    A `ServerAlgorithm` that sends sums of gradients.
+  """
+  del workers
+
+  def init(params: Tree) -> tuple[DownpourState, DownpourServer, Tree]:
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return DownpourState(inner.init(params), zeros), DownpourServer(params, inner.init(params)), params
+
+  def local(grads: Tree, state: DownpourState, params: Tree) -> tuple[Tree, DownpourState]:
+    total = jax.tree.map(lambda a, g: a + g, state.total, grads)  # a_i <- a_i + g
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g
+    return params, DownpourState(inner_state, total)
+
+  def request(state: DownpourState, params: Tree) -> Tree:
+    del params
+    return state.total  # a_i
+
+  def serve(server: DownpourServer, message: Tree, visit: Visit) -> tuple[DownpourServer, Tree]:
+    del visit
+    center, inner_state = descend(inner, message, server.inner, server.center)  # z <- z - eta a_i
+    return DownpourServer(center, inner_state), center
+
+  def merge(reply: Tree, state: DownpourState, params: Tree) -> tuple[Tree, DownpourState]:
+    del params
+    return reply, state._replace(total=jax.tree.map(jnp.zeros_like, state.total))  # x_i <- z, a_i <- 0
+
+  def evaluate(server: DownpourServer) -> Tree:
+    return server.center
+
+  def read(server: DownpourServer, reply: Tree, visit: Visit) -> tuple[DownpourServer, Tree]:
+    del reply, visit
+    return server, server.center
+
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+
+
+SPEC = Spec(
+  factory=downpour,
+  title="Downpour SGD",
+  citation="Dean et al. 2012; Zhang et al. 2014, arXiv 1412.6651",
+  taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
+  hyper={"period": Hyper("tau", 5, "steps per exchange")},
+)

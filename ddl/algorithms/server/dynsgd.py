@@ -1,0 +1,78 @@
+"""DynSGD: the server scales each worker's change by how many updates it missed.
+
+Jiang et al. 2017 (SIGMOD, Heterogeneity-aware distributed parameter servers, no arXiv id).
+Worker: tau steps from the z that it pulled, sends delta = x_i - z_pulled, goes on from the z that it is told.
+Server: z <- z + delta / (staleness + 1), staleness = updates since the worker pulled.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+
+
+class DynState(NamedTuple):
+  inner: optax.OptState
+  pulled: Tree  # z when the worker was last told it
+
+
+class DynServer(NamedTuple):
+  center: Tree  # z
+  version: jax.Array  # [] int32: updates so far
+  pulled: jax.Array  # [workers] int32: the version that each worker was last told
+
+
+def dynsgd(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:
+  """z <- z + (x_i - z_pulled) / (staleness + 1); x_i <- z, every tau steps of a worker.
+
+  The server keeps the versions that a worker's message could carry, so that messages stay plain differences.
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    period: steps per exchange (tau).
+    workers: number of workers p.
+
+  Returns:
+    A `ServerAlgorithm` that sends differences.
+  """
+
+  def init(params: Tree) -> tuple[DynState, DynServer, Tree]:
+    server = DynServer(params, jnp.zeros((), jnp.int32), jnp.zeros(workers, jnp.int32))
+    return DynState(inner.init(params), params), server, params
+
+  def local(grads: Tree, state: DynState, params: Tree) -> tuple[Tree, DynState]:
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g
+    return params, state._replace(inner=inner_state)
+
+  def request(state: DynState, params: Tree) -> Tree:
+    return jax.tree.map(lambda x, z: x - z, params, state.pulled)  # delta = x_i - z_pulled
+
+  def serve(server: DynServer, message: Tree, visit: Visit) -> tuple[DynServer, Tree]:
+    share = 1 + server.version - server.pulled[visit.worker]  # staleness + 1
+    center = jax.tree.map(lambda z, d: z + d / share.astype(d.dtype), server.center, message)  # z <- z + delta / share
+    return read(DynServer(center, server.version + 1, server.pulled), center, visit)
+
+  def merge(reply: Tree, state: DynState, params: Tree) -> tuple[Tree, DynState]:
+    del params
+    return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
+
+  def evaluate(server: DynServer) -> Tree:
+    return server.center
+
+  def read(server: DynServer, reply: Tree, visit: Visit) -> tuple[DynServer, Tree]:
+    del reply
+    return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
+
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+
+
+SPEC = Spec(
+  factory=dynsgd,
+  title="DynSGD (change over staleness + 1)",
+  citation="Jiang et al. 2017, SIGMOD",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "differences"),
+  hyper={"period": Hyper("tau", 5, "steps per exchange")},
+)

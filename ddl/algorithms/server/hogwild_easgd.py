@@ -1,0 +1,50 @@
+"""Hogwild EASGD: async EASGD on a center in shared memory that nobody locks.
+
+You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. Worker: reads Wb coordinate by coordinate while others write it,
+Wb <- Wb + alpha (W^i - Wb) and W^i <- W^i - eta g(W^i) - alpha (W^i - Wb), both with Wb as it was read.
+What the worker loses the center gains, however torn the read: without gradients sum_i W^i + Wb is conserved.
+"""
+
+import jax
+import optax
+
+from ddl.algorithms.server.async_easgd import async_easgd
+from ddl.api import Hyper, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
+
+
+def hogwild_easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, workers: int) -> ServerAlgorithm:
+  """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), Wb as it was read. With a lock: async EASGD.
+
+  Args:
+    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    alpha: elastic rate (eta rho).
+    period: steps per exchange (tau).
+    workers: number of workers p, which bounds alpha.
+
+  Returns:
+    A `ServerAlgorithm` with the lock-free rule and, as `serve`, the locked one.
+
+  Raises:
+    ValueError: if p alpha is not in 0..2.
+  """
+
+  def increment(message: Tree, seen: Tree) -> Tree:
+    return jax.tree.map(lambda w, z: alpha * (w - z), message, seen)  # Wb <- Wb + alpha (W - Wb)
+
+  def reply(message: Tree, seen: Tree) -> Tree:
+    return jax.tree.map(lambda w, z: w - z, message, seen)  # W - Wb
+
+  locked = async_easgd(inner, alpha=alpha, period=period, workers=workers)
+  return locked._replace(lock_free=LockFree(increment, reply, reads_first=True))
+
+
+SPEC = Spec(
+  factory=hogwild_easgd,
+  title="Hogwild EASGD",
+  citation="You et al. 2017, arXiv 1708.02983",
+  taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "parameters"),
+  hyper={
+    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
+    "period": Hyper("tau", 1, "steps per exchange"),
+  },
+)

@@ -1,0 +1,62 @@
+"""Staleness-aware async SGD: async SGD whose step is divided by the staleness of the gradient.
+
+Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. Worker: g = grad(W), W as it was told.
+Server: z <- z - (eta / max(staleness, 1)) g, staleness = updates since the worker was told.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.algorithms.server.async_sgd import async_sgd
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+
+
+class AwareServer(NamedTuple):
+  center: Tree  # z
+  inner: optax.OptState
+  version: jax.Array  # [] int32: updates so far
+  pulled: jax.Array  # [workers] int32: the version that each worker was last told
+
+
+def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+  """z <- z + inner(g) / max(staleness, 1), one worker's g at a time.
+
+  Args:
+    inner: the server's optimizer; its state is the server's and sees the gradients undivided.
+    workers: number of workers p.
+
+  Returns:
+    A `ServerAlgorithm` of one step a turn.
+  """
+
+  def init(params: Tree) -> tuple[Tree, AwareServer, Tree]:
+    server = AwareServer(params, inner.init(params), jnp.zeros((), jnp.int32), jnp.zeros(workers, jnp.int32))
+    return jax.tree.map(jnp.zeros_like, params), server, params
+
+  def serve(server: AwareServer, message: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
+    staleness = jnp.maximum(server.version - server.pulled[visit.worker], 1)
+    updates, inner_state = inner.update(message, server.inner, server.center)  # u = -eta g
+    center = jax.tree.map(lambda z, u: z + u / staleness.astype(u.dtype), server.center, updates)  # z <- z + u / stale
+    return read(AwareServer(center, inner_state, server.version + 1, server.pulled), center, visit)
+
+  def evaluate(server: AwareServer) -> Tree:
+    return server.center
+
+  def read(server: AwareServer, reply: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
+    del reply
+    return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
+
+  worker = async_sgd(inner, workers=workers)  # its side is the same
+  return worker._replace(init=init, serve=serve, evaluate=evaluate, read=read)
+
+
+SPEC = Spec(
+  factory=staleness_aware_sgd,
+  title="Staleness-aware async SGD",
+  citation="Zhang et al. 2015, arXiv 1511.05950",
+  taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
+  hyper={},
+)

@@ -1,0 +1,1 @@
+"""Seconds of messages: collectives, servers, packing."""

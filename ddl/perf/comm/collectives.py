@@ -1,0 +1,202 @@
+"""Seconds of collectives from latency and bandwidth, and the bounds that none can beat.
+
+n bytes are the whole vector of a worker: what an all-reduce sums, what a reduce-scatter cuts into p strips, what an
+all-gather ends with. L is the latency, G = 1 / bandwidth. In a round in which a worker sends m bytes and receives m,
+they take m G (2 - duplex) (arXiv 1602.06709); where it does only one of them, m G. The reduction's arithmetic is free.
+Costs as in Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ddl.perf.hardware.network import Link, Network, check_link
+
+Cost = Callable[[float, int, Link], float]  # (bytes, workers, link) -> seconds
+
+
+def lower_bound(nbytes: float, workers: int, link: Link) -> float:
+  """Seconds under which no all-reduce in rounds gets: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
+  levels = _levels(nbytes, workers, link)
+  return levels * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
+
+
+def _ring_reduce_scatter(nbytes: float, workers: int, link: Link) -> float:
+  """(p - 1) (L + n G (2 - duplex) / p): strips go round, in p - 1 rounds."""
+  _levels(nbytes, workers, link)
+  return (workers - 1) * (link.latency + _both(nbytes / workers, link))
+
+
+def _halving(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); the order of Bruck for other p."""
+  levels = _levels(nbytes, workers, link)
+  return levels * link.latency + _both(nbytes * (workers - 1) / workers, link)
+
+
+def _tree_one_way(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) (L + n G): a binomial tree, the whole message at each level."""
+  return _levels(nbytes, workers, link) * link.seconds(nbytes)
+
+
+def _ring(nbytes: float, workers: int, link: Link) -> float:
+  """2 (p - 1) (L + n G (2 - duplex) / p): reduce-scatter, then all-gather, both on the ring."""
+  return 2 * _ring_reduce_scatter(nbytes, workers, link)
+
+
+def _tree(nbytes: float, workers: int, link: Link) -> float:
+  """2 ceil(log2 p) (L + n G): reduce, then broadcast; nobody sends and receives in one round."""
+  return 2 * _tree_one_way(nbytes, workers, link)
+
+
+def _butterfly(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) (L + n G (2 - duplex)): whole messages with partners at distances 1, 2, 4, ...
+
+  For p not a power of two the partial sums of Bar-Noy, Kipnis, Schieber 1993 take as many rounds.
+  """
+  return _levels(nbytes, workers, link) * (link.latency + _both(nbytes, link))
+
+
+def _halving_doubling(nbytes: float, workers: int, link: Link) -> float:
+  """2 log2 p L + 2 n G (2 - duplex) (p - 1) / p, Rabenseifner's: recursive halving, then doubling.
+
+  For p not a power of two: a step before, in which the workers above the power of two below p give their n bytes to
+  others, and a step after, in which they get the sum: 2 (L + n G) more.
+  """
+  _levels(nbytes, workers, link)
+  power = 1 << (int(workers).bit_length() - 1)
+  outside = 2 * link.seconds(nbytes) if power < workers else 0.0
+  return outside + 2 * _halving(nbytes, power, link)
+
+
+ALL_REDUCE: dict[str, Cost] = {
+  "ring": _ring,
+  "tree": _tree,
+  "butterfly": _butterfly,
+  "halving_doubling": _halving_doubling,
+}
+REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
+ALL_GATHER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}  # the same, backwards
+REDUCE: dict[str, Cost] = {"tree": _tree_one_way}
+BROADCAST: dict[str, Cost] = {"tree": _tree_one_way}
+ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce": REDUCE, "broadcast": BROADCAST}
+
+
+def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "ring", between: str = "ring") -> float:
+  """Seconds of an all-reduce by levels: reduce-scatter in each node, all-reduce between nodes, all-gather in each node.
+
+  The m workers of a node all-reduce n / m bytes each over its one link, which takes as long as n bytes of one worker.
+  inside = "tree": reduce to one worker, which alone all-reduces n bytes between nodes, then broadcast.
+
+  Raises:
+    ValueError: for an algorithm that there is not.
+  """
+  per_node, nodes, link = _shape(workers, network)
+  middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.between)
+  first, last = (REDUCE, BROADCAST) if inside in REDUCE else (REDUCE_SCATTER, ALL_GATHER)
+  _named(REDUCE_SCATTER | REDUCE, inside)
+  return first[inside](nbytes, per_node, link) + middle + last[inside](nbytes, per_node, link)
+
+
+def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "best") -> float:
+  """Seconds on a network whose workers are numbered node by node. algorithm: of ALL_REDUCE, hierarchical, or best.
+
+  "best" is the cheapest of all; "hierarchical" the cheapest with one algorithm inside and one between nodes, and of the
+  flat ones where there is but one level.
+
+  Raises:
+    ValueError: for an algorithm that there is not, or numbers that can't be.
+  """
+  per_node, nodes, link = _shape(workers, network)
+  levels = per_node > 1 and nodes > 1
+  if algorithm == "best" or (algorithm == "hierarchical" and not levels):
+    return min(all_reduce(nbytes, workers, network, name) for name in _names(workers, network))
+  if algorithm == "hierarchical":
+    ways = [(inside, between) for inside in REDUCE_SCATTER | REDUCE for between in ALL_REDUCE]
+    return min(hierarchical(nbytes, workers, network, *way) for way in ways)
+  cost = _named(ALL_REDUCE, algorithm, "hierarchical", "best")
+  if not levels:
+    return cost(nbytes, workers, link if nodes == 1 else network.between)
+  if algorithm == "ring":  # one worker of a node sends to the next node while the others send inside
+    return max(cost(nbytes, workers, link), cost(nbytes, workers, network.between))
+  if algorithm == "butterfly":  # at distances from per_node on, all workers of a node send n bytes at once
+    return cost(nbytes, per_node, link) + cost(nbytes * per_node, nodes, network.between)
+  return hierarchical(nbytes, workers, network, algorithm, algorithm)  # near partners first: that is by levels
+
+
+def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
+  """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, or by levels.
+
+  Raises:
+    ValueError: for another kind, or numbers that can't be.
+  """
+  costs = _named(ONE_WAY, kind)
+  per_node, nodes, link = _shape(workers, network)
+  inside = min(cost(nbytes, per_node, link) for cost in costs.values())
+  between = min(cost(nbytes, nodes, network.between) for cost in costs.values())
+  if "ring" not in costs or nodes == 1 or per_node == 1:
+    return inside + between
+  ring = max(costs["ring"](nbytes, workers, link), costs["ring"](nbytes, workers, network.between))
+  return min(inside + between, ring)
+
+
+def network_bound(nbytes: float, workers: int, network: Network) -> float:
+  """Seconds under which no all-reduce gets: of the nodes' links, or of the links inside where there is one node."""
+  _, nodes, link = _shape(workers, network)
+  return lower_bound(nbytes, workers, link) if nodes == 1 else lower_bound(nbytes, nodes, network.between)
+
+
+def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[float, float]]:
+  """Of every all-reduce: seconds, and how many times the bound (1 where both are 0). The cheapest first."""
+  bound = network_bound(nbytes, workers, network)
+  seconds = {name: all_reduce(nbytes, workers, network, name) for name in _names(workers, network)}
+  return {
+    name: (cost, cost / bound if bound else 1.0 if not cost else math.inf)
+    for name, cost in sorted(seconds.items(), key=lambda item: item[1])
+  }
+
+
+def check_workers(workers: int) -> int:
+  """The number of workers, if it can be. ValueError, one line, for one that isn't an integer of 1 or more."""
+  if not workers >= 1 or workers % 1:
+    raise ValueError(f"{workers:g} workers can't be; give an integer of 1 or more")
+  return int(workers)
+
+
+def check_bytes(nbytes: float) -> float:
+  """The number of bytes, if it can be. ValueError, one line, for one that isn't finite or is below 0."""
+  if not (math.isfinite(nbytes) and nbytes >= 0):
+    raise ValueError(f"a message of {nbytes:g} bytes can't be; give a finite number of 0 or more")
+  return nbytes
+
+
+def _levels(nbytes: float, workers: int, link: Link) -> int:
+  """ceil(log2 p), of arguments that can be."""
+  check_bytes(nbytes)
+  check_link("a link", link)
+  return (check_workers(workers) - 1).bit_length()
+
+
+def _both(nbytes: float, link: Link) -> float:
+  """Seconds that m bytes out and m bytes in take, without the latency."""
+  return nbytes / link.bandwidth * (2 - link.duplex)
+
+
+def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
+  """(workers of a full node, nodes, the link inside)."""
+  check_workers(workers)
+  for what, count in (("workers per node", network.per_node), ("sites", network.sites)):
+    if not count >= 1 or count % 1:
+      raise ValueError(f"{count:g} {what} can't be; give an integer of 1 or more")
+  return network.together(workers), network.nodes(workers), network.inside or network.between
+
+
+def _names(workers: int, network: Network) -> list[str]:
+  """The all-reduces that differ on this network: without two levels there is none by levels."""
+  per_node, nodes, _ = _shape(workers, network)
+  return [*ALL_REDUCE, "hierarchical"] if per_node > 1 and nodes > 1 else [*ALL_REDUCE]
+
+
+def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
+  if name not in entries:
+    raise ValueError(f"there is no {name!r} here; there are {', '.join((*entries, *others))}")
+  return entries[name]

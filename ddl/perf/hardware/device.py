@@ -1,0 +1,88 @@
+"""What computes: a device's peak rates, the share of them that a step with few examples reaches, and its seconds.
+
+A step is a roofline of its parts, each bound by what it computes or by what it moves (Williams et al. 2009, CACM 52(4);
+PALEO, Qi, Sparks, Talwalkar, ICLR 2017). Every prediction of this package takes a step's seconds from here.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Device(NamedTuple):
+  """One worker's accelerator, or all cores of a node where a worker is a node."""
+
+  peak: float  # FLOP per second in the precision of training
+  memory_bandwidth: float  # bytes per second
+  memory: float  # bytes
+  start: float = 0.0  # seconds that every step takes, whatever it computes: its kernels' launches, its dispatch
+  width: int = 4  # bytes of a value in the precision of the peak
+
+
+class Efficiency(NamedTuple):
+  """The share of the peak that a step on b examples reaches: best * b / (b + half)."""
+
+  best: float  # with many examples, in (0, 1]
+  half: float = 0.0  # examples with which half of the best is reached
+
+  def at(self, examples: float) -> float:
+    """Of a step on so many examples per worker."""
+    return self.best * examples / (examples + self.half)
+
+
+class Part(NamedTuple):
+  """What a layer, or a whole step, computes and moves in training: forward and both gradients."""
+
+  flop: float  # per example
+  moved: float = 0.0  # values per example, read and written: feature maps and their gradients
+  held: float = 0.0  # values whatever the examples, read and written: parameters and their gradients
+
+
+Step = float | Sequence[Part]  # a number is the FLOP per example of a step that moves nothing
+
+
+def parts(step: Step) -> Sequence[Part]:
+  """Of a step that may be a number."""
+  return [Part(step)] if isinstance(step, int | float) else step
+
+
+def part_seconds(part: Part, examples: float, device: Device, efficiency: Efficiency) -> float:
+  """max(F b / (peak * efficiency(b)), width * (moved b + held) / memory bandwidth)."""
+  computing, moving = part_terms(part, examples, device, efficiency)
+  return max(computing, moving)
+
+
+def part_terms(part: Part, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
+  """(seconds of computing, seconds of moving) of a part, of which it takes the larger."""
+  computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
+  return computing, device.width * (part.moved * examples + part.held) / device.memory_bandwidth
+
+
+def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
+  """start + sum over parts of max(F b / (peak * efficiency(b)), width * (moved b + held) / memory bandwidth).
+
+  F b / efficiency(b) is F (b + half) / best. The optimizer's update is left out.
+
+  Args:
+    step: its parts, or its FLOP per example alone.
+    examples: b, per worker.
+    device: its peak, memory bandwidth, width and start.
+    efficiency: of the computing; memory is read and written at its full rate.
+
+  Raises:
+    ValueError: for no examples, an efficiency that can't be, or a device without peak or memory bandwidth.
+  """
+  if not examples > 0:
+    raise ValueError(f"{examples:g} examples per worker; a step has at least one")
+  if not 0 < efficiency.best <= 1 or not (math.isfinite(efficiency.half) and efficiency.half >= 0):
+    raise ValueError(f"the efficiency {tuple(efficiency)} can't be; its best is in (0, 1] and its half 0 or more")
+  if not (device.peak > 0 and device.memory_bandwidth > 0):
+    raise ValueError(
+      f"a peak of {device.peak:g} FLOP/s and a memory of {device.memory_bandwidth:g} bytes/s; both have to be above 0"
+    )
+  return device.start + sum(part_seconds(part, examples, device, efficiency) for part in parts(step))
+
+
+def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
+  """What a step takes however few its examples are: `step_seconds` as b goes to 0."""
+  return step_seconds(step, math.ulp(0.0), device, efficiency)

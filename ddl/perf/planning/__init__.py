@@ -1,0 +1,1 @@
+"""From seconds to choices: batch, workers, servers, delay and period."""

@@ -1,0 +1,138 @@
+"""The planner's first question: how many examples per worker, under the memory of its device.
+
+Zou et al. 2017, arXiv 1709.06622, step 1: what a step holds bounds the mini-batch X; for each X that fits the 0-1
+program finds the best convolution algorithms in the memory left. What X does to convergence the model can't know, so
+it takes the smallest X whose examples per second are nearly the best. Those are of `step_seconds`, as everywhere; what
+the program would save of it stands apart, as a kernel's own quality is not in its models.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Step, parts, step_seconds
+from ddl.perf.step.convolution import Choice, best_batch, choose
+from ddl.perf.step.convolution_costs import is_convolution, modelled, other_seconds
+from ddl.perf.step.layers import Table
+from ddl.perf.step.memory import StepMemory, largest_batch
+from ddl.perf.units import bytes_text
+
+ENOUGH = 0.9  # of the best rate
+LARGEST = 2**14  # examples; no more are tried
+
+
+class Job(NamedTuple):
+  """What is trained; all per worker."""
+
+  title: str
+  params_bytes: float
+  step: Step  # by layers
+  memory: StepMemory  # counted from layers
+  table: Table = ()  # the layers, where there is a table; its convolutions enter the 0-1 program
+  exact: Callable[[int], float] | None = None  # X -> bytes of the compiled step, where there is one
+  least: int = 32  # examples from which on X is chosen
+  most: int | None = None  # examples that each worker has
+  data: int | None = None  # examples of all workers
+
+  @property
+  def flop_per_example(self) -> float:
+    """Of a training step."""
+    return sum(part.flop for part in parts(self.step))
+
+
+class Program(NamedTuple):
+  """What the 0-1 program over convolution algorithms finds at X."""
+
+  direct: float  # seconds of all convolutions as the step counts them
+  shared: Choice  # one workspace for all layers
+  separate: Choice  # each layer with a workspace of its own
+  step: float  # seconds of the step with `shared`
+  best: int  # the X of those tried with the best rate under the program
+
+
+class Batch(NamedTuple):
+  """A mini-batch X and its reasons."""
+
+  examples: int
+  largest: int  # that fits
+  needed: float  # bytes at X, counted from layers
+  exact: float | None  # bytes at X of the compiled step
+  step: float  # seconds of a step on X
+  best: int  # with the best rate of those tried
+  best_rate: float  # examples per second of that
+  program: Program | None  # None without convolutions
+
+  @property
+  def rate(self) -> float:
+    """Examples per second of one worker."""
+    return self.examples / self.step
+
+
+def choose_batch(job: Job, cluster: Cluster, asked: int = 0) -> Batch:
+  """The smallest power of two from `job.least` on with ENOUGH of the best rate of those that fit; or the X asked for.
+
+  Raises:
+    ValueError: if not even one example fits, or not the X asked for; it says what would.
+  """
+  fits = largest_fitting(job, cluster.device.memory)
+  largest = min(fits, job.most or fits)
+  if asked < 0 or asked > largest:
+    wrong = "can't be" if asked < 0 else "are too many"
+    raise ValueError(f"{asked} examples per worker {wrong}: {_room(job, cluster, largest)}")
+  last = min(largest, max(LARGEST, job.least, asked))
+  tried = sorted({*(2**i for i in range(last.bit_length())), min(asked or job.least, last), last})
+  steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
+  most = max(x / steps[x] for x in tried)
+  best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
+  enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
+  chosen = asked or min(enough, default=last)
+  return Batch(
+    examples=chosen,
+    largest=largest,
+    needed=job.memory.total(chosen),
+    exact=job.exact(chosen) if job.exact else None,
+    step=steps[chosen],
+    best=best,
+    best_rate=best / steps[best],
+    program=_program(job, cluster, tried, chosen) if any(map(is_convolution, job.table)) else None,
+  )
+
+
+def _room(job: Job, cluster: Cluster, largest: int) -> str:
+  if largest == job.most:
+    return f"there are {largest} for each worker"
+  return f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
+
+
+def largest_fitting(job: Job, limit: float) -> int:
+  """The largest X whose step fits `limit` bytes: by the compiled program where there is one, else by the count.
+
+  Each example adds as many bytes as another, or nearly so.
+
+  Raises:
+    ValueError: if not even one example fits; it says how many bytes one needs.
+  """
+  if not job.exact:
+    return largest_batch(job.memory, limit)
+  some = max(job.least, 2)
+  one, more = job.exact(1), job.exact(some)
+  each = max((more - one) / (some - 1), 1.0)
+  found = largest_batch(StepMemory(each, one - each, 0.0, 0.0), limit)
+  while 1 < found <= LARGEST and job.exact(found) > limit:
+    found = found * 9 // 10
+  return found
+
+
+def _program(job: Job, cluster: Cluster, tried: list[int], chosen: int) -> Program:
+  device, efficiency = cluster.device, cluster.efficiency
+  costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  found = best_batch(job.memory, device.memory, tried, costs, other_seconds=other, shared=True)
+  (there,) = (x for x in found if x.examples == chosen)
+  here = costs(chosen)
+  return Program(
+    direct=float(here.seconds[:, here.algorithms.index("direct")].sum()),
+    shared=there.choice,
+    separate=choose(here, device.memory - job.memory.total(chosen)),
+    step=chosen / there.throughput,
+    best=found[0].examples,
+  )

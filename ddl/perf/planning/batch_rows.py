@@ -1,0 +1,82 @@
+"""Examples, step, memory and convolutions as rows of a plan: quantity, value, formula with its numbers, limit."""
+
+from collections import Counter
+
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import part_terms, parts
+from ddl.perf.planning.batch import ENOUGH, Batch, Job, Program
+from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
+
+Row = tuple[str, str, str, str]  # quantity, value, why, limit
+
+
+def rows(job: Job, cluster: Cluster, batch: Batch, asked: bool) -> tuple[Row, ...]:
+  """All that concern one worker by itself. asked: the examples were not chosen."""
+  found = (_examples(job, batch, asked), _step(job, cluster, batch), _memory(cluster, batch))
+  return (*found, _convolutions(cluster, batch, batch.program)) if batch.program else found
+
+
+def _examples(job: Job, batch: Batch, asked: bool) -> Row:
+  x = batch.examples
+  rule = f"the fewest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
+  why = (
+    f"{'as asked' if asked else rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
+    f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
+  )
+  limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
+  if x > job.least and job.exact is not None:  # a layer table has no batch of its own
+    limit += f"; {x / job.least:.3g} times the {job.least} of the config, so tune the rate anew"
+  return "examples per worker", str(x), why, limit
+
+
+def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
+  x, device, efficiency = batch.examples, cluster.device, cluster.efficiency
+  terms = [part_terms(part, x, device, efficiency) for part in parts(job.step)]
+  computing, moving = (sum(each) for each in zip(*terms, strict=True))
+  slow = [max(term) for term in terms if term[1] > term[0]]
+  begin = f"{seconds_text(device.start)} to start + " if device.start else ""
+  total = seconds_text(batch.step)
+  why = f"computing {job.flop_per_example * x:.3g} FLOP / ({device.peak:.3g} FLOP/s * {efficiency.at(x):.3g}) = "
+  why += seconds_text(computing)
+  if moving:
+    moved = f"{bytes_text(moving * device.memory_bandwidth)} / ({bytes_text(device.memory_bandwidth)}/s)"
+    why += f", moving {moved} = {seconds_text(moving)} ({device.width} bytes a value)"
+    why += f"; {begin}the larger of both for each of {len(terms)} parts = {total}"
+  elif begin:
+    why = f"{begin}{why}: {total}"
+  share = sum(slow) / batch.step
+  bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
+  if device.start > 0.5 * batch.step:
+    bound = f"its start, {percent(device.start / batch.step)} of it"
+  return "step", total, f"T_step: {why}", bound or "the peak rate"
+
+
+def _memory(cluster: Cluster, batch: Batch) -> Row:
+  why = (
+    "feature maps, copies of the weights and the optimizer's state, counted for "
+    f"{batch.examples} examples: {bytes_text(batch.needed)}"
+  )
+  if batch.exact is not None:
+    why = f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {why}"
+  needed = batch.needed if batch.exact is None else batch.exact
+  return "memory per worker", bytes_text(needed), why, f"the device has {bytes_text(cluster.device.memory)}"
+
+
+def _convolutions(cluster: Cluster, batch: Batch, program: Program) -> Row:
+  shared, saved = program.shared, batch.step - program.step
+  why = (
+    f"0-1 program over modelled algorithms: {seconds_text(shared.seconds)} with one workspace for all layers, "
+    f"{seconds_text(program.separate.seconds)} with one each; direct, as in T_step, {seconds_text(program.direct)}"
+  )
+  if saved > 0.001 * batch.step:
+    why += (
+      f". If the kernels are as good, a step takes {seconds_text(program.step)}, fastest for {program.best} examples; "
+      "no other row counts on it"
+    )
+  left = bytes_text(cluster.device.memory - batch.needed)
+  return (
+    "convolutions",
+    ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common()),
+    why,
+    f"{left} are left for workspaces, {bytes_text(shared.workspace)} used",
+  )

@@ -1,0 +1,1 @@
+"""Seconds and memory of one worker's step, from its layers."""

@@ -1,0 +1,1 @@
+"""Server algorithms in real time on a Ray cluster."""

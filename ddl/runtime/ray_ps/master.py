@@ -1,0 +1,248 @@
+"""One shard of the master: the algorithm's server for a run of the flat parameters, served over a socket."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.events.record import Events
+from ddl.runtime.flat_params import traffic
+from ddl.runtime.ray_ps import shard_checkpoint as files
+from ddl.runtime.ray_ps import shard_server
+from ddl.runtime.ray_ps import transport as wire
+from ddl.runtime.ray_ps.membership_barrier import MembershipBarrier
+from ddl.runtime.ray_ps.record import Record, Snapshot
+
+
+class Shard:
+  """The server's state, one thread per connection, a lock around each visit. A Ray actor, but it does not use Ray."""
+
+  def __init__(
+    self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
+  ):
+    """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: after which to stop.
+
+    settings: workers (how many there may be), barrier (a bounded one), seed (of its samples), folder, every (visits per
+      checkpoint, 0: none), marks (visits at which a snapshot is kept until it is fetched), token.
+    """
+    self.index, self.algorithm, self.visits = index, algorithm, visits
+    self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
+    self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
+    _, server, self.start_reply = algorithm.init(jnp.asarray(part))
+    self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
+    self.like = traffic(algorithm, part.size, part.dtype)
+    self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
+    self.served, self.failure, self.closed = 0, "", False
+    self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
+    self.turns = np.zeros(self.workers, int)
+    self.muster = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"])
+    self.replies = dict[int, Tree]()  # what each worker was last told
+    self.holding = set[int]()  # workers that may make a visit
+    self.active: int | None = None  # whose turn it is, of a round robin
+    self.changed = threading.Condition()
+    self._serve = jax.jit(algorithm.serve, donate_argnums=0)
+    self._evaluate = jax.jit(algorithm.evaluate)
+    self._read = jax.jit(algorithm.read) if algorithm.read else None
+
+  def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
+    """Continues from the checkpoint of so many visits, or starts anew; returns the address where workers connect.
+
+    host: the address to listen at, by default the one by which Ray knows this machine.
+    """
+    if host is None:
+      import ray
+
+      host = str(ray.util.get_node_ip_address())
+    if label is not None:
+      self._restore(label)
+    self._rehearse()
+    listener = wire.listen(host)
+    threading.Thread(target=shard_server.admit, args=(listener, self, self.token), daemon=True).start()
+    return listener.getsockname()
+
+  def pid(self) -> int:
+    """Its process."""
+    return os.getpid()
+
+  def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
+    """(status, turn, this part of the parameters, extra) that a worker starts from; None: the initial ones."""
+    with self.changed:
+      self.record.start()
+      if self.active == worker:
+        self.active = None
+      room = self.served + len(self.holding) < self.visits
+      if self.algorithm.round_robin:
+        room = (worker - self.served) % self.workers < self.visits - self.served
+      if worker in self.holding or room:
+        self.holding.add(worker)
+        self.muster.join(worker)
+      status = wire.GO if worker in self.holding else wire.STOP
+      self.changed.notify_all()
+      if not self.served:
+        return status, 0, None, self.extra
+      if self._read:
+        self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1))
+      self.record.came_back(worker)
+      part = np.array(self._evaluate(self.server))
+      return status, int(self.turns[worker]), part, self._mean_extra()
+
+  def leave(self, worker: int) -> None:
+    """The worker will not come any more: others may make its visit."""
+    with self.changed:
+      self.holding.discard(worker)
+      self.muster.leave(worker)
+      if self.active == worker:
+        self.active = None
+      self.changed.notify_all()
+
+  def lost(self, worker: int) -> None:
+    """The worker died: nobody waits for it until it begins again."""
+    with self.changed:
+      self.muster.leave(worker)
+      self.changed.notify_all()
+
+  def close(self) -> None:
+    """From now on nothing is served."""
+    with self.changed:
+      self.closed = True
+
+  def snapshot(self, visits: int | None) -> Snapshot:
+    """The one that was kept at so many visits; where there is none, how it is now."""
+    with self.changed:
+      return self.kept.pop(visits) if visits in self.kept else self._snapshot()
+
+  def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
+    """(visits, each worker's, those of kept snapshots, what went wrong), once there is news or after so long."""
+    with self.changed:
+      news = self.index == 0  # the first one has the run's
+      self.changed.wait_for(lambda: self.failure or (news and (self.kept or self.served >= self.visits)), seconds)
+      return self.served, self.turns.copy(), sorted(self.kept), self.failure
+
+  def events(self) -> Events:
+    """The visits so far: as this shard saw them, if it is the first."""
+    with self.changed:
+      return self.record.events()
+
+  def save(self, label: int) -> None:
+    """A checkpoint that is named after so many visits."""
+    with self.changed:
+      self._save(label)
+
+  def _rehearse(self) -> None:
+    """Compiles what a visit needs, and forgets it; twice, as what a first one gives may have other types."""
+    server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1)
+    message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
+    for _ in range(2):
+      server, reply = self._serve(server, message, visit)
+      if self._read:
+        server, _ = self._read(server, reply, visit)
+      jax.block_until_ready(self._evaluate(server))
+
+  def visited(self, asked: Any, arrival: float, losses: Any, extra: Any, message: Any, answer: Any) -> list[Any]:
+    """A message is served, under the lock: the reply's leaves; sets the answer's status."""
+    if self.closed:
+      answer["status"] = wire.STOP
+      return [np.asarray(x) for x in jax.tree.leaves(self.start_reply)]
+    worker, turn = int(asked["worker"]), int(asked["turn"])
+    sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
+    self.server, reply = self._serve(self.server, sent, self._visit(worker, int(asked["peer"])))
+    replies, self.replies[worker] = [np.asarray(x) for x in jax.tree.leaves(reply)], reply
+    answer["visit"] = self.served
+    if not all(np.isfinite(x).all() for x in (*message, *replies)):
+      self.failure = (
+        f"visit {self.served}: the message of worker {worker}'s turn {turn} (its step "
+        f"{turn * self.algorithm.period}) or the center is not finite"
+      )
+    if self.failure:
+      answer["status"] = wire.DIVERGED
+      self.changed.notify_all()
+      return replies
+    if self.index == 0:
+      self.record.add(asked, arrival, self.algorithm.peers == "none" or int(asked["peer"]) >= 0)
+      self.losses.append(losses.copy())
+      self.extras[worker] = [x.copy() for x in extra]
+    self.served += 1
+    self.turns[worker] = turn + 1
+    self.holding.discard(worker)
+    if self.served + len(self.holding) < self.visits:
+      self.holding.add(worker)
+    answer["status"] = wire.GO if worker in self.holding else wire.STOP
+    if worker not in self.holding:  # it will not ask again
+      self.muster.leave(worker)
+      if self.active == worker:
+        self.active = None
+    if self.served in self.marks:
+      self.kept[self.served] = self._snapshot()
+    if self.every and self.served % self.every == 0:
+      self._save(self.served)
+    self.changed.notify_all()
+    return replies
+
+  def wait_for_turn(self, worker: int) -> bool:
+    """Until the worker may begin a turn. Returns whether its last answer is old by now.
+
+    Round robin: when everybody else is done with theirs and this one is next by rank. Else when the barrier lets it: a
+    turn is finished when its worker asks for the next, so that all shards have served it by then.
+    """
+    with self.changed:
+      if self.algorithm.round_robin:
+        if self.active == worker:
+          self.active = None
+          self.changed.notify_all()
+        self.changed.wait_for(lambda: self.active is None and self.served % self.workers == worker)
+        self.active = worker
+        return False
+      waiting = False
+      self.muster.finish(worker)
+      self.changed.notify_all()
+      while self.muster.holds(worker, waiting=waiting) and not self.failure:
+        waiting = True
+        self.changed.wait()
+      old = not self.algorithm.delay and self.record.behind(worker)
+      if old and not self._read:
+        self.record.told(worker)
+      return old
+
+  def told(self, asked: Any) -> list[Any]:
+    """What a worker is told anew."""
+    worker = int(asked["worker"])
+    with self.changed:
+      assert self._read
+      self.server, reply = self._read(self.server, self.replies[worker], self._visit(worker, int(asked["peer"])))
+      if self.index == 0 and self.record.behind(worker):
+        self.record.told(worker)
+      return [np.asarray(x) for x in jax.tree.leaves(reply)]
+
+  def _snapshot(self) -> Snapshot:
+    losses, self.losses = self.losses, []
+    return Snapshot(np.array(self._evaluate(self.server)), self._mean_extra(), self.record.progress(), losses)
+
+  def _visit(self, worker: int, peer: int) -> Visit:
+    return Visit(np.int32(worker), np.int32(peer))
+
+  def _mean_extra(self) -> Tree:
+    """The workers' mean of floating-point leaves; of others (counters) the largest."""
+    if not self.extras:
+      return self.extra
+    columns = zip(*self.extras.values(), strict=True)
+    means = [np.mean(c, axis=0, dtype=c[0].dtype) if c[0].dtype.kind != "i" else np.max(c, axis=0) for c in columns]
+    return jax.tree.unflatten(jax.tree.structure(self.extra), means)
+
+  def _save(self, label: int) -> None:
+    if not np.isfinite(self._evaluate(self.server)).all():
+      self.failure = self.failure or f"visit {label}: the center is not finite"
+      return
+    keep = label - 2 * self.every - self.workers  # shards are at most so far apart
+    files.save(self.folder, self.index, label, (self.server, self._mean_extra()), self.record.events(), keep=keep)
+
+  def _restore(self, label: int) -> None:
+    (server, self.extra), events = files.load(self.folder, self.index, label, (self.server, self.extra))
+    self.server = jax.tree.map(jnp.array, server)
+    self.record.restore(events, int(np.sum(events.peer >= 0)) if self.algorithm.peers != "none" else len(events.peer))
+    self.served = label
+    np.maximum.at(self.turns, events.worker, events.turn + 1)

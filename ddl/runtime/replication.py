@@ -1,0 +1,97 @@
+"""Which leaves differ between workers: where tracing shows that all agree, a device keeps one copy for all of its own.
+
+Synchronous SGD's model, EASGD's center and a mean that is on its way are such leaves. Nothing is declared: a function
+of one worker is batched over the workers, and JAX knows which of its results depend on the batched arguments.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from ddl.api import Algorithm, Tree
+from ddl.runtime.workers import AXIS, Workers
+
+
+class Replication(NamedTuple):
+  """Trees of bools: True where a leaf is one per worker, False where it is one per device."""
+
+  params: Tree
+  state: Tree
+  message: Tree  # () for an algorithm that launches none
+
+
+def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> Replication:
+  """The least set of leaves that have to differ, given that gradients do. params: one worker's, as arrays or shapes."""
+  trace = _Trace(workers)
+  per_worker = trace.mark(params, True)
+  in_params = trace.mark(params, False)
+  state, in_state = trace(algorithm.init, (params, in_params))
+  message: Tree = ()
+  in_message: Tree = ()
+  while True:
+    before = (in_params, in_state, in_message)
+    _, (p, s) = trace(algorithm.local, (params, per_worker), (state, in_state), (params, in_params))
+    in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
+    if algorithm.launch and algorithm.merge:
+      message, in_message = trace(algorithm.launch, (state, in_state), (params, in_params))
+      _, (p, s) = trace(algorithm.merge, (message, in_message), (state, in_state), (params, in_params))
+      in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
+    if before == (in_params, in_state, in_message):
+      return Replication(*before)
+
+
+def axes(copies: Tree) -> Tree:
+  """As `in_axes` or `out_axes` of a vmap over a device's workers."""
+  return jax.tree.map(lambda own: 0 if own else None, copies)
+
+
+def pack(tree: Tree, copies: Tree) -> Tree:
+  """On a device: shared leaves [...] -> [1, ...], so that all leaves can be split over the devices."""
+  return jax.tree.map(lambda own, x: x if own else x[None], copies, tree)
+
+
+def unpack(tree: Tree, copies: Tree) -> Tree:
+  """The inverse of `pack`."""
+  return jax.tree.map(lambda own, x: x if own else x[0], copies, tree)
+
+
+class _Trace:
+  """Traces one worker's functions, batched over the workers of a device."""
+
+  def __init__(self, workers: Workers):
+    self._workers = workers
+
+  def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    """(shapes of the result, which of its leaves differ); marked: (an argument's shapes, which of them differ)."""
+    found: list[Tree] = []
+
+    @jax.custom_batching.custom_vmap
+    def note(result: Tree) -> Tree:
+      return result
+
+    @note.def_vmap
+    def _(axis_size: int, differs: Any, result: Tree) -> tuple[Tree, Tree]:
+      del axis_size
+      found.append(differs[0])
+      return result, differs[0]
+
+    virtual = self._workers.virtual
+    in_axes = tuple(axes(marks) for _, marks in marked)
+    args = [self._batched(shapes, marks) for shapes, marks in marked]
+    lifted = jax.vmap(lambda *a: note(fn(*a)), in_axes, 0, axis_name=AXIS[1], axis_size=virtual)
+    shapes = jax.make_jaxpr(lifted, axis_env=[(AXIS[0], self._workers.devices)], return_shape=True)(*args)[1]
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+    return one, found[0] if found else self.mark(one, False)
+
+  def mark(self, tree: Tree, differs: bool) -> Tree:
+    """The same mark on each leaf."""
+    return jax.tree.map(lambda _: differs, tree)
+
+  def join(self, a: Tree, b: Tree) -> Tree:
+    """True where either is."""
+    return jax.tree.map(lambda x, y: x or y, a, b)
+
+  def _batched(self, tree: Tree, marks: Tree) -> Tree:
+    virtual = self._workers.virtual
+    return jax.tree.map(lambda own, x: jax.ShapeDtypeStruct((virtual, *x.shape), x.dtype) if own else x, marks, tree)

@@ -1,0 +1,1 @@
+"""Server algorithms in real time on threads of one process."""

@@ -1,0 +1,209 @@
+"""The server of real threads, in the host's memory: a visit is made by the visiting thread, and leaves a record."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.events.barriers import Bounded
+from ddl.events.cluster import Row, draw_peers
+from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
+from ddl.events.record import TYPES, Events, known
+from ddl.runtime.progress import Progress
+from ddl.runtime.threads.shared_memory import Clock, FirstCome, Pace, SharedCenter
+from ddl.runtime.virtual.server_state import from_blocks, to_blocks
+
+
+class Rules(NamedTuple):
+  """What a visit computes, compiled; the last two are None with a lock."""
+
+  serve: Callable[..., Any]
+  read: Callable[..., Any] | None
+  increment: Callable[..., Any] | None  # (message, seen [blocks, size]) -> [blocks, size]
+  reply: Callable[..., Any] | None  # (message, seen [blocks, size]) -> reply
+
+
+def make_rules(algorithm: ServerAlgorithm, blocks: int) -> Rules:
+  """blocks: 0: with a lock; an algorithm without a lock-free rule always has one."""
+  serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
+  if not (rule and blocks):
+    return Rules(serve, read, None, None)
+  increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
+  return Rules(serve, read, increment, jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message))))
+
+
+class SharedServer:
+  """The server of one run. Its barrier works as in a schedule: with delay 0 it is the answer that is held back."""
+
+  def __init__(
+    self,
+    algorithm: ServerAlgorithm,
+    rules: Rules,
+    params: Tree,
+    *,
+    workers: int,
+    blocks: int,
+    seed: int,
+    barrier: Bounded,
+    visits: int,
+  ):
+    """params: the initial model; visits: after so many all is over."""
+    self._algorithm, self._rules, self._visits, self._params = algorithm, rules, visits, params
+    self.host = jax.local_devices(backend="cpu")[0]
+    _, server, reply = jax.device_put(algorithm.init(params), self.host)
+    self._server, self._replies = server, [reply] * workers
+    self.pace = Pace(barrier, workers=workers, seed=seed, round_robin=algorithm.round_robin)
+    self._waits = barrier.bound != np.inf  # somebody may have to
+    turns, a = np.arange(visits), algorithm
+    how = {"workers": workers, "peers": a.peers, "probability": a.peer_probability, "seed": seed}
+    self._peers = [draw_peers(np.full(visits, worker), turns, **how) for worker in range(workers)]
+    self.open()
+    self._line, self._places, self._tickets = FirstCome(self.now), itertools.count(), itertools.count()
+    self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
+    self._exchanges = 0
+    self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
+    if rules.increment:
+      self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
+      self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
+
+  def open(self) -> None:
+    """The clock starts."""
+    self._clock = Clock()
+
+  def now(self) -> float:
+    """Seconds since the clock started, without those of `then`."""
+    return self._clock.now()
+
+  def progress(self) -> Progress:
+    """Under the lock, or once all threads are done."""
+    return Progress(len(self._rows), self._exchanges, self.now())
+
+  def rehearse(self, worker: int, message: Tree, device: Any) -> Tree:
+    """Compiles what a visit needs, and changes nothing. Returns what `answer` might."""
+    if self._rules.increment and self._rules.reply:
+      seen = self._seen[worker]
+      jax.block_until_ready(self._rules.increment(message, seen))
+      return self._rules.reply(message, seen)
+    visit = Visit(np.int32(worker), np.int32(-1))
+    done = self._rules.serve(self._server, jax.device_put(message, self.host), visit)
+    if self._rules.read:
+      done = self._rules.read(*done, visit)
+    return jax.device_put(done[1], device)
+
+  def visit(self, row: Row, message: Tree, then: Callable[[int], None]) -> bool:
+    """The worker's message is served; then(visits done) is called, for one visit at a time. False: all is over."""
+    worker = row.worker
+    if self._rules.increment:
+      jax.block_until_ready(message)
+      if self.pace.over or next(self._tickets) >= self._visits:
+        return False
+      row.arrival = self.now()
+      mine = self._use_center(worker, message)
+      with self._line:
+        event = len(self._rows)
+        self._operations += [(place, kind, worker, event, block) for place, kind, block in mine]
+        self._book(row, then)
+      return True
+    message = jax.block_until_ready(jax.device_put(message, self.host))
+    with self._line as asked:
+      if self.pace.over or next(self._tickets) >= self._visits:
+        return False
+      row.arrival = asked
+      visit = self._visit_of(row)
+      done = jax.block_until_ready(self._rules.serve(self._server, message, visit))
+      self._server, self._replies[worker] = done
+      self._operations.append((next(self._places), SERVE, worker, len(self._rows), 0))
+      self._book(row, then)
+      return True
+
+  def answer(self, row: Row, message: Tree, device: Any) -> Tree:
+    """What the worker is told, on its device, once the barrier lets it go. `message` is that of this visit."""
+    worker, event = row.worker, self._latest[row.worker]
+    self.pace.wait(worker)
+    if not self._rules.reply:
+      return jax.device_put(self._replies[worker], device)
+    if self._rules.read and row.told > event + 1:
+      looks = self._look(worker)
+      self._operations += [(place, LOOK, worker, event, block) for place, _, block in looks]
+    return self._rules.reply(message, self._seen[worker])
+
+  def leave(self, worker: int) -> None:
+    """The worker's turn is over altogether."""
+    if self._algorithm.round_robin:
+      self.pace.next_rank(worker)
+    elif self._algorithm.delay and self._waits:
+      with self._line:
+        self.pace.let(self.pace.finish(worker))
+
+  def state(self) -> Tree:
+    """The server as the algorithm has it."""
+    if not self._rules.reply:
+      return self._server
+    return from_blocks(jax.device_put(self._center.copy(), self.host), self._params)
+
+  def record(self) -> tuple[Events, Operations]:
+    """What happened, once all threads are done. A worker that the barrier still holds is let go first."""
+    self._tell(list(self.pace.held) if not self._algorithm.delay else [])
+    rows, order = self._rows, sorted(self._operations)
+    if not self._rules.reply:  # the last visit has let some go, the end lets the others: together, by their events
+      served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
+      order[served:] = sorted(order[served:], key=lambda done: done[3])
+    kinds: dict[str, Any] = {n: kind for n, kind in TYPES.items() if n not in ("staleness", "peer")}
+    columns: Any = {n: np.array([getattr(row, n) for row in rows], kind) for n, kind in kinds.items()}
+    learnt = known(*(columns[n] for n in ("worker", "start", "served", "told", "restarted")))
+    staleness = (np.arange(len(rows)) - learnt).astype(np.int32)
+    peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
+    _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
+    operations = Operations(
+      kind.astype(np.int8), worker.astype(np.int32), event.astype(np.int32), block.astype(np.int32), np.ones(len(order))
+    )
+    return Events(**columns, staleness=staleness, peer=peer), operations
+
+  def _visit_of(self, row: Row) -> Visit:
+    return Visit(np.int32(row.worker), self._peers[row.worker][row.turn])
+
+  def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
+    """All blocks are read and added to. Returns (place, kind, block) of each operation."""
+    assert self._rules.increment and self._algorithm.lock_free
+    first = self._algorithm.lock_free.reads_first
+    done = self._look(worker) if first else []
+    increments = np.asarray(self._rules.increment(message, self._seen[worker]))
+    done += [(self._center.add(block, increments[block]), ADD, block) for block in self._blocks]
+    return done if first else done + self._look(worker)
+
+  def _look(self, worker: int) -> list[tuple[int, int, int]]:
+    self._seen[worker] = seen = np.empty_like(
+      self._seen[worker]
+    )  # a new one, as JAX may still use the old one's memory
+    return [(self._center.look(block, seen[block]), LOOK, block) for block in self._blocks]
+
+  def _book(self, row: Row, then: Callable[[int], None]) -> None:
+    """Under the lock: the visit is done."""
+    row.served = self.now()
+    self._rows.append(row)
+    self._exchanges += self._algorithm.peers == "none" or int(self._visit_of(row).peer) >= 0
+    self._latest[row.worker] = len(self._rows) - 1
+    if self._algorithm.delay:
+      row.told = len(self._rows)
+    else:
+      free = self.pace.finish(row.worker)
+      self._tell(free)
+      self.pace.let(free)
+    self._clock.stop()
+    then(len(self._rows))
+    self._clock.go()
+    if len(self._rows) == self._visits:
+      self.pace.halt()
+
+  def _tell(self, workers: list[int]) -> None:
+    """Under the lock: these are answered, those anew whom the barrier held back."""
+    for event, worker in sorted((self._latest[worker], worker) for worker in workers):
+      row = self._rows[event]
+      row.told = len(self._rows)
+      if self._rules.read and not self._rules.reply and row.told > event + 1:
+        done = self._rules.read(self._server, self._replies[worker], self._visit_of(row))
+        self._server, self._replies[worker] = jax.block_until_ready(done)
+        self._operations.append((next(self._places), READ, worker, event, 0))

@@ -1,0 +1,216 @@
+"""Server algorithms for real: one thread and one device per worker, the server in the host's memory.
+
+The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
+lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without one,
+it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses the
+increment's product into the addition.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl import collectives
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.events.barriers import Barrier, Quorum
+from ddl.events.cluster import Row
+from ddl.events.operations import Operations
+from ddl.events.record import Events
+from ddl.runtime.progress import NotFinite, Progress
+from ddl.runtime.threads.shared_server import SharedServer, make_rules
+from ddl.runtime.trainer import Consensus, mean_extra
+from ddl.runtime.worker_round import Worker
+from ddl.runtime.workers import AXIS
+
+Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
+Watch = Callable[
+  [int, np.ndarray, Callable[[], Consensus]], None
+]  # (visits done, losses of this one's steps, snapshot)
+
+
+STOP = -1
+
+
+class Threads:
+  """One algorithm on one model with real threads.
+
+  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit, as in `Sequential`.
+  """
+
+  def __init__(
+    self, algorithm: ServerAlgorithm, model: Model, *, workers: int, blocks: int, seed: int, barrier: Barrier
+  ):
+    """Worker w lives on local device w modulo their number.
+
+    Args:
+      algorithm: made for so many workers.
+      model: its loss is differentiated.
+      workers: number of threads.
+      blocks: into which a lock-free algorithm divides the center; 0: it has a lock, as others always have.
+      seed: of peers and of samples of the barrier; the same as a schedule's.
+      barrier: a bounded one.
+
+    Raises:
+      ValueError: for a quorum barrier, one beside a round robin, or numbers that can't be.
+    """
+    if isinstance(barrier, Quorum):
+      raise ValueError("real threads can't drop a late message, as the barriers backup and cutoff do: use another one")
+    if algorithm.round_robin and barrier.bound != np.inf:
+      raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
+    if workers < 1 or blocks < 0:
+      raise ValueError(f"workers is {workers} and blocks {blocks}; give at least one worker, and 0 blocks or more")
+    devices, value_and_grad = jax.local_devices(), jax.value_and_grad(model.loss, has_aux=True)
+    self.algorithm, self.workers = algorithm, workers
+    self.devices = [devices[worker % len(devices)] for worker in range(workers)]
+    self._about: Any = {"workers": workers, "blocks": blocks, "seed": seed, "barrier": barrier}
+
+    def step(params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
+      (loss, extra), grads = value_and_grad(params, extra, batch, key)
+      return (*algorithm.local(grads, state, params), extra), loss
+
+    self._step, self._merge, self._request = jax.jit(step), jax.jit(algorithm.merge), jax.jit(algorithm.request)
+    self._rules, self._consensus = make_rules(algorithm, blocks), jax.jit(self._consensus_of)
+    self._ended = SimpleQueue[int]()  # ranks of threads that have, and STOP
+
+  def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
+    """Trains from this model until so many visits are done, or `stop`. Compilation comes before the clock starts.
+
+    watch: called after each visit, one at a time; nobody else's visit ends meanwhile.
+
+    Raises:
+      NotFinite: one line with the worker and its step.
+      Exception: any other of a thread, with a note that says the same; all threads have ended then.
+      KeyboardInterrupt: likewise.
+    """
+    if visits < 1:
+      raise ValueError(f"visits is {visits}; a run has at least one")
+    self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
+    self._shared = SharedServer(self.algorithm, self._rules, params, visits=visits, **self._about)
+    state, _, self._first_reply = self.algorithm.init(params)
+    start = [jax.device_put((params, state, extra), device) for device in self.devices]
+    self.params, self.state, self.extra = map(list, zip(*start, strict=True))
+    self._errors, self._at, running = list[BaseException](), [0] * self.workers, self.workers
+    self._ready = threading.Barrier(self.workers, action=self._shared.open)
+    threads = [threading.Thread(target=self._live, args=(worker,), daemon=True) for worker in range(self.workers)]
+    try:
+      for thread in threads:
+        thread.start()
+      while running:
+        if self._ended.get() == STOP:  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11)
+          self._halt()
+        else:
+          running -= 1
+    finally:
+      self._halt()
+      for thread in threads:
+        if thread.ident is not None:
+          thread.join()
+    if self._errors:
+      raise self._errors[0]
+    record = self._shared.record()
+    self.server = self._shared.state()
+    return record
+
+  def progress(self) -> Progress:
+    """How far the run is; for `watch`, and after the run."""
+    return self._shared.progress()
+
+  def stop(self) -> None:
+    """Ends the run after the visits that are under way; from a signal's handler too, as the queue is made for it."""
+    self._ended.put(STOP)
+
+  def _live(self, worker: int) -> None:
+    try:
+      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are a thread's own
+        self._turns(worker)
+    except BaseException as error:  # it is the caller's, unless it came from what the run no longer needs
+      if not self._shared.pace.over:
+        error.add_note(f"in the thread of worker {worker}, at its step {self._at[worker] + 1}")
+        self._errors.append(error)
+        self._halt()
+    finally:
+      self._ended.put(worker)
+
+  def _halt(self) -> None:
+    self._shared.pace.halt()
+    self._ready.abort()
+
+  def _turns(self, worker: int) -> None:
+    delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
+    me = Worker(self.params[worker], self.state[worker], self.extra[worker])
+    reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
+    self._rehearse(worker, me, reply)
+    self._ready.wait()
+    for turn in itertools.count():
+      shared.pace.wait(worker)
+      first, row = turn * period, Row(worker, turn, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+      if not delay:
+        me, made = self._steps(worker, self._merged(me, reply), first, period)
+        losses = self._checked(worker, first, made)
+      message = self._request(me.state, me.params)
+      ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
+      if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
+        return
+      reply = shared.answer(row, message, here)
+      jax.block_until_ready((ahead, reply))
+      row.released = shared.now()
+      if delay:
+        me, after = self._steps(worker, self._merged(ahead, reply), first + delay, period - delay)
+        losses = self._checked(worker, first, before + after)
+        jax.block_until_ready(me)
+      shared.leave(worker)
+
+  def _merged(self, me: Worker, reply: Tree) -> Worker:
+    params, state = self._merge(reply, me.state, me.params)
+    return me._replace(params=params, state=state)
+
+  def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
+    """The steps first, ..., first + count - 1, fewer where all is over."""
+    (params, state, extra), losses = me, []
+    for step in range(first, first + count):
+      if self._shared.pace.over:
+        break
+      self._at[worker] = step
+      batch, key = jax.device_put(self._take(worker, step), self.devices[worker])
+      (params, state, extra), loss = self._step(params, state, extra, batch, key)
+      losses.append(loss)
+    return Worker(params, state, extra), losses
+
+  def _checked(self, worker: int, first: int, losses: list[jax.Array]) -> np.ndarray:
+    values = np.array([float(loss) for loss in losses])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+      raise NotFinite(f"worker {worker}: the loss is {values[bad[0]]} at its step {first + bad[0] + 1}")
+    return values
+
+  def _rehearse(self, worker: int, me: Worker, reply: Tree) -> None:
+    """Compiles all that a turn needs, and forgets it; twice, as what a first turn gives may have other types."""
+    for _ in range(2):
+      me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
+      reply = self._shared.rehearse(worker, self._request(me.state, me.params), self.devices[worker])
+    jax.block_until_ready(me)
+
+  def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:
+    """Under the lock."""
+    self.params[worker], self.state[worker], self.extra[worker] = me[:3]
+    self._watch(done, losses, self._snapshot)
+
+  def _snapshot(self) -> Consensus:
+    shared = self._shared
+    return self._consensus(shared.state(), *jax.device_put((self.params, self.extra), shared.host))
+
+  def _consensus_of(self, server: Tree, params: list[Tree], extra: list[Tree]) -> Consensus:
+    def one(params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
+      gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, collectives.pmean(params, AXIS))
+      return mean_extra(extra), jnp.sqrt(collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS))
+
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *zip(params, extra, strict=True))
+    everyone = jax.vmap(jax.vmap(one, axis_name=AXIS[1]), axis_name=AXIS[0])
+    extra_mean, distance = everyone(*jax.tree.map(lambda x: x[None], stacked))
+    return Consensus(self.algorithm.evaluate(server), *jax.tree.map(lambda x: x[0, 0], (extra_mean, distance)))

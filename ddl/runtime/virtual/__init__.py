@@ -1,0 +1,1 @@
+"""Server algorithms in virtual time: the exact order of a schedule."""

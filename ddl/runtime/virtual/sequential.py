@@ -1,0 +1,110 @@
+"""The same events one at a time, in plain Python: what the waves have to equal, and what they are measured against."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl.api import Model, ServerAlgorithm, Tree, Visit
+from ddl.events.operations import ADD, APPLY, COLLECT, LOOK, READ, RESTART, SERVE, Operations
+from ddl.events.record import Events
+from ddl.runtime.virtual.server_state import from_blocks, to_blocks
+from ddl.runtime.worker_round import first_step
+
+Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
+
+
+class Sequential:
+  """Workers in a list, a server, and one operation after the other; a turn is made when its visit begins."""
+
+  def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
+    """events, operations: what happens when."""
+    self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
+    self.blocks = int(operations.block.max(initial=0)) + 1
+    self._lock_free = bool((operations.kind == LOOK).any())
+    self._grad = jax.value_and_grad(model.loss, has_aux=True)
+    self._steps = jax.jit(self._steps_of)
+    self._collect = jax.jit(
+      lambda total, message, w: jax.tree.map(lambda t, m: t + jnp.asarray(w, m.dtype) * m, total, message)
+    )
+    self._add = jax.jit(self._add_of)
+    self._serve, self._merge, self._request = map(jax.jit, (algorithm.serve, algorithm.merge, algorithm.request))
+    self._read = jax.jit(algorithm.read) if algorithm.read else None
+    self._reply = jax.jit(algorithm.lock_free.reply) if algorithm.lock_free else None
+
+  def start(self, params: Tree, extra: Tree) -> None:
+    """Every worker and the server with this model."""
+    self.state, self.server, reply = self.algorithm.init(params)
+    self.params, self.extra = [params] * self.count, [extra] * self.count
+    self.state, self.reply = [self.state] * self.count, [reply] * self.count
+    self.message: list[Tree] = [None] * self.count
+    self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
+    self.anew, self.total, self.begun = {}, None, set[int]()
+
+  def run(self, first: int, last: int, take: Take) -> None:
+    """The operations first..last-1."""
+    for i in range(first, last):
+      o = self.operations
+      kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])
+      if kind not in (READ, RESTART) and event not in self.begun:
+        self.begun.add(event)
+        self._turn(w, event, take)
+      visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]))
+      if kind == SERVE:
+        self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
+      elif kind == COLLECT:
+        total = jax.tree.map(jnp.zeros_like, self.message[w]) if self.total is None else self.total
+        self.total = self._collect(total, self.message[w], weight)
+      elif kind == APPLY:
+        self.server, self.reply[w] = self._serve(self.server, self.total, visit)
+        self.total = None
+      elif kind == READ:
+        assert self._read
+        self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
+        self.seen[w] = to_blocks(self.server, self.blocks) if self._lock_free else None
+      elif kind == RESTART:
+        self.anew[w] = self.algorithm.evaluate(self.server)
+        if self._read:
+          self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
+        self.seen[w] = to_blocks(self.anew[w], self.blocks)
+      elif kind in (LOOK, ADD):
+        self._block(w, int(o.block[i]), kind)
+
+  def _turn(self, w: int, event: int, take: Take) -> None:
+    turn, delay, period = int(self.events.turn[event]), self.algorithm.delay, self.algorithm.period
+    restarted = bool(self.events.restarted[event])
+    if restarted:
+      self.params[w] = self.anew[w]
+      self.state[w], _, told = self.algorithm.init(self.anew[w])
+      self.reply[w] = self.reply[w] if self._read else told
+    elif self._reply and self._lock_free and self.message[w] is not None:
+      self.reply[w] = self._reply(self.message[w], from_blocks(self.seen[w], self.params[w]))
+    if not delay or (turn and not restarted):
+      first = first_step(delay, turn, period)
+      self._some_steps(w, first, delay, take)
+      self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
+      self._some_steps(w, first + delay, period - delay, take)
+    self.message[w] = self._request(self.state[w], self.params[w])
+
+  def _some_steps(self, w: int, first: int, count: int, take: Take) -> None:
+    for step in range(first, first + count):
+      batch, key = take(w, step)
+      done = self._steps(self.params[w], self.state[w], self.extra[w], batch, key)
+      self.params[w], self.state[w], self.extra[w] = done
+
+  def _steps_of(self, params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
+    (_, extra), grads = self._grad(params, extra, batch, key)
+    return (*self.algorithm.local(grads, state, params), extra)
+
+  def _block(self, w: int, block: int, kind: int) -> None:
+    center = to_blocks(self.server, self.blocks)
+    if kind == LOOK:
+      self.seen[w] = self.seen[w].at[block].set(center[block])
+    else:
+      self.server = self._add(self.server, self.message[w], self.seen[w], block)
+
+  def _add_of(self, server: Tree, message: Tree, seen: jax.Array, block: int) -> Tree:
+    center, sent = to_blocks(server, self.blocks), to_blocks(message, self.blocks)
+    assert self.algorithm.lock_free
+    return from_blocks(center.at[block].add(self.algorithm.lock_free.increment(sent[block], seen[block])), server)

@@ -1,0 +1,1 @@
+"""What `run.py bench` measures."""

@@ -1,0 +1,116 @@
+"""`python run.py bench --perf`: predicted against measured steps of several processes, on what the fit has not seen.
+
+The calibration's blocks and those of the held-out runs take turns, through the runner that `train` uses. A step's
+compute is predicted twice: measured, from the same model without any exchange, which leaves the exchange and the
+round to the model; and by rates, from the FLOP and bytes that XLA counts, at the rates of the calibration's models.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ddl.perf.comm import patterns
+from ddl.perf.step.timeline import round_seconds
+from ddl.perf.units import percent, seconds_text
+from ddl.runtime import hosts
+from experiments.costs import calibration, microbench
+from experiments.costs.calibration import Calibration
+from experiments.costs.microbench import Case, Step
+from experiments.train.run_dir import about
+
+HELD_OUT = (
+  Case("mlp", {"hidden": (640, 320)}, 48),
+  Case("mlp", {"hidden": (768,)}, 96),
+  Case("lenet", {"channels": (12, 24)}, 24),
+  Case("linear", {}, 128),
+  Case("transformer", {"layers": 1, "width": 96, "heads": 4}, 6),
+)
+ALGORITHMS: tuple[tuple[str, dict[str, Any]], ...] = (
+  ("sync_sgd", {}),
+  ("local_sgd", {"period": 4}),
+  ("local_sgd", {"period": 10}),
+  ("dasgd", {"period": 10, "delay": 2, "keep": 0.25}),
+  ("easgd", {"period": 10}),
+)
+PASSES = 7
+GOAL = 0.15  # of the median error
+
+
+def main(json_file: str) -> int:
+  """Measures, predicts and prints; returns the exit code."""
+  if hosts.processes() == 1:
+    return calibration.launch("bench --perf")
+  workers = calibration.join()
+  plan = calibration.prepare(workers)
+  blocks, steps = dict(plan.blocks), {}
+  for i, case in enumerate(HELD_OUT):
+    calibration.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
+    for name, hyper in (("independent", {}), *ALGORITHMS):
+      known = steps.get(case.name)
+      trainer, experiment, steps[case.name] = microbench.make_trainer(case, name, hyper, workers, known)
+      blocks[_label(case, name, hyper)], _ = microbench.trainer_blocks(trainer, experiment)
+  calibration.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
+  measured = microbench.in_turn(blocks, PASSES)
+  found = calibration.solve(plan, measured)
+  seconds = {label: microbench.typical(measured[label]) for label in blocks}
+  results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], found, seconds)]
+  if hosts.is_main():
+    print("\n".join(_lines(results)))
+    if json_file:
+      how = about(["python", *sys.argv], device=jax.devices()[0].device_kind, processes=jax.process_count())
+      Path(json_file).write_text(json.dumps({"about": how, "cases": results}, indent=2) + "\n")
+  return 0
+
+
+def predict(name: str, hyper: dict[str, Any], step: float, leaves: tuple[int, ...], found: Calibration) -> float:
+  """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period."""
+  workers, network = found.cluster.workers or 1, found.cluster.network
+  costs = [patterns.seconds(name, nbytes, workers, network) for nbytes in leaves]
+  step, message = step + sum(c.step for c in costs), sum(c.exchange for c in costs)
+  period, delay = hyper.get("period", 1), hyper.get("delay", 0) if found.cluster.overlap else 0
+  return round_seconds(step=step, message=message, period=period, delay=delay) / period
+
+
+def _compared(case: Case, step: Step, found: Calibration, seconds: dict[str, float]) -> list[dict[str, Any]]:
+  out = []
+  by_rates, alone = found.rates.seconds(step.flop, step.moved), seconds[_label(case, "independent", {})]
+  for name, hyper in ALGORITHMS:
+    measured = seconds[_label(case, name, hyper)]
+    predicted = {
+      kind: predict(name, hyper, compute, step.leaves, found)
+      for kind, compute in (("measured_step", alone), ("rates", by_rates))
+    }
+    errors = {kind: value / measured - 1 for kind, value in predicted.items()}
+    examples = case.batch * (found.cluster.workers or 1) / measured
+    out.append(
+      {"model": case.name, "algorithm": name, **hyper, "measured_s": measured, "examples_per_s": examples,
+       "predicted_s": predicted, "errors": errors, "step_s": {"measured_step": alone, "rates": by_rates}}
+    )  # fmt: skip
+  return out
+
+
+def _label(case: Case, name: str, hyper: dict[str, Any]) -> str:
+  return f"{case.name} {name} {hyper}"
+
+
+def _lines(results: list[dict[str, Any]]) -> list[str]:
+  head = f"{'held out':42}{'algorithm':22}{'measured':>10}{'measured step':>15}{'error':>9}{'by rates':>11}{'error':>9}"
+  out = [head + "   (seconds per step)"]
+  for r in results:
+    settings = " ".join(str(r[key]) for key in ("period", "delay") if key in r)
+    row = f"{r['model']:42}{r['algorithm'] + ' ' + settings:22}{seconds_text(r['measured_s']):>10}"
+    for kind, width in (("measured_step", 15), ("rates", 11)):
+      row += f"{seconds_text(r['predicted_s'][kind]):>{width}}{100 * r['errors'][kind]:+7.1f} %"
+    out.append(row)
+  for kind, text in (("measured_step", "step measured without exchange"), ("rates", "step by FLOP and bytes")):
+    sizes = [abs(r["errors"][kind]) for r in results]
+    middle = statistics.median(sizes)
+    out.append(
+      f"{text}: median error {percent(middle)}, largest {percent(max(sizes))} of {len(sizes)} cases "
+      f"(goal of the median: below {percent(GOAL)})"
+    )
+  return out

@@ -1,0 +1,178 @@
+"""What one would write by hand for the same job: two JAX loops and PyTorch's distributed tools, to stand beside ddl.
+
+Sides of `bench --rivals`: `vmap` and `devices` train ddl's own models with a fixed loop for one algorithm; `torch` is
+DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a process per worker.
+"""
+
+# pyright: reportMissingImports=false
+# PyTorch is not a requirement
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from experiments.bench.workloads import Workload, synthetic
+
+RIVALS = ("vmap", "devices", "torch")
+PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithm -> steps per exchange; the rivals know these two
+CALL_STEPS = 60
+Block = Callable[[int], float]
+
+
+def jax_side(workload: Workload, algorithm: str, spread: str) -> Block:
+  """`rounds` of one worker under `vmap` on one device, or under `shard_map` with a device per worker."""
+  import jax
+
+  if spread == "devices":
+    jax.config.update("jax_num_cpu_devices", workload.workers)
+  import jax.numpy as jnp
+  import optax
+  from jax.sharding import AxisType, PartitionSpec
+
+  from ddl.models import MODELS
+
+  data, workers, period = synthetic(workload.model, workload.pixels), workload.workers, PERIODS[algorithm]
+  model, tx = MODELS[workload.model](data.meta, **workload.sizes), optax.sgd(0.01, momentum=0.9)
+  params, _ = model.init(jax.random.key(0))
+
+  def step(carry: Any, batch: Any) -> Any:
+    params, opt = carry
+    loss, grads = jax.value_and_grad(lambda p: model.loss(p, {}, batch, jax.random.key(0))[0])(params)
+    grads = jax.lax.pmean(grads, "worker") if period == 1 else grads
+    updates, opt = tx.update(grads, opt, params)
+    return (optax.apply_updates(params, updates), opt), loss
+
+  def one_round(carry: Any, batches: Any) -> Any:
+    (params, opt), loss = jax.lax.scan(step, carry, batches)
+    return (jax.lax.pmean(params, "worker") if period > 1 else params, opt), loss
+
+  def rounds(carry: Any, batches: Any) -> Any:
+    return jax.lax.scan(one_round, carry, batches)
+
+  def alone(*args: Any) -> Any:
+    return jax.tree.map(lambda x: x[None], rounds(*jax.tree.map(lambda x: x[0], args)))
+
+  if spread == "devices":
+    mesh = jax.make_mesh((workers,), ("worker",), axis_types=(AxisType.Auto,))
+    split = PartitionSpec("worker")
+    lifted = jax.shard_map(alone, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+  else:
+    lifted = jax.vmap(rounds, axis_name="worker")
+  call = jax.jit(lifted, donate_argnums=0)
+  carry = jax.tree.map(lambda x: jnp.stack([x] * workers), (params, tx.init(params)))
+  arrays, state = data.train.take(np.arange(data.train.size)), {"carry": carry, "call": 0}
+  shape = (workers, CALL_STEPS // period, period, workload.batch)
+
+  def block(steps: int) -> float:
+    began = time.perf_counter()
+    before = None
+    for _ in range(max(steps // CALL_STEPS, 1)):
+      chosen = np.arange(np.prod(shape)) + state["call"] * np.prod(shape)
+      batches = {k: v.take(chosen % len(v), axis=0).reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
+      jax.block_until_ready(before)
+      state["carry"], before = call(state["carry"], batches)
+      state["call"] += 1
+    jax.block_until_ready(state["carry"])
+    return (time.perf_counter() - began) * steps / (max(steps // CALL_STEPS, 1) * CALL_STEPS)
+
+  return block
+
+
+def torch_side(workload: Workload, algorithm: str) -> Block:
+  """Rank 0 of a process group with a process per worker; the others wait to hear how many steps come."""
+  import torch.multiprocessing as multiprocessing
+
+  context = multiprocessing.get_context("spawn")
+  for rank in range(1, workload.workers):
+    context.Process(target=_torch_rank, args=(rank, workload, algorithm), daemon=True).start()
+  return _torch_rank(0, workload, algorithm)
+
+
+def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
+  import torch
+  import torch.distributed as dist
+  from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+  from torch.nn.parallel import DistributedDataParallel
+
+  torch.set_num_threads(1)  # a core per worker; more was slower here
+  dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29531", rank=rank, world_size=workload.workers)
+  torch.manual_seed(0)
+  period = PERIODS[algorithm]
+  model = _torch_model(workload)
+  net = DistributedDataParallel(model) if period == 1 else model
+  averager = PeriodicModelAverager(period=period, warmup_steps=0) if period > 1 else None
+  optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+  data = synthetic(workload.model, workload.pixels)
+  arrays = {k: torch.from_numpy(v) for k, v in data.train.take(np.arange(data.train.size)).items()}
+  x, y = arrays["x"], arrays["y"].long()
+  if x.ndim == 4:
+    x = x.reshape(len(x), 1, *x.shape[1:3])
+  entropy, at = torch.nn.CrossEntropyLoss(), [rank * workload.batch]
+
+  def train(steps: int) -> None:
+    for _ in range(steps):
+      rows = slice(at[0], at[0] + workload.batch)
+      at[0] = (at[0] + workload.workers * workload.batch) % (len(x) - workload.batch)
+      optimizer.zero_grad()
+      entropy(net(x[rows]).flatten(0, -2), y[rows].flatten()).backward()
+      optimizer.step()
+      if averager:
+        averager.average_parameters(model.parameters())
+
+  def block(steps: int) -> float:
+    dist.broadcast(torch.tensor([steps]), 0)
+    began = time.perf_counter()
+    train(steps)
+    dist.barrier()
+    return time.perf_counter() - began
+
+  if rank == 0:
+    return block
+  told = torch.zeros(1, dtype=torch.long)
+  with contextlib.suppress(RuntimeError):  # rank 0 has ended
+    while True:
+      dist.broadcast(told, 0)
+      train(int(told))
+      dist.barrier()
+
+
+def _torch_model(workload: Workload) -> Any:
+  """The same layers as ddl's model of that name."""
+  from torch import nn
+
+  sizes: dict[str, Any] = dict(workload.sizes)
+  if workload.model == "mlp":
+    widths = (784, *sizes["hidden"])
+    layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(widths[-1], 10))
+  if workload.model == "lenet":
+    (first, second), kernel, hidden = sizes["channels"], sizes["kernel"], sizes["hidden"]
+    convolve = partial(nn.Conv2d, kernel_size=kernel, padding="same")
+    features = (convolve(1, first), nn.ReLU(), nn.MaxPool2d(2), convolve(first, second), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*features, nn.Flatten(), nn.Linear(7 * 7 * second, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+  return _torch_transformer(**sizes)
+
+
+def _torch_transformer(layers: int, width: int, heads: int) -> Any:
+  import torch
+  from torch import nn
+
+  class Transformer(nn.Module):
+    def __init__(self) -> None:
+      super().__init__()
+      self.embed, self.head = nn.Embedding(64, width), nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64))
+      self.positions = nn.Parameter(torch.zeros(64, width))
+      block = nn.TransformerEncoderLayer(
+        width, heads, 4 * width, 0.0, nn.GELU(approximate="tanh"), batch_first=True, norm_first=True
+      )
+      self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+      self.register_buffer("past", nn.Transformer.generate_square_subsequent_mask(64), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+      return self.head(self.blocks(self.embed(x) + self.positions, mask=self.past, is_causal=True))
+
+  return Transformer()

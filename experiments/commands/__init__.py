@@ -1,0 +1,1 @@
+"""The commands of run.py, one file each."""

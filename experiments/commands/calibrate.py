@@ -1,0 +1,88 @@
+"""`python run.py calibrate`: measures this machine with several processes at work, and keeps it as `measured`.
+
+Steps of the project's own models through its own runner, and collectives over loopback or whatever joins the
+processes. Everything is measured with all processes computing at once: on shared cores a step is slower then.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ddl.perf.units import bytes_text, percent, seconds_text
+from ddl.runtime import hosts
+from experiments.commands import shared_flags
+from experiments.costs import calibration, local_cluster, microbench
+from experiments.costs.calibration import Calibration
+from experiments.train.run_dir import about
+
+JSON = shared_flags.json()
+PASSES = 7  # blocks of each
+UNSEEN = 1e15  # bytes per second that no memory has: the fit found no cost of bytes
+
+
+def main() -> int:
+  """Measures, prints the fits and writes them; returns the exit code."""
+  if hosts.processes() == 1:
+    return calibration.launch("calibrate")
+  plan = calibration.prepare(calibration.join())
+  calibration.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times in turn")
+  found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
+  if hosts.is_main():
+    figures = record(found)
+    local_cluster.save(found.cluster, figures)
+    print("\n".join([*lines(found), f"kept as cluster '{local_cluster.NAME}' in {local_cluster.path()}"]))
+    if JSON.value:
+      Path(JSON.value).write_text(local_cluster.path().read_text())
+  return 0
+
+
+def record(found: Calibration) -> dict[str, Any]:
+  """What stands in the file beside the cluster: every measurement with its error, and how it came about."""
+  how = about(["python", *sys.argv], device=jax.devices()[0].device_kind, processes=jax.process_count())
+  return {
+    "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    "about": how,
+    "rates": found.rates._asdict(),
+    "links": {name: link._asdict() for name, link in found.links.items()},
+    "overhead": found.overhead,
+    "waiting": found.waiting,
+    "measurements": found.rows,
+  }
+
+
+def lines(found: Calibration) -> list[str]:
+  """The fits, each with the errors that it leaves."""
+  out = [f"{'':36}{'measured':>12}{'fitted':>12}{'error':>9}"]
+  for kind in dict.fromkeys(row["fit"] for row in found.rows):
+    rows = [row for row in found.rows if row["fit"] == kind]
+    middle = float(np.median([abs(row["error"]) for row in rows]))
+    out.append(f"{kind}: {_found(found, kind)}; median error {percent(middle)}")
+    for row in rows:
+      times = "".join(f"{seconds_text(row[key]):>12}" for key in ("measured_s", "predicted_s"))
+      out.append(f"  {row['of']:34}{times}{100 * row['error']:+8.1f} %")
+  device = found.cluster.device
+  out.append(
+    f"peak {device.peak / 1e9:.3g} GFLOP/s and {bytes_text(device.memory_bandwidth)}/s per process with all at work; "
+    f"memory {bytes_text(device.memory)} each"
+  )
+  out.append(f"R_O = {found.overhead:.3g}: a worker's input and dispatch over its compute, median over the models")
+  beside = "run beside the steps" if found.cluster.overlap else "never run beside the steps on this backend"
+  return [*out, f"exchanges {beside}"]
+
+
+def _found(found: Calibration, kind: str) -> str:
+  if kind in found.links:
+    link = found.links[kind]
+    return f"latency {seconds_text(link.latency)}, bandwidth {bytes_text(link.bandwidth)}/s"
+  if kind == "step":
+    fixed, flop, memory = found.rates
+    moving = f" + bytes / {bytes_text(memory)}/s" if memory < UNSEEN else ", and no time for bytes that shows"
+    return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s{moving}"
+  if kind == "sync_sgd":
+    return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
+  best, half = found.cluster.efficiency
+  return f"{percent(best)} of the peak, half of it with {half:.3g} examples"

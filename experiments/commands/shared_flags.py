@@ -1,0 +1,81 @@
+"""Flags that several commands have. The first that asks defines one, so that any two fit into one process."""
+
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from ddl.perf.hardware import Cluster
+from experiments.costs import local_cluster
+
+
+def _once(define: Callable[..., Any], name: str, default: Any, text: str, **settings: Any) -> flags.FlagHolder[Any]:
+  if name in flags.FLAGS:
+    return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
+  return define(name, default, text, **settings)
+
+
+def cluster() -> flags.FlagHolder[list[str]]:
+  """Names of clusters."""
+  return _once(flags.DEFINE_list, "cluster", [], "name of a cluster as `list` has them; compare takes several, a,b")
+
+
+def one_cluster() -> tuple[str, Cluster]:
+  """The one that --cluster names, with its name.
+
+  Raises:
+    ValueError: for none, several, or one that is not known.
+  """
+  names = cluster().value
+  if not names:
+    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(local_cluster.clusters())}")
+  if len(names) > 1:
+    raise ValueError(f"--cluster={','.join(names)}: give one cluster; compare alone takes several")
+  return names[0], local_cluster.named(names[0])
+
+
+def model() -> flags.FlagHolder[str]:
+  """A network that is no config's."""
+  return _once(flags.DEFINE_string, "model", "", "a layer table by name; scale also takes ddl's own models")
+
+
+def batch() -> flags.FlagHolder[int | None]:
+  """Examples per step, or None."""
+  text = "examples a step: of a worker (plan; default: chosen), of all (scale; default: 512) or each with weak scaling"
+  return _once(flags.DEFINE_integer, "batch", None, text, lower_bound=1)
+
+
+def workers() -> flags.FlagHolder[str]:
+  """A number, or several."""
+  text = "number of workers (plan; default: the config's or chosen), or 1,2,...,8 (scale, instead of --nodes)"
+  return _once(flags.DEFINE_string, "workers", "", text)
+
+
+def servers() -> flags.FlagHolder[int | None]:
+  """Parameter servers, or None."""
+  text = "parameter servers (plan's default: chosen; scale's: 1)"
+  return _once(flags.DEFINE_integer, "servers", None, text, lower_bound=1)
+
+
+def overlap() -> flags.FlagHolder[str]:
+  """Whether exchanges run beside steps."""
+  text = "off: the steps after a launch wait for its message"
+  return _once(lambda name, default, text: flags.DEFINE_enum(name, default, ["on", "off"], text), "overlap", "on", text)
+
+
+def only() -> flags.FlagHolder[list[str]]:
+  """Parts of names."""
+  text = (
+    "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all"
+  )
+  return _once(flags.DEFINE_list, "only", [], text)
+
+
+def workdir() -> flags.FlagHolder[str]:
+  """A folder for what the command writes."""
+  return _once(flags.DEFINE_string, "workdir", "", "folder of what is written; default: runs/<what>-<time>")
+
+
+def json() -> flags.FlagHolder[str]:
+  """A file for the figures."""
+  return _once(flags.DEFINE_string, "json", "", "file that the figures are written to")

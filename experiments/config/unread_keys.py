@@ -1,0 +1,67 @@
+"""Keys of a config that a command does not read: a flag that sets one is a mistake. A file may, as several share it."""
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from ddl.algorithms import COLLECTIVE
+from ddl.api import ServerAlgorithm
+from experiments.config import experiment as configs
+from experiments.config.factories import Config
+from experiments.config.variants import only, variants
+
+UNREAD = {  # command: what it does not read of the config, and why
+  "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
+  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, e.g. =0,1,2"},
+  "plan": {
+    "compare": "it makes no runs",
+    "sweep": "it tunes nothing",
+    **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of --cluster"),
+  },
+  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")},
+}
+VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
+
+
+def check(command: str, config: Config, path: str) -> None:
+  """ValueError where the command does not read `path`, a key as it stands in a flag."""
+  for key, why in UNREAD.get(command, {}).items():
+    if _within(path, key):
+      raise ValueError(f"{command} does not read config.{path}: {why}")
+  names = [changes.get("algorithm", {}).get("name") for changes in config.compare.algorithms.values()]
+  if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
+    raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
+
+
+def check_algorithms(command: str, config: Config, paths: Sequence[str]) -> None:
+  """ValueError for a key of virtual time that no algorithm of the command reads; `config` has all flags in it."""
+  paths = [path for path in paths if path.partition(".")[0] in VIRTUAL]
+  if not paths or command == "plan":
+    return
+  every = [config] if command == "train" else only(variants(config), flags.FLAGS.only).values()
+  found = [_unread(command, each) for each in every]
+  for path in paths:
+    why = [next((told for key, told in keys.items() if _within(path, key)), "") for keys in found]
+    if all(why):
+      raise ValueError(f"{command} does not read config.{path} here: {'; '.join(dict.fromkeys(why))}")
+
+
+def _unread(command: str, config: Config) -> dict[str, str]:
+  """The keys of virtual time that the config's algorithm does not read, and why."""
+  name = config.algorithm.name
+  algorithm = configs.make_algorithm(config)
+  if name in COLLECTIVE and command == "sweep":
+    return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
+  if name in COLLECTIVE:
+    return dict.fromkeys(
+      ("barrier", "network.service_seconds", "network.blocks"), f"{name} has neither a server nor peers"
+    )
+  out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{name} has no collective")
+  assert isinstance(algorithm, ServerAlgorithm)
+  if not algorithm.lock_free:
+    out["network.blocks"] = f"{name} has a lock, the hogwild algorithms do without"
+  return out
+
+
+def _within(path: str, key: str) -> bool:
+  return path == key or path.startswith(f"{key}.")

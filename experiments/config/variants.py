@@ -1,0 +1,135 @@
+"""The algorithms of a comparison: a config per label, made from `config.compare.algorithms`."""
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments.config.experiment import base
+from experiments.config.factories import Config, as_type, named
+
+
+def variants(config: Config, tuned: str = "") -> dict[str, Config]:
+  """A config for each label: the common one, what the label changes in it, and what a sweep found.
+
+  Args:
+    config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
+    tuned: path of a sweep's tuned.json, or "".
+
+  Raises:
+    ValueError: for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong type,
+      or a file that is no sweep's result.
+  """
+  labels = _in_order(config.compare.algorithms)
+  if not labels:
+    raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
+  _check_labels(labels)
+  best = _read(tuned)
+  for label in best:
+    named("label in config.compare.algorithms", labels, label)
+  out = {}
+  for label, changes in labels.items():
+    out[label] = copy.deepcopy(config)
+    _apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
+    _apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
+  return out
+
+
+def trials(tuned: str) -> dict[str, dict[str, Any]]:
+  """What a sweep's tuned.json sets for each label, and after how many trials (0 where it does not tell); {} for ""."""
+  found = json.loads(Path(tuned).read_text())["algorithms"] if _read(tuned) else {}
+  return {
+    label: {
+      "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
+      "trials": len(entry.get("trials", [])),
+    }
+    for label, entry in found.items()
+  }
+
+
+def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
+  """The variants with these labels or algorithms, all where none is given.
+
+  Raises:
+    ValueError: for an unknown label.
+  """
+  algorithms = {variant.algorithm.name for variant in chosen.values()}
+  for label in labels:
+    if label not in algorithms:
+      named("label in config.compare.algorithms", chosen, label)
+  return {
+    label: variant
+    for label, variant in chosen.items()
+    if not labels or label in labels or variant.algorithm.name in labels
+  }
+
+
+def slug(label: str) -> str:
+  """The label as the name of a folder."""
+  return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
+
+
+def _in_order(section: Config) -> dict[str, Any]:
+  """The section in the order of its file: all that a ConfigDict iterates over is sorted by key, its JSON is not."""
+  values = section.to_dict()
+  return {key: values[key] for key in json.loads(section.to_json_best_effort())}
+
+
+def _check_labels(labels: Mapping[str, Any]) -> None:
+  """Each label has a folder of its own."""
+  folders: dict[str, str] = {}
+  for label in labels:
+    if not label:
+      raise ValueError("config.compare.algorithms has the label ''; a label names a folder, so it cannot be empty")
+    if slug(label) in folders:
+      other = folders[slug(label)]
+      raise ValueError(
+        f"config.compare.algorithms: labels '{other}' and '{label}' would share the folder {slug(label)}; change one"
+      )
+    folders[slug(label)] = label
+
+
+def _apply(config: Config, base: Config, changes: Any, where: str) -> None:
+  """Sets the changes in the config; a key whose default in `base` is None may be unset again."""
+  if not isinstance(changes, Mapping):
+    raise ValueError(f"{where} is {changes!r}; a section maps keys to values, such as {_example(config)}")
+  for key, value in changes.items():
+    named(f"key in {where}", config, key)
+    if isinstance(config[key], ConfigDict):
+      _apply(config[key], base.get(key, {}), value, f"{where}.{key}")
+    elif value is not None:
+      try:
+        value = as_type(value, config.get_type(key))
+      except TypeError as error:
+        raise ValueError(f"{where}.{key} is {value!r}; it takes {error}") from error
+      with config.ignore_type():
+        config[key] = value
+    elif base.get(key) is None:
+      with config.ignore_type():
+        config[key] = None
+    else:
+      raise ValueError(f"{where}.{key} is None, but it has no default of a factory to fall back to; give it a value")
+
+
+def _example(config: Config) -> str:
+  return "{'name': '" + config.name + "'}" if "name" in config else "{'algorithm': {'name': 'local_sgd', 'period': 10}}"
+
+
+def _read(path: str) -> dict[str, Any]:
+  """Label -> the best setting that a sweep found; {} for ""."""
+  if not path:
+    return {}
+  try:
+    found = json.loads(Path(path).read_text())["algorithms"]
+    best = {label: entry["best"] for label, entry in found.items()}
+  except OSError as error:
+    wrong = f"--tuned={path}: {(error.strerror or str(error)).lower()}"
+    raise ValueError(f"{wrong}; give the tuned.json that `python run.py sweep` wrote") from error
+  except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f"{path} is no result of a sweep; give the tuned.json that `python run.py sweep` wrote") from error
+  if not best:
+    raise ValueError(f"{path} is no result of a sweep: it has no algorithms")
+  return best

@@ -1,0 +1,100 @@
+"""What the planner needs to know of an experiment: its step as XLA compiles it, its memory counted from the trace."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ddl.api import Model, Tree
+from ddl.perf.planning.batch import Job
+from ddl.perf.step.memory import COPIES, StepMemory
+from experiments.config.experiment import Experiment
+from experiments.config.factories import Config, settings
+from experiments.config.optimizers import OPTIMIZERS
+from experiments.costs.cluster_clock import params_bytes
+from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+def experiment_job(experiment: Experiment, config: Config, workers: int | None = None) -> Job:
+  """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it.
+
+  Args:
+    experiment: of the config.
+    config: of the run.
+    workers: None: the config's.
+
+  Raises:
+    ValueError: for more workers than examples.
+  """
+  compiled = cache(lambda examples: compiled_step(experiment, examples))
+  count, size, least = workers or config.workers, experiment.data.train.size, config.batch
+  if count > size:
+    raise ValueError(f"{count} workers are more than the {size} examples of {config.data.name}; give at most {size}")
+  return Job(
+    title=f"{model_title(experiment)} on {config.data.name}",
+    params_bytes=params_bytes(experiment),
+    step=step_parts(experiment, least),
+    memory=counted(experiment, config),
+    exact=lambda examples: compiled(examples).peak,
+    least=least,
+    most=size // count,
+    data=size,
+  )
+
+
+def model_title(experiment: Experiment) -> str:
+  """The model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
+  sizes, meta = dict(experiment.resolved["model"]), experiment.data.meta
+  name, hidden = sizes.pop("name"), sizes.get("hidden")
+  if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
+    return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
+  words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())
+  return f"{name} {', '.join(words)}".strip()
+
+
+def counted(experiment: Experiment, config: Config) -> StepMemory:
+  """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
+
+  The optimizer's state comes on top; what an algorithm keeps beside it is in the compiled step alone.
+  """
+  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
+  make = OPTIMIZERS[config.optimizer.name]
+  rest = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
+  state = jax.eval_shape(make(0.1, **settings("optimizer", make, rest)).init, params)
+  batch = batch_shapes(experiment, 1)
+  return StepMemory(
+    maps=_nbytes(batch) + feature_maps(experiment.model, batch),
+    weights=COPIES * _nbytes(params) + _nbytes(state),
+    classifier_maps=0.0,  # dense layers are among the products
+    classifier=0.0,
+  )
+
+
+def feature_maps(model: Model, batch: Tree) -> int:
+  """Bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
+  key = jax.random.key(0)
+  params, extra = jax.eval_shape(model.init, key)
+  return _products(jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr)
+
+
+def _products(jaxpr: Any) -> int:
+  total = 0
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name in PRODUCTS:
+      total += sum(_nbytes(x.aval) for x in eqn.outvars)
+    inner = [x for x in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
+    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    total += times * sum(_products(getattr(x, "jaxpr", x)) for x in inner)
+  return total
+
+
+def _is_jaxpr(x: Any) -> bool:
+  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+
+
+def _nbytes(tree: Any) -> int:
+  return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))

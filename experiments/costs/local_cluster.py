@@ -1,0 +1,78 @@
+"""The cluster `measured`: what `python run.py calibrate` found of this machine, kept in a file of the user's."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ddl.perf import hardware as known
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.network import Link, Network, check_link
+
+NAME = "measured"
+
+
+def path() -> Path:
+  """~/.cache/ddl/measured.json, or where XDG_CACHE_HOME has the cache."""
+  return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddl" / "measured.json"
+
+
+def save(cluster: Cluster, figures: dict[str, Any]) -> None:
+  """Replaces the calibration. figures: what was measured, how and when, beside the cluster."""
+  path().parent.mkdir(parents=True, exist_ok=True)
+  new = path().with_suffix(".tmp")
+  new.write_text(json.dumps({"cluster": _plain(cluster), **figures}, indent=2) + "\n")
+  new.replace(path())
+
+
+def load() -> tuple[Cluster, dict[str, Any]] | None:
+  """(the cluster, the figures beside it), or None where nothing was calibrated.
+
+  Raises:
+    ValueError: for a file that is no calibration.
+  """
+  if not path().exists():
+    return None
+  try:
+    figures = json.loads(path().read_text())
+    c = figures.pop("cluster")
+    link = check_link(NAME, Link(**c["network"]["between"]))
+    cluster = Cluster(
+      c["title"],
+      Device(**c["device"]),
+      Efficiency(**c["efficiency"]),
+      Network(link),
+      c["source"],
+      workers=c["workers"],
+      overlap=c["overlap"],
+    )
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
+    raise ValueError(f"{path()} is no calibration ({error}); `python run.py calibrate` writes a new one") from error
+  return cluster, figures
+
+
+def clusters() -> dict[str, Cluster]:
+  """The known clusters, and `measured` if this machine was calibrated."""
+  found = load()
+  return known.CLUSTERS | ({NAME: found[0]} if found else {})
+
+
+def named(name: str) -> Cluster:
+  """The cluster.
+
+  Raises:
+    ValueError: for an unknown name, or `measured` before a calibration.
+  """
+  if name in known.CLUSTERS:
+    return known.CLUSTERS[name]
+  found = load()
+  if name != NAME:
+    return known.named(name, [NAME] if found else [])
+  if not found:
+    raise ValueError(f"no cluster named '{NAME}' yet: run `python run.py calibrate` first")
+  return found[0]
+
+
+def _plain(value: Any) -> Any:
+  return {k: _plain(v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value

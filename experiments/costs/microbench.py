@@ -1,0 +1,161 @@
+"""Seconds on this machine, with all processes at work at once: blocks of everything in turn, and their medians.
+
+A block is a few calls that follow each other. All is compiled before the first one, and blocks take turns, so that what
+else the machine does meets all of them.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ddl.api import Algorithm
+from ddl.runtime.calls import Call
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.workers import Workers
+from ddl.schedule import Due
+from experiments.bench.workloads import synthetic
+from experiments.config import experiment as configs
+from experiments.costs.xla_cost import analyse
+from experiments.train import build
+
+BLOCK_SECONDS = 0.15
+CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
+
+
+class Block(NamedTuple):
+  """What is measured."""
+
+  run: Callable[[int], float]  # so many calls -> seconds
+  units: int = 1  # steps, exchanges or passes in a call
+
+
+class Case(NamedTuple):
+  """A model with its sizes and the examples per worker."""
+
+  model: str
+  sizes: dict[str, Any]
+  batch: int
+
+  @property
+  def name(self) -> str:
+    """As it is printed, e.g. mlp 512,512 x64."""
+    sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
+    return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
+
+
+class Step(NamedTuple):
+  """What a step of a case is."""
+
+  flop: float  # of one worker, XLA's count
+  moved: float  # bytes read and written, likewise
+  leaves: tuple[int, ...]  # bytes of each array of parameters
+
+
+def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
+  """Seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
+
+  Each pass has an order of its own: what disturbs the machine for a while then meets blocks of every kind.
+  """
+  counts = {}
+  for name, block in blocks.items():
+    block.run(1)
+    counts[name] = _agreed(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
+  names, order = list(blocks), np.random.default_rng(0)  # alike in all processes
+  took = np.zeros((passes, len(names)), np.float32)
+  for row in took:
+    for i in order.permutation(len(names)):
+      block, count = blocks[names[i]], counts[names[i]]
+      row[i] = _together(block, count) / (count * block.units)
+  everyone = np.asarray(multihost_utils.process_allgather(took)) if jax.process_count() > 1 else took[None]
+  return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(names)}
+
+
+def typical(seconds: np.ndarray) -> float:
+  """The median over passes of the mean over processes. seconds: [passes, processes]."""
+  return float(np.median(seconds.mean(axis=1)))
+
+
+def _agreed(count: int) -> int:
+  """The largest of all processes' counts."""
+  return int(count if jax.process_count() == 1 else np.max(multihost_utils.process_allgather(np.int32(count))))
+
+
+def _together(block: Block, count: int) -> float:
+  """A block that all processes begin at the same time."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices("block")
+  return block.run(count)
+
+
+def trainer_blocks(trainer: Trainer, experiment: configs.Experiment) -> tuple[Block, Block]:
+  """(steps through the runner, input included; the same compiled calls on input that is there) -> seconds."""
+  feed, key = experiment.training_feed(trainer.workers.local), configs.training_key(0)
+  state: dict[str, Any] = {"carry": trainer.start(configs.initial_key(0)), "step": 0}
+  whole = trainer.how.steps_per_call // trainer.algorithm.period * trainer.algorithm.period or trainer.algorithm.period
+
+  def loop(count: int) -> float:
+    first = state["step"]
+    calls = trainer.plan(first, first + count * whole, 10**9)
+    began = time.perf_counter()
+    for _, carry, _losses in trainer.run(state["carry"], calls, feed, key):
+      state["carry"] = carry
+    jax.block_until_ready(state["carry"])
+    state["step"] += count * whole
+    return time.perf_counter() - began
+
+  def compute(count: int) -> float:
+    first = state["step"]
+    (call,) = trainer.plan(first, first + whole, 10**9)
+    batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
+    data = trainer.workers.replicate(jax.random.key_data(key))
+    fn = trainer.compiled(call, state["carry"], batches, step, data)
+    jax.block_until_ready((state["carry"], batches))
+    began = time.perf_counter()
+    for _ in range(count):
+      state["carry"], losses = fn(state["carry"], batches, step, data)
+      jax.block_until_ready(losses)
+    jax.block_until_ready(state["carry"])
+    return time.perf_counter() - began
+
+  return Block(loop, whole), Block(compute, whole)
+
+
+def make_trainer(
+  case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: Step | None = None
+) -> tuple[Trainer, configs.Experiment, Step]:
+  """The project's own runner of a case, in calls of up to about a tenth of a second, and what a step of it is.
+
+  step: if it is known already; it is the same for all algorithms.
+  """
+  config = configs.base()
+  config.algorithm.update({"name": algorithm, **hyper})
+  config.model.update({"name": case.model, **case.sizes})
+  config.workers, config.batch = workers.count, case.batch
+  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.01
+  experiment = configs.build(config, _data(case.model))
+  assert isinstance(experiment.algorithm, Algorithm)
+  how = build.how(experiment, workers)
+  trainer = Trainer(experiment.algorithm, experiment.model, workers, how)
+  step = step or _describe(trainer, experiment)
+  longest = max(experiment.algorithm.period, min(how.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
+  trainer.how = how._replace(steps_per_call=longest)
+  return trainer, experiment, step
+
+
+_data = functools.cache(synthetic)
+
+
+def _describe(trainer: Trainer, experiment: configs.Experiment) -> Step:
+  """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
+  carry = trainer.start(configs.initial_key(0))
+  batches = trainer.workers.put(experiment.training_feed(trainer.workers.local)(0, 1))
+  key = trainer.workers.replicate(jax.random.key_data(configs.training_key(0)))
+  program = trainer.compiled(Call(0, (Due(),), 1), carry, batches, trainer.workers.replicate(np.int32(0)), key)
+  counted = analyse(program)
+  leaves = jax.tree.leaves(jax.eval_shape(experiment.model.init, jax.random.key(0))[0])
+  return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))

@@ -1,0 +1,169 @@
+"""What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.api import ServerAlgorithm
+from ddl.perf.hardware import Cluster, device
+from ddl.perf.hardware.cluster import main_link, with_bandwidth
+from ddl.perf.hardware.device import Step
+from ddl.perf.planning import time_to_accuracy
+from ddl.perf.planning.time_to_accuracy import Hit
+from ddl.runtime.virtual.wave_plan import visits
+from experiments.config.experiment import Experiment
+from experiments.config.factories import Config
+from experiments.costs import cluster_clock, xla_cost
+from experiments.report.comparison import read_run
+from experiments.train import run_dir, virtual_time
+
+BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
+
+
+class Entrant(NamedTuple):
+  """An algorithm of the comparison, with its runs."""
+
+  config: Config
+  experiment: Experiment
+  seeds: list[int]
+  steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
+  hits: list[Hit]
+
+
+def predict(
+  path: Path, clusters: Mapping[str, Cluster], chosen: Mapping[str, Config], experiments: Mapping[str, Experiment],
+  runs: Mapping[str, Sequence[str]], target: Mapping[str, Any],
+) -> list[dict[str, Any]]:  # fmt: skip
+  """An entry of comparison.json for each cluster.
+
+  Args:
+    path: of the comparison.
+    clusters, chosen, experiments, runs: clusters by name; configs, experiments and folders of the runs by label.
+    target: "metric" and "value".
+  """
+  entrants = {label: _entrant(path, chosen[label], experiments[label], runs[label], target) for label in chosen}
+  first = next(iter(experiments.values()))
+  step = xla_cost.step_parts(first, first.resolved["batch"])
+  nbytes = cluster_clock.params_bytes(first)
+  return [_entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
+
+
+def _entrant(
+  path: Path, config: Config, experiment: Experiment, runs: Sequence[str], target: Mapping[str, Any]
+) -> Entrant:
+  seeds, steps, hits = [], [], []
+  for run in runs:
+    columns = read_run(path / run).columns if (path / run / run_dir.METRICS).exists() else None
+    seeds.append(int(run.rpartition("-")[2]))
+    steps.append(columns["step"] if columns else np.empty(0))
+    values = columns[target["metric"]] if columns else np.empty(0)
+    hits.append(time_to_accuracy.hit(steps[-1], values, target["value"], target["metric"] == "test_accuracy"))
+  return Entrant(config, experiment, seeds, steps, hits)
+
+
+def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
+  algorithms, times = {}, {}
+  for label, entrant in entrants.items():
+    algorithm = entrant.experiment.algorithm
+    there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(config, algorithm) for config in there]
+    times[label] = time_to_accuracy.reached(entrant.hits, clocks)
+    algorithms[label] = {
+      "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
+      **_figures(entrant, there, clocks),
+    }
+  workers = max(entrant.config.workers for entrant in entrants.values())
+  link = main_link(cluster, workers)
+  return {
+    "name": name,
+    "title": cluster.title,
+    "source": cluster.source,
+    "workers": workers,
+    "flop_per_example": sum(part.flop for part in device.parts(step)),
+    "params_bytes": nbytes,
+    "link": "between nodes" if link == cluster.network.between else "inside a node",
+    "latency": link.latency,
+    "bandwidth": link.bandwidth,
+    "algorithms": algorithms,
+    "break_even": _break_even(cluster, workers, entrants, time_to_accuracy.verdict(times), step, nbytes),
+  }
+
+
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Config:
+  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, step, nbytes)
+  config.seed = seed
+  return config
+
+
+def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+  """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
+  algorithm, first = entrant.experiment.algorithm, there[0]  # parts are the same with every seed
+  out: dict[str, Any] = {
+    "step_seconds": first.times.seconds,
+    "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
+  }
+  if not isinstance(algorithm, ServerAlgorithm):
+    return out | {"exchange_seconds": first.network.exchange_seconds}
+  trained, visited = entrant.config.copy_and_resolve_references(), visits(algorithm, first.workers, first.steps)
+  stale: dict[str, list[float]] = {"trained": [], "there": []}
+  for config in there:
+    trained.seed = config.seed
+    stale["trained"].append(cluster_clock.staleness(virtual_time.schedule_of(trained, algorithm, visited)))
+    stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
+  parts = {key: first.network[key] for key in ("message_seconds", "service_seconds")}
+  return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
+
+
+def _break_even(
+  cluster: Cluster,
+  workers: int,
+  entrants: Mapping[str, Entrant],
+  found: time_to_accuracy.Verdict,
+  step: Step,
+  nbytes: float,
+) -> dict[str, Any] | None:
+  """Who overtakes the winner with less and with more bandwidth, and where; who leads at both ends of what is searched.
+
+  Of all that reach the target with every seed, by the mean over seeds; `bandwidths` are those of each seed, None where
+  it sees no change.
+  """
+  if found.winner is None or found.second is None:
+    return None
+  here = main_link(cluster, workers).bandwidth
+  complete = {label: each for label, each in entrants.items() if not any(np.isnan(hit.steps) for hit in each.hits)}
+
+  def seconds(entrant: Entrant, index: int) -> Any:
+    @cache
+    def at(bandwidth: float) -> float:
+      other = with_bandwidth(cluster, workers, bandwidth)
+      config = _there(entrant, entrant.seeds[index], other, step, nbytes)
+      config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
+      return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
+
+    return at
+
+  each = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
+  means: dict[str, time_to_accuracy.Seconds] = {
+    label: lambda bandwidth, seeds=seeds: float(np.mean([at(bandwidth) for at in seeds]))
+    for label, seeds in each.items()
+  }
+  turns = []
+  for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
+    turn = time_to_accuracy.overtaken(means, here, end)
+    if turn is None:
+      continue
+    pairs = [{name: each[name][i] for name in (found.winner, turn[0])} for i in range(len(each[found.winner]))]
+    # In a seed where the other is ahead already, the winner has to come from the other side.
+    ways = [end if pair[found.winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
+    over = [time_to_accuracy.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
+    turns.append({"other": turn[0], "mean": turn[1], "bandwidths": [one and one[1] for one in over]})
+  ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
+  return {
+    "winner": found.winner,
+    "turns": turns,  # with less bandwidth, with more; of those that there are
+    "searched": list(BANDWIDTHS),
+    "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
+  }

@@ -1,0 +1,184 @@
+"""What `scale` asks of the cost model: nodes by number, a model by its layers and its room, an algorithm's schedule."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import optax
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.models import MODELS
+from ddl.perf import tables
+from ddl.perf.comm import patterns
+from ddl.perf.hardware import Cluster
+from ddl.perf.planning import scaling
+from ddl.perf.planning.batch import largest_fitting
+from ddl.perf.planning.scaling import Point, Schedule, Work
+from ddl.perf.step.memory import largest_batch, step_memory
+from ddl.perf.units import bytes_text
+from experiments.config.factories import hyper, named
+
+MOST = 65_536  # workers or nodes
+
+
+class Curve(NamedTuple):
+  """An algorithm's."""
+
+  algorithm: str
+  schedule: Schedule
+  points: list[Point]
+  measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
+  largest: float = math.inf  # examples of a worker's step that its memory holds
+
+  def fits(self, point: Point) -> bool:
+    """Whether a worker's memory holds the point's step."""
+    return point.examples <= self.largest
+
+  @property
+  def possible(self) -> list[Point]:
+    """The points that fit."""
+    return [point for point in self.points if self.fits(point)]
+
+
+def counts(flag: str, text: str) -> list[int]:
+  """The numbers of "1,2,4", or of "1,2,...,128": doubled if that meets the end, else in equal steps.
+
+  Raises:
+    ValueError: one line, for anything else.
+  """
+  parts = [part.strip() for part in text.split(",")]
+  dots = [i for i, part in enumerate(parts) if part in ("...", "…")]
+  try:
+    numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
+  except ValueError as error:
+    raise ValueError(f"--{flag}={text} is not a list of whole numbers such as 1,2,4 or 1,2,...,128") from error
+  if dots:
+    if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
+      raise ValueError(f"--{flag}={text}: ... stands between two numbers at least and the last one, as in 1,2,...,128")
+    numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
+  if not all(1 <= n <= MOST for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
+    raise ValueError(f"--{flag}={text}: numbers from 1 to {MOST:,}, each larger than the one before")
+  return numbers
+
+
+def _between(flag: str, first: int, second: int, last: int) -> list[int]:
+  """What comes after the second, up to the last."""
+  if first > 0 and second == 2 * first:
+    doubled = [second]
+    while doubled[-1] < last:
+      doubled.append(2 * doubled[-1])
+    if doubled[-1] == last:
+      return doubled[1:]
+  step = second - first
+  if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
+    raise ValueError(f"--{flag}: {first},{second},... comes to {last} neither by doubling nor in up to 200 equal steps")
+  return list(range(second + step, last + 1, step))
+
+
+def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float], int], str, str]:
+  """(a model's work by layers, bytes of memory -> examples of a step that fit, where both are from, title).
+
+  From its layer table, or XLA's count of our own model.
+
+  Args:
+    name: of a layer table, or else of a model of `ddl.models`, on synthetic data and with its own sizes.
+    examples: of the step that XLA counts.
+    width: bytes of a value of a table's feature maps in memory.
+
+  Raises:
+    ValueError: for an unknown name, with all that are known.
+  """
+  if name in tables.TABLES:
+    work, table = scaling.work(tables.TABLES[name]), tables.TABLES[name]
+    memory = step_memory(table, extra_copies=1, width=width)  # with momentum, as `plan` takes it
+    return work, partial(largest_batch, memory), "layer table, 6 FLOP per multiply-accumulate", name
+  named("model", tables.TABLES | MODELS, name)
+  from experiments.bench.workloads import SIZES, synthetic
+  from experiments.config import experiment as configs
+  from experiments.costs import job_description  # only now: a table needs no compiler
+
+  config = configs.base()
+  config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, examples
+  config.model.update({"name": name, **SIZES.get(name, ({}, []))[0]})
+  experiment = configs.build(config, synthetic(name))
+  made = job_description.experiment_job(experiment, config)
+  work = scaling.work_of(made.step, made.params_bytes)
+  title = job_description.model_title(experiment)
+  return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
+
+
+def schedules(
+  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool, bucket: float = 25e6,
+  order: str = "fifo",
+) -> dict[str, Schedule]:  # fmt: skip
+  """The algorithms' own period and delay; those given, where an algorithm has one as a setting.
+
+  Raises:
+    ValueError: for an unknown algorithm, values that it can't have, or a value that no algorithm takes.
+  """
+  if not names:
+    raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
+  found, given, taken = {}, {"period": period, "delay": delay}, set()
+  for name in names:
+    chosen = settings(name, period, delay)
+    algorithm, _ = _algorithm(name, **chosen)
+    taken |= set(chosen)
+    found[name] = Schedule(
+      period=algorithm.period,
+      delay=algorithm.delay,
+      round_robin=getattr(algorithm, "round_robin", False),
+      servers=servers,
+      overlap=overlap,
+      probability=getattr(algorithm, "peer_probability", 1.0),
+      bucket=bucket,
+      order=order,
+    )
+  for key, value in given.items():
+    if value is not None and key not in taken:
+      raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
+  if order != "fifo" and not (overlap and any(patterns.pattern(name).step for name in names)):
+    raise ValueError(f"--order={order} changes nothing: no gradients leave layer by layer in {', '.join(names)} here")
+  return found
+
+
+def settings(name: str, period: int | None, delay: int | None) -> dict[str, int]:
+  """Those of period and delay that are given and that the algorithm takes."""
+  given = {"period": period, "delay": delay}
+  return {key: value for key, value in given.items() if value is not None and key in _algorithm(name)[1]}
+
+
+def _algorithm(name: str, **settings: Any) -> tuple[Any, Any]:
+  """(the algorithm, its hyper-parameters), of four workers; their number changes no schedule."""
+  spec = named("algorithm", COLLECTIVE | SERVER, name)
+  unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
+  chosen = hyper(spec, {"name": name, **unset, **settings}, 4)
+  where = {"axis_name": "workers"} if name in COLLECTIVE else {"workers": 4}
+  return spec.factory(optax.sgd(0.1), **chosen, **where), spec.hyper
+
+
+def curves(
+  work: Work, cluster: Cluster, workers: Sequence[int], found: dict[str, Schedule], *, batch: int, weak: bool,
+  jitter: float, largest: float = math.inf,
+) -> list[Curve]:  # fmt: skip
+  """One for each algorithm.
+
+  Raises:
+    ValueError: as `scaling.curve`, or if a worker's memory holds the examples of no point.
+  """
+  settings: Any = {"batch": batch, "weak": weak, "jitter": jitter}
+  made = [
+    Curve(name, schedule, scaling.curve(name, work, cluster, workers, schedule=schedule, **settings), largest=largest)
+    for name, schedule in found.items()
+  ]
+  last = made[0].points[-1]
+  if not made[0].possible:
+    most = largest if weak else largest * last.workers
+    raise ValueError(
+      f"{last.examples:,} examples on each of {last.workers:,} workers do not fit: a worker's memory "
+      f"({bytes_text(cluster.device.memory)}) holds {largest:,}; give --batch={most} at most"
+      + (" or more workers" if not weak else "")
+    )
+  return made

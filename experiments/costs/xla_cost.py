@@ -1,0 +1,133 @@
+"""What XLA says of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
+
+The step is that of one worker on one device with its exchange, whose collectives are then among one worker. XLA counts
+a loop's body once, so the step is unrolled and alone.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.perf.hardware.device import Part
+from ddl.perf.tables.totals import FLOAT
+from ddl.runtime import rounds
+from ddl.runtime.calls import Call
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.worker_round import FULL, Worker, make_turn
+from ddl.runtime.workers import make_workers
+from ddl.schedule import Due
+from experiments.config.experiment import Experiment
+from experiments.costs.param_flops import leaves
+
+
+class Compiled(NamedTuple):
+  """A compiled program on this backend; memory in bytes."""
+
+  flop: float  # all arithmetic, additions and comparisons too; taps of a convolution on padding are left out
+  nbytes: float  # read and written by the fused operations
+  arguments: int
+  outputs: int
+  aliased: int  # outputs in the place of donated arguments
+  temporary: int
+  code: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes while it runs: arguments + outputs - aliased + temporary + code.
+
+    XLA's own peak is not it: on a CPU that leaves out the temporary buffers.
+    """
+    return self.arguments + self.outputs - self.aliased + self.temporary + self.code
+
+
+def compiled_step(experiment: Experiment, examples: int) -> Compiled:
+  """The step of the experiment's algorithm, optimizer and model on so many examples.
+
+  A collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
+  reply, makes the step and asks.
+
+  Raises:
+    ValueError: for less than one example.
+  """
+  batch = batch_shapes(experiment, examples)
+  if isinstance(experiment.algorithm, Algorithm):
+    return analyse(_round(experiment.algorithm, experiment.model, batch))
+  return analyse(_turn(experiment.algorithm, experiment.model, batch))
+
+
+def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
+  """The step by arrays of parameters, for the roofline of `ddl.perf.hardware.device`: XLA's FLOP and bytes, counted in values.
+
+  What twice the examples move more is shared out as `leaves` shares the FLOP; the rest, such as passes over parameters
+  and the optimizer's update, by the arrays' sizes.
+
+  Raises:
+    ValueError: for less than one example.
+  """
+  arrays = leaves(experiment.model, batch_shapes(experiment, examples))
+  one, two = (compiled_step(experiment, n) for n in (examples, 2 * examples))
+  moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
+  held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
+  return tuple(
+    Part(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
+    for array in arrays
+  )
+
+
+def batch_shapes(experiment: Experiment, examples: int) -> Tree:
+  """Shapes [examples, ...] of one batch.
+
+  Raises:
+    ValueError: for less than one example.
+  """
+  if examples < 1:
+    raise ValueError(f"{examples} examples; a step has at least one")
+  one = experiment.data.train.take(np.arange(1))
+  return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
+
+
+def analyse(compiled: Any) -> Compiled:
+  """XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
+  cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
+  return Compiled(
+    flop=cost.get("flops", 0.0),
+    nbytes=cost.get("bytes accessed", 0.0),
+    arguments=memory.argument_size_in_bytes,
+    outputs=memory.output_size_in_bytes,
+    aliased=memory.alias_size_in_bytes,
+    temporary=memory.temp_size_in_bytes,
+    code=memory.generated_code_size_in_bytes,
+  )
+
+
+def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
+  """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
+  trainer = Trainer(algorithm, model, make_workers(1, 1), rounds.ExecutionConfig("unroll", "unroll", 1))
+  event = Due()
+  if algorithm.launch is not None:
+    event = Due(launch=True, merge=True) if algorithm.delay else Due(exchange=True)
+  carry = jax.eval_shape(trainer.start, jax.random.key(0))
+  batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, 1, *x.shape), x.dtype), batch)
+  step, key = jax.eval_shape(lambda: (np.int32(0), jax.random.key_data(jax.random.key(0))))
+  return trainer.compiled(Call(0, (event,), 1), carry, batches, step, key)
+
+
+def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
+  """One step of a worker: the reply merged, the gradient, the local update, the request."""
+  algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
+  turn = make_turn(algorithm, model, "unroll")
+
+  def start(key: jax.Array) -> tuple[Worker, Tree]:
+    params, extra = model.init(key)
+    state, _, reply = algorithm.init(params)
+    return Worker(params, state, extra), reply
+
+  def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
+    worker, _ = turn(FULL, worker, reply, None, lambda: (batches, keys))
+    return worker, algorithm.request(worker.state, worker.params)
+
+  batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+  return jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys).compile()

@@ -1,0 +1,1 @@
+"""Reported numbers of papers against predicted ones."""

@@ -1,0 +1,174 @@
+"""The pictures of a comparison: all means in one, and beside it each algorithm alone with its 95 % band."""
+
+import textwrap
+from typing import Any, cast
+
+import numpy as np
+
+from experiments.report import formats as report_format
+from experiments.report import wording
+from experiments.report.comparison import Comparison
+from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
+from experiments.report.figures.style import (
+  COLOURS,
+  IDLE,
+  INK,
+  MARKERS,
+  MUTED,
+  PAPER,
+  PHONE,
+  SLIDE,
+  Picture,
+  blank,
+  png,
+  style,
+  svg,
+)
+
+SHORT = 22  # characters of a label that has room beside another
+FEW = 4  # algorithms that have room below each other
+
+
+def pictures(comparison: Comparison) -> list[Picture]:
+  """The metric against examples, time and bytes; test loss and distance between workers against examples."""
+  metric = comparison.metric
+  unused = "seconds" if comparison.seconds == "virtual_seconds" else "virtual_seconds"
+  wanted = [(x, metric) for x in ACROSS if x != unused] + [
+    ("examples", y) for y in ("test_loss", "distance") if y != metric
+  ]
+  charts = [chart(comparison, x, y) for x, y in wanted]
+  return [picture(each, comparison) for each in charts if each is not None]
+
+
+def picture(shown: Chart, comparison: Comparison) -> Picture:
+  """One chart, drawn."""
+  ends = ", ".join(f"{line.label} {report_format.figure(shown.y, _end(line))}" for line in shown.lines)
+  seeds = len(comparison.info["seeds"])
+  what = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
+  alt = f"{shown.title}: one line per algorithm, {what}. The lines end at: {ends}. {shown.absent}".strip()
+  prefix = {"test_accuracy": "accuracy", "test_loss": "loss"}.get(shown.y, shown.y)
+  name = f"{prefix}_vs_{shown.x.removesuffix('_sent')}"
+  clock = wording.clock(comparison) if shown.x == "seconds" else []
+  caption = [sentence for sentence in (shown.absent, *clock, *shown.notes) if sentence]
+  (wide, file), (narrow, _) = (_draw(shown, wide) for wide in (True, False))
+  return Picture(name, shown.title, alt, caption, wide, narrow, file)
+
+
+def _end(line: Line) -> float:
+  return float(line.mean[np.isfinite(line.mean)][-1])
+
+
+def _draw(shown: Chart, wide: bool) -> tuple[str, bytes]:
+  import matplotlib
+
+  short = max(len(line.label) for line in shown.lines) <= SHORT
+  columns = 2 if short and len(shown.lines) > FEW * wide else 1
+  rows = -(-len(shown.lines) // columns)
+  with matplotlib.rc_context(cast(Any, style(wide))):
+    if wide:
+      picture = blank((SLIDE[0], max(SLIDE[1], 0.6 + 0.95 * rows)))
+      share = 1.8 if columns == 2 else 2.4  # of the large axes
+      grid = picture.add_gridspec(max(rows, 3), 1 + columns, width_ratios=(share, *[1] * columns))
+      main, cells = grid[:, 0], [grid[n // columns, 1 + n % columns] for n in range(len(shown.lines))]
+    else:
+      picture = blank((PHONE[0], 4.1 + 1.05 * rows))
+      grid = picture.add_gridspec(1 + rows, columns, height_ratios=(3.4, *[1] * rows))
+      main, cells = grid[0, :], [grid[1 + n // columns, n % columns] for n in range(len(shown.lines))]
+    axes = picture.add_subplot(main)
+    for line in shown.lines:
+      _mean(axes, line, 2.2 if wide else 1.8)
+      _stops(axes, line)
+    _axes(axes, shown, wide)
+    for line, cell in zip(shown.lines, cells, strict=True):
+      _alone(picture.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
+    title = shown.title if wide else textwrap.fill(shown.title, 34)
+    picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")
+    drawn = svg(picture)
+    if wide and shown.absent:  # the page has it in the caption, a slide has no caption
+      picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    return drawn, png(picture) if wide else b""
+
+
+def _mean(axes: Any, line: Line, width: float) -> Any:
+  # Markers an eighth of the curve apart, each line's a bit further on than the line's before.
+  every = max(1, len(line.x) // 8)
+  (drawn,) = axes.plot(
+    line.x, line.mean, color=_colour(line), linewidth=width, marker=MARKERS[line.number % len(MARKERS)],
+    markevery=(line.number * every // 5 % every, every), markersize=6, markeredgecolor=PAPER, markeredgewidth=0.7,
+    zorder=3, solid_capstyle="round",
+  )  # fmt: skip
+  return drawn
+
+
+def _alone(axes: Any, line: Line, shown: Chart, width: int) -> None:
+  """One algorithm before the others in grey, with its band or its seeds; its title is the legend's entry."""
+  for other in shown.lines:
+    if other is not line:
+      axes.plot(other.x, other.mean, color=IDLE, linewidth=0.8, zorder=1.5)
+  if line.band is not None:
+    axes.fill_between(line.x, *line.band, color=_colour(line), alpha=0.28, linewidth=0, zorder=2)
+  for x, y in line.rest:
+    axes.plot(x, y, color=_colour(line), linewidth=0.8, alpha=0.8, zorder=2)
+  _stops(axes, line)
+  key = _mean(axes, line, 1.6)
+  key.set_markevery((0, len(line.x)))  # one, for the key; the line needs none here
+  axes.legend(
+    [key], [textwrap.fill(line.label, width)], loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=9.5,
+    borderpad=0.2, borderaxespad=0, handlelength=1.8, handletextpad=0.5,
+  )  # fmt: skip
+  _target(axes, shown)
+  axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+  axes.grid(True, linewidth=0.5)
+
+
+def _stops(axes: Any, line: Line) -> None:
+  for x, y in line.stopped:
+    axes.plot([x], [y], marker="x", color=_colour(line), markersize=9, markeredgewidth=2.2, zorder=4, clip_on=False)
+
+
+def _colour(line: Line) -> str:
+  return COLOURS[line.number % len(COLOURS)]
+
+
+def _target(axes: Any, shown: Chart) -> None:
+  if shown.target is not None:
+    axes.axhline(shown.target, color=INK, linewidth=1.1, linestyle=(0, (1, 2)), zorder=2.5)
+
+
+def _axes(axes: Any, shown: Chart, wide: bool) -> None:
+  from matplotlib import ticker
+
+  if shown.log_x:
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=_ticks(low, high, dense=False)))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+  else:
+    ends = [x[-1] for line in shown.lines for x in (line.x, *(x for x, _ in line.rest))]
+    axes.set_xlim(0, max(ends) * 1.01 or 1)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6 if wide else 5, steps=[1, 2, 2.5, 5, 10]))
+  formats = {"examples": ticker.EngFormatter(sep=""), "bytes_sent": ticker.EngFormatter(unit="B")}
+  axes.xaxis.set_major_formatter(formats.get(shown.x, ticker.FuncFormatter(lambda value, _: f"{value:,.6g} s")))
+  axes.set_xlabel(shown.x_label + (", log scale" if shown.log_x else ""))
+  if shown.log_y:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=_ticks(*shown.limits, dense=True)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+  elif shown.y == "test_accuracy":
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+  axes.set_ylabel(textwrap.fill(shown.y_label + (", log scale" if shown.log_y else ""), 56 if wide else 36))
+  axes.set_ylim(*shown.limits)
+  axes.grid(True)
+  _target(axes, shown)
+  if shown.target is not None:
+    axes.annotate(
+      f"target\n{report_format.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
+      xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9, color=INK,
+    )  # fmt: skip
+
+
+def _ticks(low: float, high: float, dense: bool) -> tuple[int, ...]:
+  """The digits that have a tick on a log axis, so that their labels do not touch."""
+  spans = np.log10(high / low)
+  return (1,) if spans > 2.5 else (1, 2, 5) if dense or spans < 1 else (1, 3)

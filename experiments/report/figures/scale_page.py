@@ -1,0 +1,196 @@
+"""The page of `scale`: speed-up, efficiency and communication over the number of workers, as pictures and a table."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.network import Link
+from ddl.perf.planning.scaling import Point, Work
+from ddl.perf.units import bytes_text, seconds_text
+from experiments.costs import scale_text
+from experiments.costs.scale_curves import Curve
+from experiments.report import templates
+from experiments.report.figures import step_plot
+from experiments.report.figures.style import (
+  COLOURS,
+  GRID,
+  MARKERS,
+  MUTED,
+  PHONE,
+  SLIDE,
+  Picture,
+  blank,
+  png,
+  style,
+  svg,
+)
+
+TEMPLATE = Path(__file__).with_name("scale.html")
+
+
+class Chart(NamedTuple):
+  """What is drawn over the number of workers."""
+
+  name: str  # of the PNG, without the suffix
+  title: str
+  label: str
+  value: Callable[[Point], float]
+  shares: bool  # from 0 to 1
+
+
+CHARTS = (
+  Chart("speedup", "Speed-up over one worker", "speed-up", lambda point: point.speedup, False),
+  Chart("efficiency", "Efficiency: speed-up per worker", "efficiency", lambda point: point.efficiency, True),
+  Chart("communication", "Waiting for communication", "share of a step", lambda point: point.waiting, True),
+)
+
+
+def write(
+  folder: Path, curves: Sequence[Curve], cluster: Cluster, work: Work, *, title: str, weak: bool, counted: str,
+  jitter: float, command: str,
+) -> Path:  # fmt: skip
+  """Writes scale.html and the pictures as PNG files; returns the page's path.
+
+  Args:
+    counted: where the model's FLOP are from.
+    command: that makes the page again.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  steps = [step_plot.picture(curve, work, cluster) for curve in curves]
+  pictures = [*(_picture(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
+  for picture in pictures:
+    (folder / f"{picture.name}.png").write_bytes(picture.png)
+  head = scale_text.head(curves)
+  text = templates.template(TEMPLATE).render(
+    title=title + (" and worker" if weak else ""),
+    weak=weak,
+    cluster=cluster,
+    verdicts=[(curve.algorithm, scale_text.verdict(curve)) for curve in curves],
+    head=head,
+    tables=[
+      (curve.algorithm, scale_text.setting(curve), scale_text.rows(curve, cluster.network, len(head)))
+      for curve in curves
+    ],
+    measured=any(curve.measured for curve in curves),
+    losses=_losses(curves),
+    pictures=[picture.embedded() for picture in pictures],
+    facts=_facts(cluster, work, curves[0].largest, counted, jitter),
+    flat=not cluster.efficiency.half and not weak,
+    command=command,
+  )
+  path = folder / "scale.html"
+  path.write_text(text, encoding="utf-8")
+  return path
+
+
+def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str, str]]]]:
+  """Of the last point of each: algorithm, workers, seconds a step, what it would save without each."""
+  ends = [(curve.algorithm, curve.points[-1]) for curve in curves]
+  return [
+    (name, point.workers, seconds_text(point.seconds), [(k, _share(v, point)) for k, v in point.losses.items()])
+    for name, point in ends
+  ]
+
+
+def _share(loss: float, point: Point) -> str:
+  return f"{100 * loss / point.seconds:.1f} %"
+
+
+def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
+  efficiency, network = cluster.efficiency, cluster.network
+  curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
+  facts = [
+    ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),
+    ("between nodes", _link(network.between)),
+  ]
+  facts.insert(1, ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"))
+  facts += [(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []
+  facts += [
+    ("the cluster's figures", cluster.source),
+    ("the model", f"{sum(work.flop) / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
+    ("jitter of step times", f"{jitter:g} of the mean, lognormal" if jitter else "none"),
+  ]
+  return facts
+
+
+def _link(link: Link) -> str:
+  return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
+
+
+def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
+  ends = "; ".join(
+    f"{curve.algorithm} {chart.value(_line(curve)[0]):.3g} to {chart.value(_line(curve)[-1]):.3g}" for curve in curves
+  )
+  workers = [point.workers for point in _line(curves[0])]
+  alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
+  (wide, image), (narrow, _) = (_draw(chart, curves, size, size is SLIDE) for size in (SLIDE, PHONE))
+  return Picture(chart.name, chart.title, alt, [], wide, narrow, image)
+
+
+def _line(curve: Curve) -> list[Point]:
+  """The points that fit; a single number of workers from the one on that computes alone, which its speed-up is over."""
+  first = curve.possible[0]
+  if len(curve.points) > 1 or first.workers == 1:
+    return curve.possible
+  return [first._replace(workers=1, speedup=1.0, efficiency=1.0, waiting=0.0), first]
+
+
+def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
+  import matplotlib
+  from matplotlib import ticker
+
+  with matplotlib.rc_context(cast(Any, style(wide))):
+    picture = blank(size)
+    axes = picture.subplots()
+    workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
+    if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
+      axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
+    if not chart.shares:
+      axes.plot(workers, workers, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
+      axes.set_yscale("log", base=2)
+      axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    for i, curve in enumerate(curves):
+      axes.plot(
+        [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
+        color=COLOURS[i % len(COLOURS)],
+        marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
+        linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
+      )  # fmt: skip
+      points = _measured(chart, curve)
+      axes.plot(
+        *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
+        color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
+      ) if points else None  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
+    if chart.shares:
+      axes.set_ylim(0, 1.03)
+      axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0, symbol=" %"))
+    axes.set(xlabel="workers", ylabel=chart.label)
+    axes.set_title(chart.title, loc="left")
+    axes.grid(True)
+    place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
+    picture.legend(frameon=False, **place)
+    return svg(picture), png(picture) if wide else b""
+
+
+def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
+  """(workers, speed-up or efficiency) of the real runs, over a single worker's; none of what isn't measured."""
+  alone, one = curve.measured.get(1), curve.points[0]
+  if alone is None or chart.name == "communication":
+    return []
+  rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in curve.points
+           if p.workers in curve.measured}  # fmt: skip
+  base = one.examples_per_second * one.seconds / alone if one.workers == 1 else None
+  if base is None:
+    return []
+  return [(n, rate / base / (n if chart.shares else 1)) for n, rate in rates.items()]
+
+
+def _ticks(workers: Sequence[int], most: int) -> list[int]:
+  """Not too many of them, the last one always."""
+  every = -(-len(workers) // most)
+  return list(workers[::-1][::every])[::-1]

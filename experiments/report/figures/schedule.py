@@ -1,0 +1,148 @@
+"""A schedule as spans of time: when each worker computes, waits and exchanges; from the record of its events alone."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.events import lockstep
+from ddl.events.lockstep import Step
+from ddl.events.record import Events, load, previous
+from experiments.report.comparison import Comparison
+
+COMPUTING, EXCHANGING, WAITING, LOST, UNTOLD = range(5)
+KINDS = (
+  "computing: cut where a turn begins or a reply is merged",
+  "exchanging: messages and the server's work",
+  "waiting: for others, the server or a reply",
+  "lost to a death",
+  "computing, perhaps waiting for the reply",
+)
+
+
+class Spans(NamedTuple):
+  """What the workers do when: equally long arrays [spans], seconds; without what is beneath they don't overlap."""
+
+  worker: np.ndarray
+  begin: np.ndarray
+  end: np.ndarray
+  kind: np.ndarray  # index into KINDS
+  beneath: np.ndarray  # bool: a message on its way while the worker computes
+
+
+class Schedule(NamedTuple):
+  labels: list[str]  # of the algorithms that have it
+  folder: str  # of the first one
+  record: Events | Step  # of an asynchronous algorithm, or of a synchronous one beside it
+
+
+def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
+  """The schedules of a comparison in virtual time, each once: of all algorithms, in their order.
+
+  Raises:
+    FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
+  """
+  found: list[Schedule] = []
+  for entry in (result.info for result in comparison.results):
+    file = entry["events"] or entry["lockstep"]
+    if file:
+      record = (load if entry["events"] else lockstep.load)(Path(folder) / file)
+      if not len(record[0]):
+        raise ValueError(f"{Path(folder) / file}: the record has no events")
+      same = [each for each in found if _equal(each.record, record)]
+      if same:
+        same[0].labels.append(entry["label"])
+      else:
+        found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
+  return found
+
+
+def _equal(first: Events | Step, second: Events | Step) -> bool:
+  return type(first) is type(second) and all(
+    np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
+  )
+
+
+def spans(events: Events) -> Spans:
+  """Every worker's time from 0 to its last release, from the record alone."""
+  rounding = 1e-9 * events.released.max()
+  reply = events.released - events.served[events.told - 1]
+  begun = _service(events, rounding)
+  before = previous(events.worker)
+  free = np.where(before < 0, 0.0, events.released[before])
+  travels_first = (events.arrival - events.start <= reply + rounding)[~events.dropped].all()
+  if travels_first:
+    parts = _sent_before_the_steps(events, before, begun, rounding)
+  else:
+    parts = _sent_after_the_steps(events, free, begun, reply)
+  rows = [np.broadcast_arrays(events.worker, *part) for part in parts]
+  columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+  real = columns[2] - columns[1] > rounding
+  return _joined(Spans(*(column[real] for column in columns)), rounding)
+
+
+def _joined(found: Spans, rounding: float) -> Spans:
+  """The spans by worker and time, those of one exchange that follow each other as one."""
+  order = np.lexsort((found.begin, found.worker, found.beneath))
+  worker, begin, end, kind, beneath = (column[order] for column in found)
+  first = np.ones(len(order), bool)
+  first[1:] = (worker[1:] != worker[:-1]) | (kind[1:] != EXCHANGING) | (kind[:-1] != EXCHANGING)
+  first[1:] |= begin[1:] - end[:-1] > rounding
+  last = np.append(first[1:], True)
+  return Spans(worker[first], begin[first], end[last], kind[first], beneath[first])
+
+
+def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
+  """Parts of turns as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
+  start, arrival, served, released, came = events.start, events.arrival, events.served, events.released, ~events.dropped
+  in_turn = (start[1:] >= released[:-1]).all()  # each waits for the one before
+  may = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free
+  leaves = np.where(came, np.maximum(start, arrival - reply), released)
+  told = np.where(came, released - reply, released)
+  return [
+    (free, may, WAITING, False),
+    (may, start, np.where(events.restarted | events.dropped, LOST, WAITING), False),
+    (start, leaves, COMPUTING, False),
+    (leaves, arrival, EXCHANGING, False),
+    (arrival, begun, WAITING, False),
+    (begun, np.where(came, served, begun), EXCHANGING, False),
+    (np.where(came, served, released), told, WAITING, False),
+    (told, released, EXCHANGING, False),
+  ]
+
+
+def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray, rounding: float) -> list[tuple]:
+  """The same with a delay. The record tells neither when a worker began to wait for a reply that came last, nor a wait
+  at a barrier after the turn, which counts as computing; nor where a death ended the steps after the reply, which
+  count as lost.
+  """
+  start, arrival, released = events.start, events.arrival, events.released
+  reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
+  after, again = np.full(len(start), np.nan), np.zeros(len(start), bool)  # the same worker's next turn, NaN for none
+  after[before[before >= 0]] = start[before >= 0]
+  again[before[before >= 0]] = events.restarted[before >= 0]
+  return [
+    (np.zeros(len(start)), np.where(before < 0, start, 0.0), LOST, False),
+    (start, released, np.where(reached >= released - rounding, UNTOLD, COMPUTING), False),
+    (released, after, np.where(again, LOST, COMPUTING), False),
+    (start, arrival, EXCHANGING, True),
+    (arrival, begun, WAITING, True),
+    (begun, reached, EXCHANGING, True),
+  ]
+
+
+def _service(events: Events, rounding: float) -> np.ndarray:
+  """When the server begins with each message: when it is done with the one before, unless nobody ever queues."""
+  came = np.flatnonzero(~events.dropped)
+  arrival, served = events.arrival[came], events.served[came]
+  begun = events.arrival.copy()
+  if np.ptp(served - arrival) > rounding:  # without a queue all visits take the same
+    begun[came[1:]] = np.maximum(arrival[1:], served[:-1])
+  return begun
+
+
+def shares(found: Spans) -> dict[str, float]:
+  """What part of the workers' time goes into each kind, the largest first."""
+  length = np.where(found.beneath, 0.0, found.end - found.begin)
+  parts = np.bincount(found.kind, length, len(KINDS)) / length.sum()
+  return {KINDS[index]: float(parts[index]) for index in np.argsort(-parts, kind="stable") if parts[index] > 0}

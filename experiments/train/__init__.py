@@ -1,0 +1,1 @@
+"""The training loop, its folder, and the clocks of a run."""

@@ -1,0 +1,158 @@
+"""From a config and the flags to a trainer on real devices."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ddl.api import Algorithm
+from ddl.events.record import Events
+from ddl.runtime import execution, hosts
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.virtual.simulator import Simulator
+from ddl.runtime.workers import Workers, make_workers
+from experiments.commands import flags
+from experiments.config import experiment as configs
+from experiments.config.experiment import Experiment
+from experiments.config.factories import Config
+from experiments.train import virtual_time
+from experiments.train.run_dir import RunFolder
+from experiments.train.runner import Runner
+
+
+def start_devices(workers: int) -> None:
+  """Sets the CPU devices and joins the other processes; before any other use of JAX.
+
+  Raises:
+    ValueError: if the processes do not divide the workers or the devices.
+  """
+  processes = check_processes(workers, hosts.processes())
+  mine = flags.DEVICES.value // processes or execution.cpu_devices(workers, processes)
+  jax.config.update("jax_num_cpu_devices", mine)
+  hosts.join()
+
+
+def check_processes(workers: int, processes: int) -> int:
+  """The number of processes, if it divides the workers and the devices.
+
+  Raises:
+    ValueError: if it does not.
+  """
+  devices = flags.DEVICES.value
+  if workers % processes or devices % processes:
+    fits = [n for n in range(1, workers + 1) if workers % n == 0 and devices % n == 0]
+    if devices and workers % devices:
+      raise ValueError(
+        f"{workers} workers do not spread evenly over {devices} devices; "
+        f"--devices can be {', '.join(str(n) for n in range(1, workers + 1) if workers % n == 0)}"
+      )
+    raise ValueError(
+      f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "
+      f"--processes can be {', '.join(map(str, fits))}"
+    )
+  return processes
+
+
+def make_trainer(experiment: Experiment, config: Config, events: Events | None = None) -> Runner:
+  """The trainer of an experiment, run as the flags say, or as chosen for this backend and model.
+
+  events: what a simulator follows, in place of the config's schedule.
+  """
+  workers = make_workers(config.workers, flags.DEVICES.value or None)
+  chosen, algorithm = how(experiment, workers), experiment.algorithm
+  if isinstance(algorithm, Algorithm):
+    return Trainer(algorithm, experiment.model, workers, chosen)
+  return Simulator(algorithm, experiment.model, workers, chosen, *virtual_time.whole_run(config, algorithm, events))
+
+
+def follow(trainer: Runner, config: Config) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this config, whose schedule a simulator then follows."""
+  if isinstance(trainer, Simulator):
+    trainer.follow(*virtual_time.whole_run(config, trainer.algorithm))
+  return clock(trainer, config)
+
+
+def clock(trainer: Runner, config: Config) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this config; a simulator's are those of the schedule that it follows."""
+  if isinstance(trainer, Trainer):
+    return virtual_time.lockstep_seconds(config, trainer.algorithm)
+  assert isinstance(trainer, Simulator)
+  return trainer.virtual_seconds
+
+
+def how(experiment: Experiment, workers: Workers) -> ExecutionConfig:
+  """How to run: what is chosen for this backend and model, and the flags over it."""
+  step = experiment.feed(workers.local)(0, 1)
+  chosen = execution.choose_execution(workers, experiment.model.dense, sum(x.nbytes for x in step.values()))
+  gradients: Any = chosen.gradients if flags.GRADIENTS.value == "auto" else flags.GRADIENTS.value
+  steps: Any = chosen.steps if flags.STEPS.value == "auto" else flags.STEPS.value
+  return ExecutionConfig(
+    gradients, steps, flags.STEPS_PER_CALL.value or chosen.steps_per_call, flags.OVERLAP.value == "on"
+  )
+
+
+def describe(trainer: Runner) -> str:
+  """One line that says how a run is run."""
+  w, h = trainer.workers, trainer.how
+  layout = (
+    f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
+    f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
+  )
+  if isinstance(trainer, Simulator):
+    return layout + f"virtual time: {len(trainer.events.worker)} visits"
+  assert isinstance(trainer, Trainer)
+  alike = not any(jax.tree.leaves(trainer.copies.params))
+  copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
+  return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
+
+
+def workdir(what: str) -> Path:
+  """The folder that --workdir names, or a new one under runs/.
+
+  Raises:
+    ValueError: for --resume without a folder or with one that is not there, or a path where no folder can be made.
+  """
+  if flags.RESUME.value and not flags.WORKDIR.value:
+    raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
+  path = Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+  if flags.RESUME.value and not path.exists():
+    raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
+  there = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not there.is_dir():
+    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
+  try:
+    with tempfile.TemporaryDirectory(dir=there):
+      pass  # permissions do not tell of a full disk or of a file system like /proc
+  except OSError as error:
+    told = (error.strerror or str(error)).lower()
+    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
+  return path
+
+
+def check_folder(path: Path, config: Config, alone: bool = True) -> None:
+  """Finds a folder that a run cannot have before any data is loaded. alone: not one of several, which may be missing.
+
+  Raises:
+    ValueError: for a run that is there already, or with --resume for none or one of another config.
+  """
+  folder = RunFolder(path)
+  if not flags.RESUME.value:
+    (folder.check_unused if alone else folder.check_new)()
+  elif alone or folder.begun:
+    folder.reopen(configs.resolve(config))
+
+
+def launch(workers: int, path: Path) -> int:
+  """This command as --processes local processes, all with the same folder; returns the exit code."""
+  check_processes(workers, flags.PROCESSES.value)
+  return hosts.launch(flags.PROCESSES.value, [*hosts.command_line(), f"--workdir={path}"])
+
+
+def say(text: str) -> None:
+  """Prints in the main process."""
+  if hosts.is_main():
+    print(text, flush=True)

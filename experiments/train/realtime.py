@@ -1,0 +1,208 @@
+"""`--runtime=threads` and `ray`: a server algorithm for real, in real time, with the run folder of any other run."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl.api import ServerAlgorithm
+from ddl.events.barriers import Quorum
+from ddl.events.record import Events
+from ddl.runtime.progress import NotFinite, Progress
+from ddl.runtime.server_traffic import exchange_nbytes
+from ddl.runtime.threads.worker_threads import Threads
+from ddl.runtime.trainer import Consensus
+from ddl.runtime.virtual.wave_plan import visits
+from experiments.config.experiment import Experiment, initial_key, training_key
+from experiments.config.factories import Config
+from experiments.train import replay, train_loop, virtual_time
+from experiments.train.evaluate import Evaluator
+from experiments.train.run_dir import METRICS, RunFolder
+from experiments.train.signals import Asked
+
+
+class Lines:
+  """Writes a line of metrics each time that the workers have made another `eval_every` steps on average."""
+
+  def __init__(self, experiment: Experiment, config: Config, folder: RunFolder, done: int = -1):
+    """done: visits of the last line that is there."""
+    algorithm = experiment.algorithm
+    assert isinstance(algorithm, ServerAlgorithm)
+    self._experiment, self._config, self._folder = experiment, config, folder
+    self._evaluate = Evaluator(experiment.model, experiment.data.test)
+    self._nbytes = exchange_nbytes(algorithm, experiment.model) / config.workers
+    ends = [*range(0, config.steps, config.eval_every), config.steps]
+    self._due = [(visits(algorithm, config.workers, step), step) for step in ends]
+    self._due = [(count, step) for count, step in self._due if count > done]
+    self._losses, self.last = list[np.ndarray](), dict[str, Any]()
+
+  @property
+  def marks(self) -> list[int]:
+    """The visits at which lines are due."""
+    return [count for count, _ in self._due]
+
+  def steps(self, done: int) -> int:
+    """Steps that the workers have made on average after so many visits."""
+    algorithm, workers = self._experiment.algorithm, self._config.workers
+    assert isinstance(algorithm, ServerAlgorithm)
+    return sum(visits(algorithm, workers, step) <= done for step in range(1, self._config.steps + 1))
+
+  def __call__(self, progress: Progress, losses: Any, snapshot: Callable[[], Consensus]) -> None:
+    """After a visit: notes its losses, and tests the snapshot where a line is due. ValueError if it diverged."""
+    self._losses.append(np.asarray(losses, np.float64).ravel())
+    step = None
+    while self._due and progress.visits >= self._due[0][0]:
+      step = self._due.pop(0)[1]
+    if step is None:
+      return
+    consensus, config, seen = snapshot(), self._config, np.concatenate(self._losses)
+    examples = step * config.workers * config.batch
+    line = {"step": step, "examples": examples, "epoch": examples / self._experiment.data.train.size}
+    if seen.size:
+      line["train_loss"] = float(seen.mean())
+    line |= {f"test_{k}": v for k, v in self._evaluate(consensus).items()}
+    if not math.isnan(distance := float(consensus.distance)):
+      line["distance"] = distance  # Ray's workers keep their models to themselves
+    line["bytes_sent"] = progress.exchanges * self._nbytes
+    line |= {"seconds": round(progress.seconds, 6), "visits": progress.visits}
+    bad = [name for name, value in line.items() if not math.isfinite(value)]
+    if bad:
+      raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {step}")
+    self._losses, self.last = [], line
+    self._folder.line(line)
+    told = ", ".join(f"{k} {line[k]:.4g}" for k in ("train_loss", "test_loss", "test_accuracy") if k in line)
+    print(f"step {step} of {config.steps}: {told}", flush=True)
+
+
+def threads(experiment: Experiment, config: Config, folder: RunFolder, about: dict[str, Any]) -> dict[str, Any]:
+  """A thread per worker; returns the last line.
+
+  Raises:
+    Diverged: if a loss is not finite; threads keep no checkpoint.
+    Stopped: after SIGTERM or Ctrl-C; metrics and events are kept.
+    ValueError: if the barrier does not go with threads.
+  """
+  algorithm, take = experiment.algorithm, _take(experiment, config.seed)
+  assert isinstance(algorithm, ServerAlgorithm)
+  runner = Threads(
+    algorithm, experiment.model, workers=config.workers, blocks=config.network.blocks if algorithm.lock_free else 0,
+    seed=config.seed, barrier=virtual_time.barrier_of(config),
+  )  # fmt: skip
+  params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
+  folder.create(experiment.resolved, about)
+  lines, total = Lines(experiment, config, folder), visits(algorithm, config.workers, config.steps)
+
+  def watch(_: int, losses: np.ndarray, snapshot: Callable[[], Consensus]) -> None:
+    lines(runner.progress(), losses, snapshot)
+
+  lines(Progress(0, 0, 0.0), (), lambda: _initial(algorithm, params, extra))
+  with Asked(runner.stop) as asked:
+    try:
+      events, _ = runner.run(params, extra, take, total, watch)
+    except NotFinite as error:
+      raise train_loop.diverged(experiment.resolved, str(error), "threads keep no checkpoints") from error
+    return _finish(experiment, folder, events, lines, total, asked)
+
+
+def ray(
+  experiment: Experiment, config: Config, folder: RunFolder, about: dict[str, Any], *, resume: bool, **cluster: Any
+) -> dict[str, Any]:
+  """Actors of Ray; cluster: shards, address, cpus, gpus, checkpoint_every. Returns the last line.
+
+  Raises:
+    Diverged: if something is not finite; the last good checkpoint stays.
+    Stopped: after SIGTERM or Ctrl-C; the run is saved.
+    ValueError: if Ray is missing or can't be reached, a shard dies, or the barrier does not go with Ray.
+  """
+  from ddl.runtime.ray_ps.cluster import RayCluster
+  from ddl.runtime.ray_ps.transport import cut
+
+  algorithm, resolved, barrier = experiment.algorithm, config.to_dict(), virtual_time.barrier_of(config)
+  assert isinstance(algorithm, ServerAlgorithm)
+  if isinstance(barrier, Quorum):
+    raise ValueError("--runtime=ray can't drop a late message, as the barriers backup and cutoff do: use another one")
+  if resume:
+    folder.reopen(experiment.resolved)
+  sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(experiment.model.init, initial_key(0))[0])]
+  cut(sum(sizes), cluster["shards"])
+
+  def make(worker: int) -> tuple[Any, Any]:
+    del worker
+    import ml_collections
+
+    from experiments.config.experiment import build
+
+    own = build(ml_collections.ConfigDict(resolved))
+    return own.model, _take(own, resolved["seed"])
+
+  with Asked() as asked:
+    runner = RayCluster(
+      algorithm, make, workers=config.workers, folder=folder.checkpoints, resume=resume, seed=config.seed,
+      barrier=barrier, **cluster,
+    )  # fmt: skip
+    asked.listen()
+    try:
+      asked.then = runner.stop
+      params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
+      if not resume:
+        folder.create(experiment.resolved, about)
+      lines = Lines(experiment, config, folder, _kept(folder, runner.label) if resume else -1)
+      if not resume:
+        lines(Progress(0, 0, 0.0), (), lambda: _initial(algorithm, params, extra, jnp.nan))
+      total = visits(algorithm, config.workers, config.steps)
+
+      def watch(snapshot: Any) -> None:
+        params, extra = jax.tree.map(jnp.asarray, (snapshot.params, snapshot.extra))
+        losses = np.concatenate([np.zeros(0, np.float32), *snapshot.losses])
+        lines(snapshot.progress, losses, lambda: Consensus(params, extra, jnp.asarray(jnp.nan)))
+
+      if asked.number is not None:
+        runner.stop()
+      print(f"starting {config.workers} workers, each of which loads the model and compiles", flush=True)
+      events = runner.run(params, extra, total, watch, lines.marks)
+      return _finish(experiment, folder, events, lines, total, asked)
+    except NotFinite as error:
+      kept = runner.newest()
+      good = "there was no checkpoint yet" if kept is None else f"the last good checkpoint, of visit {kept}, is kept"
+      raise train_loop.diverged(experiment.resolved, str(error), good) from error
+    finally:
+      runner.close()
+
+
+def _take(experiment: Experiment, seed: int) -> Callable[[int, int], tuple[Any, Any]]:
+  """(worker, step) -> its batch and key."""
+  key = training_key(seed)
+
+  def take(worker: int, step: int) -> tuple[Any, Any]:
+    batch = jax.tree.map(lambda x: x[0, 0], experiment.feed([worker])(step, 1))
+    return batch, jax.random.fold_in(jax.random.fold_in(key, worker), step)
+
+  return take
+
+
+def _initial(algorithm: ServerAlgorithm, params: Any, extra: Any, distance: float = 0.0) -> Consensus:
+  return Consensus(algorithm.evaluate(algorithm.init(params)[1]), extra, jnp.asarray(distance))
+
+
+def _kept(folder: RunFolder, visits: int | None) -> int:
+  """Drops the lines that the checkpoint of so many visits does not know; returns the visits of the last that stays."""
+  counts = [json.loads(line)["visits"] for line in (folder.path / METRICS).read_text().splitlines()]
+  counts = [count for count in counts if count <= (visits or 0)]
+  folder.truncate(len(counts))
+  return max(counts, default=-1)
+
+
+def _finish(
+  experiment: Experiment, folder: RunFolder, events: Events, lines: Lines, total: int, asked: Asked
+) -> dict[str, Any]:
+  replay.keep(folder.path, events)
+  replay.draw(folder.path, experiment, events, "time")
+  if len(events.worker) < total:
+    folder.close()
+    raise train_loop.Stopped(lines.steps(len(events.worker)), asked.number)
+  folder.finish(lines.last)
+  return lines.last

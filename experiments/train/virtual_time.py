@@ -1,0 +1,134 @@
+"""Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ddl.api import Algorithm, ServerAlgorithm
+from ddl.events import lockstep
+from ddl.events.barriers import BARRIERS, Barrier, Quorum
+from ddl.events.operations import Operations, operations
+from ddl.events.record import Events
+from ddl.events.schedule import schedule
+from ddl.events.times import TIMES
+from ddl.runtime.virtual.wave_plan import visits
+from experiments.config.factories import Config, named, settings
+
+ROUNDS = 50  # that a record of a synchronous algorithm holds
+
+
+def step_times(config: Config) -> Any:
+  """The step times that the config names."""
+  factory, times = named("times", TIMES, config.times.name), config.times
+  if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
+    warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
+  if times.get("down_seconds") and not times.get("death_rate"):
+    warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
+  return factory(workers=config.workers, seed=config.seed, **settings("times", factory, config.times))
+
+
+def barrier_of(config: Config) -> Barrier:
+  """The barrier that the config names."""
+  factory = named("barrier", BARRIERS, config.barrier.name)
+  return factory(**settings("barrier", factory, config.barrier))
+
+
+def schedule_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> Events:
+  """Who is served when, for `visits` visits.
+
+  Raises:
+    ValueError: for times that can't be, or a barrier that does not fit the algorithm.
+  """
+  barrier = barrier_of(config)
+  if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
+    raise ValueError(
+      f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
+      f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
+    )
+  return schedule(
+    workers=config.workers,
+    turns_total=visits,
+    period=algorithm.period,
+    delay=algorithm.delay,
+    times=step_times(config),
+    barrier=barrier,
+    message_seconds=config.network.message_seconds,
+    service_seconds=config.network.service_seconds,
+    seed=config.seed,
+    peers=algorithm.peers,
+    peer_probability=algorithm.peer_probability,
+    round_robin=algorithm.round_robin,
+    lock_free=algorithm.lock_free is not None,
+  )
+
+
+def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
+  """As many events as config.steps steps of each worker, on average, need, or those given; and what the server does."""
+  events = events or schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
+  return events, operations_of(config, algorithm, events)
+
+
+def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) -> Operations:
+  """What the server does in the order of these events."""
+  rule = algorithm.lock_free
+  return operations(
+    events,
+    rereads=algorithm.read is not None,
+    quorum=isinstance(barrier_of(config), Quorum),
+    blocks=config.network.blocks if rule else 0,
+    reads_first=rule.reads_first if rule else False,
+    seed=config.seed,
+  )
+
+
+def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
+  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
+  done: list[np.ndarray] = []
+
+  def seconds(step: int) -> float:
+    if not done:
+      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
+    return float(done[0][step - 1]) if step else 0.0
+
+  return seconds
+
+
+def lockstep_record(config: Config, algorithm: Algorithm) -> lockstep.Step:
+  """When each worker computes and waits in the first rounds of a synchronous algorithm: arrays [steps, ...]."""
+  steps = min(config.steps, ROUNDS * algorithm.period)
+  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm)))
+
+
+def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
+  exchange = None if config.algorithm.name == "independent" else exchange_seconds(config)
+  return {
+    "workers": config.workers, "period": algorithm.period, "delay": algorithm.delay, "start": algorithm.start,
+    "times": step_times(config), "exchange_seconds": exchange, "primed": algorithm.primed,
+    "overlap": config.network.overlap,
+  }  # fmt: skip
+
+
+def exchange_seconds(config: Config) -> float:
+  """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
+  if config.network.exchange_seconds is not None:
+    return config.network.exchange_seconds
+  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
+
+
+def describe(config: Config) -> str:
+  """What virtual time is made of, in words."""
+  times = settings("times", named("times", TIMES, config.times.name), config.times)
+  step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
+  jitter = f" ({config.times.name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
+  more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
+  slow = times.get("slow", ())
+  more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
+  barrier = settings("barrier", named("barrier", BARRIERS, config.barrier.name), config.barrier)
+  chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in barrier.items())
+  network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
+  network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
+  network += [f"exchange of all workers {exchange_seconds(config) * 1000:g} ms"]
+  return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])

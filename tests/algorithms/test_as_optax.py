@@ -1,0 +1,253 @@
+"""Each algorithm as an optax transformation in training loops that are not ours, against its NumPy twin."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from reference import collective as reference
+from test_algorithms import INNER, close, flat_of, tree_of
+
+from ddl.algorithms import COLLECTIVE
+from ddl.as_optax import as_optax
+
+WORKERS, STEPS = 8, 8
+HYPER = {
+  "local_sgd": {"period": 3},
+  "post_local_sgd": {"period": 3, "start": 2},
+  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
+  "easgd": {"alpha": 0.1, "period": 3},
+  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
+  "round_robin_easgd": {"alpha": 0.1},
+}
+
+
+def mesh(name, count):
+  return jax.make_mesh((count,), (name,), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+
+
+def one_of_each(fn):
+  """fn of one worker on shards whose leading axis is 1."""
+
+  def on_shards(*args):
+    return jax.tree.map(lambda x: x[None], fn(*jax.tree.map(lambda x: x[0], args)))
+
+  return on_shards
+
+
+def lift_vmap(fn):
+  return jax.jit(jax.vmap(fn, axis_name="w"))
+
+
+def lift_shard_map(fn, check=False):
+  lifted = one_of_each(fn)
+  return jax.jit(jax.shard_map(lifted, mesh=mesh("w", 8), in_specs=P("w"), out_specs=P("w"), check_vma=check))
+
+
+def lift_pmap(fn):
+  return jax.pmap(fn, axis_name="w")
+
+
+def lift_pair(fn):
+  lifted = jax.vmap(fn, axis_name="v")
+  return jax.jit(jax.shard_map(lifted, mesh=mesh("d", 4), in_specs=P("d"), out_specs=P("d"), check_vma=False))
+
+
+LOOPS = {  # how a loop spreads one worker's function, and its axis
+  "vmap": (lift_vmap, "w"),
+  "shard_map": (lift_shard_map, "w"),
+  "checked shard_map": (partial(lift_shard_map, check=True), "w"),
+  "pmap": (lift_pmap, "w"),
+  "shard_map of vmap": (lift_pair, ("d", "v")),
+}
+
+
+def transformation(name, inner="momentum", axis="w", **hyper):
+  algorithm = COLLECTIVE[name].factory(INNER[inner][0], axis_name=axis, **(hyper or HYPER.get(name, {})))
+  return algorithm, as_optax(algorithm, axis)
+
+
+def train(lift, tx, evaluate, *, extra=None):
+  """A loop that knows optax alone: [steps, workers, n] of the params and of what `evaluate` gives."""
+  x0, grad = reference.problem(WORKERS, STEPS)
+
+  def step(worker, t, state, params):
+    grads = tree_of(grad(worker, t, flat_of(params)))
+    updates, state = tx.update(grads, state, params, **(extra or {}))
+    params = optax.apply_updates(params, updates)
+    return state, params, flat_of(params), flat_of(evaluate(state, params))
+
+  step = lift(step)
+  params = jax.tree.map(lambda x: jnp.stack([x] * WORKERS), tree_of(x0))
+  state = lift(tx.init)(params)
+  history, evaluated = [], []
+  for t in range(STEPS):
+    state, params, x, z = step(np.arange(WORKERS), np.full(WORKERS, t), state, params)
+    history.append(x)
+    evaluated.append(z)
+  return np.array(history), np.array(evaluated), step
+
+
+def consensus(algorithm):
+  return lambda state, params: algorithm.evaluate(state.algorithm, params)
+
+
+def twin_of(name, inner="momentum", **hyper):
+  x0, grad = reference.problem(WORKERS, STEPS)
+  hyper = hyper or HYPER.get(name, {})
+  return reference.TWINS[name](x0, grad, workers=WORKERS, steps=STEPS, inner=INNER[inner][1], **hyper)
+
+
+def every_pair():
+  for name in COLLECTIVE:
+    for loop in LOOPS:
+      extra = loop == "shard_map of vmap" and name not in ("sharded_sync_sgd", "dasgd", "easgd")
+      yield pytest.param(name, loop, marks=[pytest.mark.slow] * extra)
+
+
+@pytest.mark.parametrize("name, loop", [*every_pair()])
+def test_foreign_loop_equals_the_twin(x64, name, loop):
+  lift, axis = LOOPS[loop]
+  algorithm, tx = transformation(name, axis=axis)
+  params, evaluated, _ = train(lift, tx, consensus(algorithm))
+  twin = twin_of(name)
+  close(params, twin.params)
+  close(evaluated, np.repeat(twin.evaluate[:, None], WORKERS, axis=1))
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_all_delays(x64, delay):
+  hyper = {"period": 3, "delay": delay, "keep": 0.25}
+  algorithm, tx = transformation("dasgd", "adam", **hyper)
+  close(train(lift_vmap, tx, consensus(algorithm))[0], twin_of("dasgd", "adam", **hyper).params)
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_a_scan_inside_shard_map(x64, name):
+  """The whole loop on the devices, whose carry must keep its type: what varies over the workers is part of it."""
+  x0, grad = reference.problem(WORKERS, STEPS)
+  _, tx = transformation(name)
+
+  def loop(worker, x):
+    def step(carry, t):
+      x, state = carry
+      updates, state = tx.update(grad(worker[0], t, x), state, x)
+      x = optax.apply_updates(x, updates)
+      return (x, state), x
+
+    return jax.lax.scan(step, (x[0], tx.init(x[0])), jnp.arange(STEPS))[1][None]
+
+  run = jax.jit(jax.shard_map(loop, mesh=mesh("w", 8), in_specs=P("w"), out_specs=P("w")))
+  history = run(np.arange(WORKERS), np.stack([x0] * WORKERS))
+  close(np.swapaxes(history, 0, 1), twin_of(name).params)
+
+
+# ---- what optax asks of a transformation
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_no_second_compilation_and_unknown_arguments_pass(x64, name):
+  algorithm, tx = transformation(name)
+  params, _, step = train(lift_vmap, tx, consensus(algorithm), extra={"value": 1.0, "unheard_of": None})
+  assert step._cache_size() == 1
+  close(params, twin_of(name).params)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_shapes_and_dtypes_stay(name, dtype):
+  params = {"a": jnp.zeros((8, 3), dtype), "b": jnp.zeros((8,), dtype)}
+  _, tx = transformation(name)
+  state = jax.eval_shape(jax.vmap(tx.init, axis_name="w"), params)
+  updates, after = jax.eval_shape(jax.vmap(tx.update, axis_name="w"), params, state, params)
+  assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
+  assert jax.tree.map(jax.typeof, updates) == jax.tree.map(jax.typeof, params)
+
+
+@pytest.mark.parametrize("name", sorted(set(COLLECTIVE) - {"sharded_sync_sgd"}))  # its init needs the bound axis
+def test_map_params_finds_what_is_like_params(name):
+  _, tx = transformation(name)
+  state = jax.vmap(tx.init, axis_name="w")(jnp.zeros((8, 3)))
+  after = optax.tree.map_params(tx, lambda x: x + 1, state)
+  for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
+    like_params = old.dtype == jnp.float32  # momenta, velocity, center, message; what is left counts steps and turns
+    np.testing.assert_array_equal(new, old + 1 if like_params else old)
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_update_without_params_says_so(name):
+  _, tx = transformation(name)
+  grads = jnp.zeros((8, 3))
+  state = jax.vmap(tx.init, axis_name="w")(grads)
+  with pytest.raises(ValueError, match="needs the params"):
+    jax.vmap(tx.update, axis_name="w")(grads, state)
+
+
+def test_a_delay_that_does_not_fit_is_refused_at_once():
+  with pytest.raises(ValueError, match="delay is 4 with period 3"):
+    transformation("dasgd", period=3, delay=4, keep=0.5)
+
+
+def test_inject_hyperparams(x64):
+  def make(rate):
+    inner = optax.sgd(rate, momentum=0.9)
+    return as_optax(COLLECTIVE["local_sgd"].factory(inner, axis_name="w", period=3), "w")
+
+  tx = optax.inject_hyperparams(make)(rate=0.05)
+  close(train(lift_vmap, tx, lambda state, params: params)[0], twin_of("local_sgd").params)
+
+
+def test_in_a_chain(x64):
+  tx = optax.chain(optax.scale(0.5), transformation("easgd")[1])
+  x0, grad = reference.problem(WORKERS, STEPS)
+  half = lambda i, t, x: 0.5 * grad(i, t, x)  # noqa: E731
+  twin = reference.easgd(x0, half, workers=WORKERS, steps=STEPS, inner=INNER["momentum"][1], **HYPER["easgd"])
+  close(train(lift_vmap, tx, lambda state, params: params)[0], twin.params)
+
+
+# ---- the collective stays in a condition
+
+
+COMMUNICATES = ("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all", "ppermute")
+
+
+def equations(jaxpr, inside=False):
+  """(equation, whether it is inside a branch of a condition), through all nested programs."""
+  for eqn in jaxpr.eqns:
+    yield eqn, inside
+    for sub in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+      sub = getattr(sub, "jaxpr", sub)
+      if hasattr(sub, "eqns"):
+        yield from equations(sub, inside or eqn.primitive.name == "cond")
+
+
+def values(eqn):
+  return max((v.aval.size for v in eqn.invars if hasattr(v.aval, "size")), default=0)
+
+
+def program(name, loop):
+  lift, axis = LOOPS[loop]
+  _, tx = transformation(name, axis=axis)
+  params = jnp.zeros((8, 1000))
+  state = jax.eval_shape(lift(tx.init), params)
+  return list(equations(jax.make_jaxpr(lift(tx.update))(params, state, params).jaxpr))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", ["local_sgd", "post_local_sgd", "dasgd", "easgd", "eamsgd"])
+def test_a_step_without_exchange_sends_one_number(name, loop):
+  """Only the step counter is shared at each step. The params are in a condition, which vmap hasn't made a select."""
+  found = program(name, loop)
+  sent = [(values(e), inside) for e, inside in found if e.primitive.name.startswith(COMMUNICATES)]
+  assert sum(size for size, inside in sent if not inside) <= 8  # vmap and make_jaxpr count the workers in
+  assert max(size for size, inside in sent if inside) >= 1000
+  assert not any(e.primitive.name == "select_n" and values(e) >= 1000 for e, _ in found)
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "sharded_sync_sgd", "round_robin_easgd", "independent"])
+def test_period_one_needs_no_condition(name):
+  assert not any(e.primitive.name == "cond" for e, _ in program(name, "shard_map"))

@@ -1,0 +1,189 @@
+"""Each server algorithm against its NumPy twin on given orders, at rtol 1e-12, and what it declares of itself."""
+
+import inspect
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import collective as reference
+from reference import server as server_reference
+from test_algorithms import INNER, close, flat_of, tree_of
+
+from ddl import api
+from ddl.algorithms import SERVER
+from ddl.api import Visit
+
+pytestmark = pytest.mark.usefixtures("x64")
+EVENTS = 16
+CASES = {  # what is not here runs with the defaults of its Spec
+  "async_easgd": [{"alpha": 0.2, "period": 1}, {"alpha": 0.1, "period": 3}],
+  "async_measgd": [{"alpha": 0.2, "momentum": 0.5, "period": 1}, {"alpha": 0.1, "momentum": 0.9, "period": 2}],
+  "hogwild_easgd": [{"alpha": 0.2, "period": 2}],
+  "downpour": [{"period": 1}, {"period": 3}],
+  "dc_asgd": [{"compensation": 0.5, "adaptive": False}, {"compensation": 2.0, "adaptive": True}],
+  "dynsgd": [{"period": 1}, {"period": 3}],
+  "async_local_sgd": [
+    {"outer_learning_rate": 0.7, "outer_momentum": 0.9, "every": n, "decay": c, "period": 2}
+    for n, c in ((1, 0.0), (3, 0.0), (3, 0.2))
+  ],
+}
+ELASTIC = ("async_easgd", "async_measgd", "hogwild_easgd", "original_easgd")
+PEERS = [name for name, spec in SERVER.items() if spec.taxonomy.pattern == "peer to peer"]
+
+
+def hyper_of(name, workers):
+  spec = SERVER[name].hyper
+  return {key: h.default(workers) if callable(h.default) else h.default for key, h in spec.items()}
+
+
+def build(name, inner="sgd", *, workers, **hyper):
+  inner = INNER[inner][0] if isinstance(inner, str) else inner
+  return SERVER[name].factory(inner, workers=workers, **hyper_of(name, workers) | hyper)
+
+
+def visits(workers, *, events=EVENTS, seed=0):
+  """A random order and random peers, some of them -1."""
+  rng = np.random.default_rng(seed)
+  order = rng.integers(workers, size=events)
+  others = (order + rng.integers(1, max(workers, 2), size=events)) % workers
+  return order, np.where((rng.random(events) < 0.3) | (workers == 1), -1, others)
+
+
+@cache
+def gradient(grad):
+  return jax.jit(lambda worker, step, params: tree_of(grad(worker, step, flat_of(params))))
+
+
+def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
+  """One event at a time, as `ServerAlgorithm` says; x0 is [n], or [workers, n] for models that start apart.
+
+  reads: after event e the worker reads[e] reads, unless this is empty.
+  Returns (the served worker's params when it asked [E, n], evaluate [E, n], server, each worker's (params, state,
+  last reply)).
+  """
+  starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
+  _, server, first = algorithm.init(starts[0])
+  all_ = [(x, algorithm.init(x)[0], first) for x in starts]
+  turns, history, evaluated = [0] * workers, [], []
+  for e, i in enumerate(order):
+    params, state, reply = all_[i]
+    before = turns[i] - (1 if algorithm.delay else 0)  # turns whose steps are behind this event
+    for s in range(algorithm.period if before >= 0 else 0):
+      if s == 0 and algorithm.delay == 0:
+        params, state = algorithm.merge(reply, state, params)
+      grads = gradient(grad)(i, before * algorithm.period + s, params)
+      params, state = algorithm.local(grads, state, params)
+      if s + 1 == algorithm.delay:
+        params, state = algorithm.merge(reply, state, params)
+    visit = Visit(np.int32(i), np.int32(-1 if peers is None else peers[e]))
+    server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
+    all_[i], turns[i] = (params, state, reply), turns[i] + 1
+    history.append(flat_of(params))
+    if len(reads):
+      params, state, reply = all_[reads[e]]
+      server, reply = algorithm.read(server, reply, Visit(np.int32(reads[e]), np.int32(-1)))
+      all_[reads[e]] = params, state, reply
+    evaluated.append(flat_of(algorithm.evaluate(server)))
+  return jnp.stack(history), jnp.stack(evaluated), server, all_
+
+
+# ---- the twins
+
+
+@pytest.mark.parametrize("workers, inner", [(1, "momentum"), (3, "adam"), (4, "sgd"), (5, "nesterov"), (5, "momentum")])
+@pytest.mark.parametrize("name", SERVER)
+def test_equals_its_twin(name, workers, inner):
+  assert name in server_reference.TWINS, f"{name} has no NumPy twin: write it in tests/server_reference.py"
+  order, peers = visits(workers, seed=workers)
+  for hyper in CASES.get(name) or [hyper_of(name, workers)]:
+    x0, grad = reference.problem(workers, 4 * EVENTS)
+    twin = server_reference.TWINS[name](
+      x0, grad, order=order, peers=peers, workers=workers, inner=INNER[inner][1], **hyper
+    )
+    params, evaluate, *_ = drive(build(name, inner, workers=workers, **hyper), x0, grad, order, peers, workers=workers)
+    close(params, twin.params)
+    close(evaluate, twin.evaluate)
+
+
+def test_a_twin_for_each_algorithm_and_no_other():
+  assert set(server_reference.TWINS) == set(SERVER)
+
+
+# ---- a worker that reads again
+
+
+@pytest.mark.parametrize("name", [name for name in SERVER if name not in ELASTIC])
+def test_a_read_tells_what_stands_now(name):
+  """Worker 0 is served, then 1, which meets 0; then 0 reads: it goes on from the center, or from its own model."""
+  algorithm = build(name, workers=2)
+  x0, grad = reference.problem(2, 4 * EVENTS)
+  _, _, server, all_ = drive(algorithm, x0, grad, [0, 1], [-1, 0], workers=2)
+  params, state, old = all_[0]
+  server, reply = algorithm.read(server, old, Visit(np.int32(0), np.int32(-1)))
+  board = server.board if name == "gosgd" else server
+  now = jax.tree.map(lambda x: x[0], board) if name in PEERS else algorithm.evaluate(server)
+  np.testing.assert_array_equal(flat_of(algorithm.merge(reply, state, params)[0]), flat_of(now))
+  assert name == "pull_gossip" or not np.allclose(flat_of(old), flat_of(reply))
+
+
+# ---- what a compiled loop needs, what a user gets wrong, what they say of themselves
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_states_keep_their_types(name):
+  """In float32, with a bfloat16 leaf: serve, read, local and merge return what they were given, in kind."""
+  params = {"a": jnp.zeros((2, 3), jnp.float32), "b": jnp.zeros((), jnp.bfloat16)}
+  algorithm = build(name, optax.sgd(0.1, momentum=0.9), workers=4)
+  state, server, reply = jax.eval_shape(algorithm.init, params)
+  visit = Visit(*[jax.ShapeDtypeStruct((), jnp.int32)] * 2)
+  message = jax.eval_shape(algorithm.request, state, params)
+
+  def kinds(tree):
+    leaves, shape = jax.tree.flatten(tree)
+    return shape, [(x.shape, x.dtype, getattr(x, "weak_type", False)) for x in leaves]
+
+  assert kinds(jax.eval_shape(algorithm.serve, server, message, visit)) == kinds((server, reply))
+  assert kinds(jax.eval_shape(algorithm.local, params, state, params)) == kinds((params, state))
+  assert kinds(jax.eval_shape(algorithm.merge, reply, state, params)) == kinds((params, state))
+  assert kinds(jax.eval_shape(algorithm.evaluate, server)) == kinds(params)
+  if algorithm.read:
+    assert kinds(jax.eval_shape(algorithm.read, server, reply, visit)) == kinds((server, reply))
+
+
+WRONG = [
+  *[(name, {"alpha": alpha}) for name in ELASTIC for alpha in (-0.1, 0.51, float("nan"))],
+  ("async_msgd", {"momentum": 1.0}),
+  ("async_measgd", {"momentum": -0.1}),
+  ("dc_asgd", {"compensation": -1.0}),
+  ("async_local_sgd", {"outer_learning_rate": -0.7}),
+  ("async_local_sgd", {"outer_momentum": 1.0}),
+  ("async_local_sgd", {"every": 0}),
+  ("async_local_sgd", {"decay": 0.3}),
+  ("gosgd", {"probability": 1.5}),
+]
+
+
+@pytest.mark.parametrize("name, wrong", WRONG)
+def test_a_wrong_value_is_named(name, wrong):
+  ((key, value),) = wrong.items()
+  with pytest.raises(ValueError, match=f"{key} (is )?{value}") as caught:
+    build(name, workers=4, **wrong)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_spec(name):
+  spec = SERVER[name]
+  assert spec.factory.__name__ == name
+  keywords = inspect.signature(spec.factory).parameters.values()
+  keywords = [k for k in keywords if k.kind is inspect.Parameter.KEYWORD_ONLY]
+  assert set(spec.hyper) == {k.name for k in keywords} - {"workers"}
+  assert all(k.default is inspect.Parameter.empty for k in keywords)
+  assert all(h.symbol and h.meaning and h.default is not None for h in spec.hyper.values())
+  for axis in ("parallelism", "optimization", "scheduling", "pattern", "payload"):
+    assert getattr(spec.taxonomy, axis) in getattr(api, axis.upper())
+  assert "arXiv" in spec.citation or name == "dynsgd"  # which was never put there
+  assert build(name, workers=4).peers in api.PEERS

@@ -1,0 +1,159 @@
+"""The data sets: what the models are promised of every example, and one clear line for bad settings."""
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.data_files import everything, examples, one_line, write_idx, write_npz
+
+from ddl.data import DATA
+
+PLAIN = (int, float, str, bool, tuple[int, ...])
+
+
+@pytest.fixture
+def factories(tmp_path):
+  """A call that makes each data set that needs no preparation (tfds has its own file)."""
+  images, labels = examples(60)
+  labels[:3] = 0, 1, 2
+  path = write_npz(tmp_path, image=images, label=labels)
+  write_idx(tmp_path)
+  own = {"npz": {"path": path}, "idx": {"path": str(tmp_path)}, "least_squares": {"examples": 64}}
+  return {name: (factory, own.get(name, {})) for name, factory in DATA.items() if name != "tfds"}
+
+
+def test_importing_the_registry_is_cheap():
+  slow = ("sklearn", "grain", "tensorflow_datasets", "tensorflow")
+  code = f"import sys, ddl.data; print([name for name in {slow} if name in sys.modules])"
+  assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_settings_are_read_off_the_signature(name):
+  parameters = inspect.signature(DATA[name]).parameters.values()
+  assert "validation" in [parameter.name for parameter in parameters]
+  for parameter in parameters:
+    assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.annotation in PLAIN
+    assert isinstance(parameter.default, parameter.annotation)
+
+
+def test_contract_of_every_set(factories):
+  for name, (factory, settings) in factories.items():
+    data = factory(**settings)
+    kinds = {"classification": (np.float32, np.int32), "language": (np.int32, np.int32)}
+    x_type, y_type = kinds.get(data.meta["task"], (np.float32, np.float32))
+    assert "\n" not in data.meta["description"] and data.validation is None, name
+    for part in (data.train, data.test):
+      batch = everything(part)
+      assert batch["x"].shape == (part.size, *data.meta["shape"]) and batch["x"].dtype == x_type, name
+      assert len(batch["y"]) == part.size and batch["y"].dtype == y_type, name
+      chosen = np.array([3, 0, 3])
+      for key, value in part.take(chosen).items():
+        np.testing.assert_array_equal(value, batch[key][chosen])
+      if data.meta["task"] == "classification":
+        assert batch["y"].shape == (part.size,) and batch["y"].max() < data.meta["num_outputs"], name
+        np.testing.assert_array_equal(part.labels, batch["y"])
+      else:
+        assert part.labels is None, name
+
+
+def test_validation_is_set_apart(factories):
+  for name, (factory, settings) in factories.items():
+    whole, data = factory(**settings), factory(**settings, validation=0.25)
+    held = round(0.25 * whole.train.size)
+    assert (data.train.size, data.validation.size) == (whole.train.size - held, held), name
+    parts = [*everything(data.train)["x"], *everything(data.validation)["x"]]
+    originals = everything(whole.train)["x"]  # each example as often: none is lost, none in both
+    assert sorted(x.tobytes() for x in parts) == sorted(x.tobytes() for x in originals), name
+    again = factory(**settings, validation=0.25)
+    np.testing.assert_array_equal(everything(again.validation)["x"], everything(data.validation)["x"])
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1e-6, 3.0])
+def test_validation_share_that_leaves_nothing(share):
+  one_line(ValueError, lambda: DATA["digits"](validation=share), "validation", "1437")
+
+
+def test_digits_are_all_there_and_stratified():
+  from sklearn.datasets import load_digits
+
+  data = DATA["digits"]()
+  assert (data.train.size, data.test.size) == (1437, 360)
+  x = np.concatenate([everything(data.train)["x"], everything(data.test)["x"]]).reshape(-1, 64)
+  original = load_digits().data
+  np.testing.assert_array_equal(x[np.lexsort(x.T)] * 16, original[np.lexsort(original.T)])
+  counts = np.bincount(np.concatenate([data.train.labels, data.test.labels]))
+  np.testing.assert_allclose(np.bincount(data.test.labels), counts * 360 / 1797, atol=1)
+
+
+# text
+
+
+@pytest.mark.parametrize("level", ["byte", "char"])
+def test_text_windows(tmp_path, level):
+  content = "".join(chr(97 + i * i % 23) for i in range(1000)) + "é" * 20
+  (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+  data = DATA["text"](path=str(tmp_path / "a.txt"), level=level, length=7)
+  if level == "byte":
+    tokens, outputs = list(content.encode()), 256
+  else:
+    vocabulary = sorted(set(content))
+    assert data.meta["vocabulary"] == "".join(vocabulary)
+    tokens, outputs = [vocabulary.index(character) for character in content], len(vocabulary)
+  assert data.meta["num_outputs"] == outputs
+  cut = len(tokens) - len(tokens) // 10
+  for part, piece in ((data.train, tokens[:cut]), (data.test, tokens[cut:])):
+    batch = everything(part)
+    assert part.size == (len(piece) - 1) // 7
+    for i in range(part.size):
+      assert batch["x"][i].tolist() == piece[7 * i : 7 * i + 7]
+      assert batch["y"][i].tolist() == piece[7 * i + 1 : 7 * i + 8]
+
+
+def test_text_default_is_the_language_reference():
+  data = DATA["text"]()
+  text = bytes(everything(data.train)["x"].astype(np.uint8)).decode("utf-8", "ignore")
+  assert data.train.size > 6000 and text.startswith('The "assert" statement')
+  assert "sha256" in data.meta["description"]
+
+
+@pytest.mark.parametrize(
+  "content, settings, words",
+  [
+    (b"", {}, ["empty"]),
+    (b"a" * 649, {}, ["649 tokens", "length=63"]),
+    (b"abc", {}, ["longer text"]),
+    (b"ab\xff" * 500, {"level": "char"}, ["UTF-8", "byte 2"]),
+    (b"a" * 1000, {"level": "word"}, ["'word'", "byte", "char"]),
+    (b"a" * 1000, {"length": 0}, ["length=0"]),
+  ],
+)
+def test_text_malformed(tmp_path, content, settings, words):
+  (tmp_path / "a.txt").write_bytes(content)
+  one_line(ValueError, lambda: DATA["text"](path=str(tmp_path / "a.txt"), **settings), *words)
+  one_line(ValueError, lambda: DATA["text"](path=str(tmp_path)), "not a file")
+
+
+# least squares
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_least_squares_optimum(validation):
+  data = DATA["least_squares"](examples=256, features=8, validation=validation)
+  batch = everything(data.train)
+  x, y, w = batch["x"].astype(float), batch["y"].astype(float), data.meta["optimum"]
+  assert w.shape == (8, 1)
+  residual = x @ w - y
+  np.testing.assert_allclose(x.T @ residual / len(x), 0, atol=1e-12)  # the gradient vanishes
+  np.testing.assert_allclose(data.meta["optimal_loss"], 0.5 * np.mean(residual**2), rtol=1e-12)
+
+
+def test_least_squares_noise_and_condition():
+  data = DATA["least_squares"](examples=40_000, features=6, noise=0.5, condition=25.0)
+  x = everything(data.train)["x"].astype(float)
+  spectrum = np.linalg.eigvalsh(x.T @ x / len(x))
+  np.testing.assert_allclose(spectrum[-1] / spectrum[0], 25, rtol=0.05)  # a sample's spectrum
+  np.testing.assert_allclose(data.meta["optimal_loss"], 0.5 * 0.5**2, rtol=0.05)
+  one_line(ValueError, lambda: DATA["least_squares"](condition=0.5), "condition", "0.5")

@@ -1,0 +1,120 @@
+"""Images from .npz and idx files: the numbers that come out, and one clear line for each malformed file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.data_files import everything, examples, idx_bytes, one_line, write_idx, write_npz
+
+from ddl.data import DATA, source
+
+# npz
+
+
+def test_npz_pixels_and_test_split(tmp_path):
+  images, labels = examples(62)
+  data = DATA["npz"](path=write_npz(tmp_path, x=images, y=labels[:, None]))
+  assert (data.train.size, data.test.size) == (52, 10)
+  x = np.concatenate([everything(data.train)["x"], everything(data.test)["x"]])
+  y = np.concatenate([everything(data.train)["y"], everything(data.test)["y"]])
+  back = np.rint((x[..., 0] + 1) * 127.5).astype(np.uint8)
+  where = [int(np.flatnonzero((images == image).all((1, 2)))[0]) for image in back]
+  assert sorted(where) == list(range(62)) and where != sorted(where)
+  np.testing.assert_array_equal(y, labels[where])
+  np.testing.assert_array_equal(source.pixels(np.array([[[0, 255]]], np.uint8)).ravel(), np.float32([-1, 1]))
+
+
+def test_npz_with_its_own_test_set(tmp_path):
+  (x, y), (test_x, test_y) = examples(20, (4, 4, 3)), examples(7, (4, 4, 3), seed=1)
+  test_y[0] = 9
+  data = DATA["npz"](path=write_npz(tmp_path, x_train=x, y_train=y, x_test=test_x, y_test=test_y))
+  assert (data.train.size, data.test.size, data.meta["num_outputs"]) == (20, 7, 10)
+  assert data.meta["shape"] == (4, 4, 3)
+  np.testing.assert_array_equal(data.test.labels, test_y)
+
+
+def test_npz_floating_point_is_taken_as_it_is(tmp_path):
+  x = np.random.default_rng(0).standard_normal((12, 6))
+  data = DATA["npz"](path=write_npz(tmp_path, x=x, y=np.arange(12) % 2))
+  got = np.concatenate([everything(data.train)["x"], everything(data.test)["x"]])
+  np.testing.assert_array_equal(np.sort(got, axis=0), np.sort(x.astype(np.float32), axis=0))
+
+
+@pytest.mark.parametrize(
+  "change, words",
+  [
+    ({"image": None}, ["holds label"]),
+    ({"label": None}, ["holds image"]),
+    ({"label": np.zeros(29, int)}, ["30", "29 labels"]),
+    ({"label": np.zeros(30)}, ["float64"]),
+    ({"label": np.eye(30, 10, dtype=int)}, ["[30, 10]"]),
+    ({"label": np.full(30, -1)}, ["negative"]),
+    ({"image": np.zeros((30, 5, 4), np.int64)}, ["int64"]),
+    ({"image": np.array([{}] * 30)}, ["can't be read"]),
+    ({"image": np.zeros((0, 5, 4), np.uint8), "label": np.zeros(0, int)}, ["no examples"]),
+    ({"image": np.zeros((5, 5, 4), np.uint8), "label": np.zeros(5, int)}, ["too few"]),
+  ],
+)
+def test_npz_malformed(tmp_path, change, words):
+  images, labels = examples(30)
+  arrays = {"image": images, "label": labels, **change}
+  path = write_npz(tmp_path, **{key: value for key, value in arrays.items() if value is not None})
+  one_line(ValueError, lambda: DATA["npz"](path=path), path, *words)
+
+
+def test_npz_that_is_none(tmp_path):
+  (tmp_path / "a.npz").write_text("not an archive")
+  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "a.npz")), "not a .npz")
+  path = write_npz(tmp_path, **dict(zip(("image", "label"), examples(30), strict=True)))
+  content = bytearray(Path(path).read_bytes())
+  content[200:400] = bytes(200)  # the directory at the end is whole, the first array is not
+  (tmp_path / "b.npz").write_bytes(content)
+  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "can't be read")
+
+
+@pytest.mark.parametrize("name", ["npz", "idx", "text"])
+def test_missing_path(tmp_path, name):
+  one_line(FileNotFoundError, lambda: DATA[name](path=str(tmp_path / "absent")), "absent", "--config.data.path=")
+  if name != "text":
+    one_line(ValueError, lambda: DATA[name](), "--config.data.path=")
+
+
+# idx
+
+
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx(tmp_path, dot, zipped):
+  parts = write_idx(tmp_path, dot, zipped)
+  data = DATA["idx"](path=str(tmp_path))
+  for part, (images, labels) in zip((data.train, data.test), parts.values(), strict=True):
+    np.testing.assert_array_equal(everything(part)["x"], source.pixels(images))
+    np.testing.assert_array_equal(everything(part)["y"], labels)
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [
+    (idx_bytes(examples(20)[0], magic=0x0D03), ["images", "00000d03"]),
+    (idx_bytes(examples(20)[1]), ["images", "3 dimensions"]),
+    (idx_bytes(examples(20)[0])[:-1], ["415 bytes", "416"]),
+    (idx_bytes(examples(20)[0]) + b"0", ["417 bytes", "416"]),
+    (idx_bytes(examples(20)[0])[:10], ["truncated"]),
+    (b"", ["not an idx file"]),
+    (idx_bytes(examples(19)[0]), ["[19, 5, 4]", "20 labels"]),
+    (idx_bytes(examples(20, (5, 5))[0]), ["different shapes"]),
+  ],
+)
+def test_idx_malformed(tmp_path, content, words):
+  write_idx(tmp_path)
+  (tmp_path / "train-images-idx3-ubyte").write_bytes(content)
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), str(tmp_path), *words)
+
+
+def test_idx_missing_and_cut_off(tmp_path):
+  write_idx(tmp_path, zipped=True)
+  file = tmp_path / "t10k-labels-idx1-ubyte.gz"
+  file.write_bytes(file.read_bytes()[:-6])
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels", "can't be read")
+  file.unlink()
+  one_line(FileNotFoundError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels-idx1-ubyte")

@@ -1,0 +1,189 @@
+"""Sets of tensorflow-datasets, read for real from array_record files, without TensorFlow."""
+
+import io
+import json
+import sys
+import time
+
+import grain
+import numpy as np
+import pytest
+import tensorflow_datasets
+from helpers.data_files import one_line
+from PIL import Image
+from tensorflow_datasets.testing import mocking
+
+from ddl.data import DATA, source
+
+SIZES = {"train": 70, "test": 11}
+
+
+def image(split, index, shape):
+  return np.random.default_rng([len(split), index]).integers(0, 256, shape, dtype=np.uint8)
+
+
+def label(split, index):
+  return (index * 7 + len(split)) % 5
+
+
+class Small(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=True):
+  VERSION = tensorflow_datasets.core.Version("1.0.0")
+  name = "small_images"
+  shapes = ((6, 4, 3),)  # in turn
+  declared = (6, 4, 3)
+  keys = ("image", "label")
+
+  def _info(self):
+    kinds = tensorflow_datasets.features
+    pair = {"image": kinds.Image(shape=self.declared), "label": kinds.ClassLabel(num_classes=5)}
+    features = kinds.FeaturesDict(pair)
+    return tensorflow_datasets.core.DatasetInfo(builder=self, features=features, supervised_keys=self.keys)
+
+  def _split_generators(self, dl_manager):
+    return {split: self._generate_examples(split) for split in SIZES}
+
+  def _generate_examples(self, split):
+    for index in range(SIZES[split]):
+      file = io.BytesIO()  # from a PNG file, as encoding an array is what needs TensorFlow
+      Image.fromarray(image(split, index, self.shapes[index % len(self.shapes)])).save(file, "PNG")
+      file.seek(0)
+      yield index, {"image": file, "label": label(split, index)}
+
+
+class Ragged(Small, skip_registration=True):
+  name = "ragged_images"
+  shapes = ((6, 4, 3), (5, 4, 3))
+  declared = (None, None, 3)
+
+
+class Table(Small, skip_registration=True):
+  name = "table"
+  keys = ("text", "label")
+
+  def _info(self):
+    kinds = tensorflow_datasets.features
+    features = kinds.FeaturesDict({"text": kinds.Text(), "label": kinds.ClassLabel(num_classes=5)})
+    return tensorflow_datasets.core.DatasetInfo(builder=self, features=features, supervised_keys=self.keys)
+
+  def _generate_examples(self, split):
+    for index in range(SIZES[split]):
+      yield index, {"text": str(index), "label": label(split, index)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  root = tmp_path_factory.mktemp("tfds")
+  for builder in (Small, Ragged, Table):
+    builder(data_dir=root, file_format="array_record").download_and_prepare()
+  return str(root)
+
+
+def load(dataset, folder, **settings):
+  return DATA["tfds"](dataset=dataset, data_dir=str(folder), **settings)
+
+
+def check_split(part, split):
+  """Each example is the one that its own pixels say it is, in the order asked for."""
+  indices = np.random.default_rng(0).permutation(part.size).repeat(2)
+  batch = part.take(indices)
+  assert batch["x"].dtype == np.float32 and batch["y"].dtype == part.labels.dtype == np.int32
+  np.testing.assert_array_equal(batch["y"], part.labels[indices])
+  written = source.pixels(np.stack([image(split, index, (6, 4, 3)) for index in range(SIZES[split])]))
+  which = [int(np.flatnonzero((written == x).all((1, 2, 3)))[0]) for x in batch["x"]]
+  np.testing.assert_array_equal(which[::2], which[1::2])
+  np.testing.assert_array_equal(batch["y"], [label(split, index) for index in which])
+  return sorted(which[::2])
+
+
+def test_reads_what_was_prepared(folder):
+  data = load("small_images", folder)
+  assert (data.train.size, data.test.size, data.validation) == (70, 11, None)
+  assert check_split(data.train, "train") == list(range(70))
+  assert check_split(data.test, "test") == list(range(11))
+  expected = {"task": "classification", "shape": (6, 4, 3), "num_outputs": 5}
+  assert expected.items() <= data.meta.items() and "small_images/1.0.0" in data.meta["description"]
+  assert "tensorflow" not in sys.modules
+
+
+def test_takes_single_examples_as_it_takes_many(folder):
+  train = load("small_images", folder).train
+  many = train.take(np.arange(70))
+  for index in (0, 33, 69):
+    np.testing.assert_array_equal(train.take(np.array([index]))["x"][0], many["x"][index])
+
+
+def test_slices_and_validation(folder):
+  data = load("small_images", folder, train_split="train[:50%]", validation=0.2)
+  assert (data.train.size, data.validation.size) == (28, 7)
+  assert not set(check_split(data.train, "train")) & set(check_split(data.validation, "train"))
+
+
+def test_grain_reads_the_records(folder, monkeypatch):
+  seen = []
+  real = grain.MapDataset.source
+  monkeypatch.setattr(grain.MapDataset, "source", lambda pieces: seen.append(pieces) or real(pieces))
+  data = load("small_images", folder)
+  seen.clear()
+  data.train.take(np.arange(69, -1, -1))
+  assert [index for pieces in seen for piece in pieces for index in piece] == list(range(69, -1, -1))
+
+
+def test_mock_data(monkeypatch):
+  # tensorflow-datasets 4.9.10 mocks the reader's __getitems__ with a function that wrongly expects `self`.
+  monkeypatch.setattr(mocking, "_getitems", lambda keys, generator: [generator[key] for key in keys])
+  with tensorflow_datasets.testing.mock_data(num_examples=16):
+    data = DATA["tfds"](dataset="mnist")
+    records = tensorflow_datasets.builder("mnist").as_data_source("train")
+  batch = data.train.take(np.arange(16))
+  assert data.meta["shape"] == (28, 28, 1) and data.meta["num_outputs"] == 10
+  np.testing.assert_array_equal(batch["x"], source.pixels(np.stack([records[i]["image"] for i in range(16)])))
+  np.testing.assert_array_equal(batch["y"], [records[i]["label"] for i in range(16)])
+
+
+def test_set_that_is_not_prepared(tmp_path):
+  start = time.perf_counter()
+  one_line(
+    ValueError,
+    lambda: load("mnist", tmp_path),
+    f"mnist is not prepared in {tmp_path}",
+    f'tfds.builder("mnist", data_dir="{tmp_path}", file_format="array_record").download_and_prepare()',
+  )
+  assert time.perf_counter() - start < 5  # seconds: no retries
+  assert not list(tmp_path.iterdir())
+
+
+def test_set_prepared_for_tensorflow(tmp_path):
+  Small(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+  file = tmp_path / "small_images/1.0.0/dataset_info.json"
+  info = json.loads(file.read_text())
+  file.write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
+  one_line(
+    ValueError,
+    lambda: load("small_images", tmp_path),
+    "as tfrecord",
+    f'tfds.builder("small_images", data_dir="{tmp_path}", file_format="array_record").download_and_prepare()',
+  )
+
+
+def test_names_that_are_wrong(folder):
+  one_line(ValueError, lambda: load("cifar11", folder), "'cifar11'", "nearest", "cifar10")
+  one_line(ValueError, lambda: load("a b", folder), "'a b'")
+  one_line(ValueError, lambda: load("mnist:9.9.9", folder), "9.9.9", "3.0.1")
+  one_line(ValueError, lambda: load("small_images", folder, test_split="dev"), "'dev'", "test")
+
+
+def test_sets_of_another_kind(folder):
+  one_line(ValueError, lambda: load("ragged_images", folder), "differing sizes", "(5, 4, 3)")
+  one_line(ValueError, lambda: load("table", folder), "not an image-classification", "text")
+
+
+def test_file_that_is_cut_off(tmp_path):
+  Small(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+  (file,) = tmp_path.glob("small_images/1.0.0/*train.array_record*")
+  file.write_bytes(file.read_bytes()[:100])
+  one_line(
+    ValueError,
+    lambda: load("small_images", tmp_path),
+    "split 'train'",
+    "can't be read",
+  )

@@ -1,0 +1,154 @@
+"""Calibration: terms come back from the times that they make, in a file that is read again, and errors are one line."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.commands import Command, complaint
+
+from ddl.perf.hardware import CLUSTERS, Cluster, fit
+from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.network import Link, Network
+from experiments.bench import predictions
+from experiments.costs import calibration, local_cluster, microbench, microbench_collectives
+from experiments.costs.microbench import Block, Step
+
+LINK, RATES = Link(8e-5, 1.5e9), fit.Rates(2e-4, 4e10, 6e9)
+CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), Network(LINK), "a test", workers=2)
+LEAVES = (4 * 784 * 256, 4 * 256)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  return tmp_path / "ddl" / "measured.json"
+
+
+def found_here(overlap=False, waiting=0.0):
+  links = dict.fromkeys(microbench_collectives.COLLECTIVES, LINK)
+  link = LINK._replace(latency=LINK.latency + waiting)
+  cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
+  return calibration.Calibration(cluster, RATES, links, 0.1, waiting, [])
+
+
+def test_a_calibration_is_read_as_it_was_written(cache):
+  assert local_cluster.clusters() == CLUSTERS
+  local_cluster.save(CLUSTER, {"overhead": 0.25})
+  assert local_cluster.load() == (CLUSTER, {"overhead": 0.25})
+  assert local_cluster.named("measured") == CLUSTER
+  assert local_cluster.clusters() == CLUSTERS | {"measured": CLUSTER}
+  with pytest.raises(ValueError, match=r", measured$"):
+    local_cluster.named("zzz")
+  assert [p.name for p in cache.parent.iterdir()] == ["measured.json"]
+
+
+def test_no_calibration_yet(cache):
+  with pytest.raises(ValueError, match=r"run `python run.py calibrate` first$"):
+    local_cluster.named("measured")
+  with pytest.raises(ValueError, match="no cluster named 'cori'"):
+    local_cluster.named("cori")
+  name = next(iter(CLUSTERS))
+  assert local_cluster.named(name) == CLUSTERS[name]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"cluster": {"title": "x"}}', '{"cluster": 3}', None])
+def test_a_file_that_is_no_calibration(cache, text):
+  local_cluster.save(CLUSTER, {})
+  if text is None:  # a link that can't be
+    figures = json.loads(cache.read_text())
+    figures["cluster"]["network"]["between"]["bandwidth"] = 0.0
+    text = json.dumps(figures)
+  cache.write_text(text)
+  for read in (local_cluster.clusters, lambda: local_cluster.named("measured")):
+    with pytest.raises(ValueError, match=r"is no calibration.*writes a new one"):
+      read()
+
+
+def test_the_terms_come_back_from_the_times_that_they_make():
+  """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
+  steps = {c.name: Step(1e6 * c.batch + 1e5 * i, 1e7 + 1e5 * c.batch, LEAVES) for i, c in enumerate(calibration.CASES)}
+  sizes = microbench_collectives.SIZES
+  exact = {f"loop {name}": 1.2 * RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
+  exact |= {f"compute {name}": RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
+  message = sum(microbench_collectives.cost("all_reduce", 2)(n, LINK) for n in LEAVES)
+  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in calibration.TOGETHER}
+  exact |= {"product": 2e9 / 5e10, "copy": 2e8 / 8e9}
+  for name in microbench_collectives.COLLECTIVES:
+    exact |= {f"{name} {n}": microbench_collectives.cost(name, 2)(n, LINK) for n in sizes}
+  paces = np.array([1.0, 1.1]) / 1.05
+  times = {name: np.array([[1.0], [1.0], [9.0]]) * t * paces for name, t in exact.items()}  # the last pass disturbed
+  plan = calibration.Plan(dict.fromkeys(exact, Block(lambda count: 0.0)), steps, sizes, 2, 2e9, 2e8)
+  found = calibration.solve(plan, times)
+  for name, link in found.links.items():
+    np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
+  for s in steps.values():
+    np.testing.assert_allclose(found.rates.seconds(s.flop, s.moved), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3)
+  np.testing.assert_allclose(found.overhead, 0.2)
+  np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
+  np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
+  slow = calibration.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
+  fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
+  np.testing.assert_allclose(slow.memory_bandwidth, fastest)
+  assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
+  link, between = found.links["all_reduce"], found.cluster.network.between
+  assert between == link._replace(latency=link.latency + found.waiting)
+  assert {row["fit"] for row in found.rows} == {*microbench_collectives.COLLECTIVES, "step", "sync_sgd", "efficiency"}
+
+
+def test_an_exchange_sends_each_array_by_itself():
+  step, cost = 1e-3, microbench_collectives.cost("all_reduce", 2)
+  message = sum(cost(n, LINK) for n in LEAVES)
+  predict = lambda name, found, **hyper: predictions.predict(name, hyper, step, LEAVES, found)  # noqa: E731
+  here, elsewhere = found_here(), found_here(overlap=True)
+  np.testing.assert_allclose(predict("sync_sgd", here), step + message)
+  np.testing.assert_allclose(predict("local_sgd", here, period=4), step + message / 4)
+  np.testing.assert_allclose(predict("easgd", here, period=10), step + message / 10)
+  np.testing.assert_allclose(predict("dasgd", here, period=10, delay=2), step + message / 10)
+  np.testing.assert_allclose(predict("dasgd", elsewhere, period=10, delay=2), step)
+  slow = found_here(waiting=1e-4)
+  np.testing.assert_allclose(predict("sync_sgd", slow), step + message + 2e-4)
+  np.testing.assert_allclose(predict("local_sgd", slow, period=4), step + (message + 2e-4) / 4)
+  np.testing.assert_allclose(message, 2 * LINK.latency + sum(LEAVES) / LINK.bandwidth)
+
+
+def test_blocks_take_turns_and_give_seconds_per_unit():
+  calls = []
+
+  def block(name, seconds):
+    return lambda count: calls.append((name, count)) or count * seconds
+
+  blocks = {"a": Block(block("a", 0.01), 10), "b": Block(block("b", 0.5))}
+  seconds = microbench.in_turn(blocks, 3, 0.1)
+  np.testing.assert_allclose(seconds["a"], np.full((3, 1), 0.001))
+  np.testing.assert_allclose(seconds["b"], np.full((3, 1), 0.5))
+  assert [sorted(calls[i : i + 2]) for i in (4, 6, 8)] == [[("a", 10), ("b", 1)]] * 3
+  assert microbench.typical(np.array([[1.0, 3.0], [2.0, 4.0], [50.0, 70.0]])) == 3.0
+
+
+@pytest.mark.parametrize(
+  "command, message",
+  [
+    (["calibrate", "--processes=1"], "calibrate measures what joins processes: --processes has to be 2 or more, not 1"),
+    (["bench", "--perf", "--processes=1"], "--processes has to be 2 or more, not 1"),
+    (["calibrate", "--processes=100000"], "100000 processes on"),
+    (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
+  ],
+)
+def test_nonsense_is_refused_before_anything_is_measured(command, message):
+  assert message in complaint(Command(*command).end())
+
+
+@pytest.mark.slow
+def test_this_machine(tmp_path, monkeypatch):
+  """Real steps and collectives of two processes."""
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  done = Command(file="tests/process_calibrate.py").end(600)
+  assert done.code == 0, done
+  told = json.loads(done.out.splitlines()[-1])
+  assert told["shapes"] == [[3, 2]] and told["overlap"] is False and 0 <= told["overhead"] < 100
+  cluster, figures = local_cluster.load() or pytest.fail("nothing was kept")
+  assert cluster.workers == 2 and 1e6 < cluster.network.between.bandwidth < 1e12
+  assert 1e8 < cluster.device.peak < 1e14 and 1e8 < cluster.device.memory_bandwidth < 1e13
+  sizes = [row for row in figures["rows"] if row["fit"] == "all_reduce"]
+  assert [row["of"] for row in sizes] == ["1024 bytes", "1048576 bytes"]
+  assert sizes[0]["measured_s"] < sizes[1]["measured_s"]

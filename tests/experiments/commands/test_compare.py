@@ -1,0 +1,133 @@
+"""`compare` and `sweep` from config to report: budget, seeds, what a resume skips, what a sweep hands on."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from helpers.commands import Command, complaint, metrics
+
+from experiments.commands import compare
+
+SMALL = (
+  "--config=configs/digits_compare.py",
+  "--config.steps=30",
+  "--config.eval_every=10",
+  "--config.workers=2",
+  "--only=local SGD,EASGD",
+)
+
+
+def run(command, *more):
+  done = Command(command, *SMALL, *more).end()
+  assert done.code == 0, done.error
+  return done.out
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  path = tmp_path_factory.mktemp("runs")
+  sweep = run("sweep", f"--workdir={path / 'sweep'}", "--trials=2")
+  compare = run(
+    "compare",
+    "--config.compare.seeds=(0,1)",
+    f"--workdir={path / 'compare'}",
+    f"--tuned={path / 'sweep' / 'tuned.json'}",
+  )
+  return path, sweep, compare
+
+
+def lines(path):
+  return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_algorithm_gets_the_same_examples_and_starts_alike(folders):
+  runs = {p.parent.name + p.name: lines(p) for p in folders[0].glob("compare/*/seed-*")}
+  assert len(runs) == 4
+  assert {tuple(line["examples"] for line in run) for run in runs.values()} == {(0, 320, 640, 960)}
+  first = {name: run[0]["test_loss"] for name, run in runs.items()}
+  assert first["EASGDseed-0"] == first["local_SGDseed-0"] != first["EASGDseed-1"]
+
+
+def test_a_sweep_gives_each_as_many_trials_and_its_best_is_used(folders):
+  path, out, _ = folders
+  found = json.loads((path / "sweep" / "tuned.json").read_text())["algorithms"]
+  for label, slug in (("EASGD", "EASGD"), ("local SGD", "local_SGD")):
+    trials = found[label]["trials"]
+    assert len(trials) == 2
+    best = max(trials, key=lambda t: (t["validation"]["accuracy"], -t["validation"]["loss"]))
+    assert found[label]["best"] == best["setting"]
+    config = json.loads((path / "compare" / slug / "seed-0" / "config.json").read_text())
+    assert config["optimizer"]["learning_rate"] == best["setting"]["optimizer"]["learning_rate"]
+    assert config["data"]["validation"] == 0.0
+  trial = json.loads((path / "sweep" / "EASGD" / "trial-0" / "config.json").read_text())
+  assert trial["data"]["validation"] == 0.2
+  assert "tuned.json" in out
+
+
+def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
+  path, _, out = folders
+  page = path / "compare" / "report.html"
+  assert "http" not in page.read_text().split("<body")[1].split("arXiv")[0].replace("http://www.w3.org", "")
+  assert str(page) in out
+  before = {p: p.stat().st_mtime_ns for p in path.glob("compare/*/seed-*/metrics.jsonl")}
+  again = run(
+    "compare",
+    "--config.compare.seeds=(0,1)",
+    f"--workdir={path / 'compare'}",
+    f"--tuned={path / 'sweep' / 'tuned.json'}",
+    "--resume",
+  )
+  assert {p: p.stat().st_mtime_ns for p in before} == before
+  assert again.split("algorithm ")[1].split("s; report")[0][:200] == out.split("algorithm ")[1][:200]
+  assert "drawn anew" not in again
+
+
+@pytest.mark.parametrize("command, run", [("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")])
+def test_the_folder_knows_how_to_go_on(folders, command, run):
+  path = folders[0] / command
+  kept = {p: p.stat().st_mtime_ns for p in path.glob("*/*/metrics.jsonl") if run not in str(p)}
+  before = metrics(path / run)
+  shutil.rmtree(path / run)  # as if it had been stopped before it
+  more = ["--config.compare.target=0.5"] if command == "compare" else []
+  done = Command(command, "--resume", f"--workdir={path}", *more).end()
+  assert done.code == 0 and not done.error, done
+  assert f"{path}: going on with configs/digits_compare.py and the flags that its about.json records\n" in done.out
+  assert metrics(path / run) == before and len(kept) == 3
+  assert {p: p.stat().st_mtime_ns for p in kept} == kept
+  told = f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n"
+  assert (told in done.out) is (command == "compare")
+  if command == "compare":
+    page = json.loads((path / "comparison.json").read_text())
+    assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
+
+
+def test_an_unknown_label_is_one_line():
+  done = Command("compare", *SMALL[:-1], "--only=lokal SGD").end()
+  assert done.code == 2
+  assert "did you mean 'local SGD'" in done.error
+  assert len(done.error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--config.compare.seeds=(0,0)",), "different integers"),
+    (("--config.compare.seeds=(0,-1)",), "different integers"),
+    (("--config.compare.expected=(('EASGD','EASDG'),)",), "EASDG"),
+    (("--config.compare.expected=1",), "config.compare.expected is (1,); give pairs of labels"),
+    (("--resume", "--workdir=runs/that-never-were"), "holds nothing to resume"),
+  ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(tmp_path, flags, words):
+  assert words in complaint(Command("compare", SMALL[0], f"--workdir={tmp_path}/a", *flags).end())
+  assert not (tmp_path / "a").exists()
+
+
+def test_one_budget_of_examples():
+  def resolved(**changes):
+    return SimpleNamespace(resolved={"model": {}, "workers": 8, "batch": 16, "steps": 400, **changes})
+
+  compare._check({"a": resolved(), "b": resolved(workers=4, batch=32)})
+  with pytest.raises(ValueError, match="b: 25600"):
+    compare._check({"a": resolved(), "b": resolved(workers=4)})

@@ -1,0 +1,45 @@
+"""`python run.py list`: layer tables, and each key of virtual time with its default and meaning, as declared."""
+
+import pytest
+from absl import flags
+
+from ddl.events.barriers import BARRIERS
+from ddl.events.times import TIMES
+from ddl.perf.tables import TABLES, TITLES
+from experiments.commands import cli
+from experiments.config.experiment import NETWORK, base
+from experiments.config.factories import keywords
+
+
+@pytest.fixture
+def out(capsys):
+  for name in flags.FLAGS:
+    flags.FLAGS[name].unparse()
+  assert cli.run("list", []) == 0
+  return capsys.readouterr().out
+
+
+def test_layer_tables(out):
+  lines = out.split("--model of plan and scale: layer tables\n")[1].split("\n--cluster")[0].splitlines()
+  assert [line.split()[0] for line in lines] == list(TABLES) and set(TITLES) == set(TABLES)
+  assert all(TITLES[line.split()[0]] in line for line in lines)
+  resnet = next(line for line in lines if line.split()[0] == "resnet50")
+  assert "ResNet-50" in resnet and resnet.endswith(" 25,557,032 parameters")  # torchvision's
+
+
+def test_keys_of_virtual_time(out):
+  assert set(base().network) == set(NETWORK)
+  network = out.split("config.network\n")[1].splitlines()
+  for key, (default, meaning) in NETWORK.items():
+    assert any(line.split()[:3] == [key, "=", str(default)] and line.endswith(meaning) for line in network)
+  for kind, registry in (("times", TIMES), ("barrier", BARRIERS)):
+    part = out.split(f"config.{kind}.name\n")[1].split("\nconfig.")[0]
+    for name, factory in registry.items():
+      line, meaning = next(
+        (a, b) for a, b in zip(part.splitlines(), part.splitlines()[1:], strict=False) if a.split()[0] == name
+      )
+      assert all(f"{key}: " in line for key in keywords(factory))
+      assert str(factory.__doc__).startswith(meaning.strip())
+  trouble = [key for key in keywords(TIMES["constant"]) if key != "seconds"]
+  shared = out.split("config.times.name\n")[1].split("config.barrier")[0].split("  slow: a multiplier")[1]
+  assert all(key in shared or key == "slow" for key in trouble)

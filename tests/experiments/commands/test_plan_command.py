@@ -1,0 +1,170 @@
+"""`python run.py plan`: a table for a person, a file for a program, and one line for what can't be."""
+
+import json
+from itertools import pairwise
+
+import jax
+import pytest
+from helpers.commands import Command, complaint
+
+from ddl.models import MODELS
+from ddl.perf.hardware import CLUSTERS
+from ddl.perf.planning import planner
+from ddl.perf.planning.batch import Job
+from ddl.perf.step.memory import StepMemory
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes, train_flop
+from experiments.commands import plan
+from experiments.config import experiment as configs
+from experiments.costs.job_description import counted, experiment_job, feature_maps
+from experiments.costs.param_flops import leaves
+from experiments.costs.xla_cost import batch_shapes, compiled_step
+
+DIGITS = "--config=configs/digits.py"
+
+
+@pytest.fixture(scope="module")
+def experiment():
+  config = configs.base()
+  config.optimizer.momentum = 0.9
+  return configs.build(config), config
+
+
+def test_a_layer_table(tmp_path):
+  file = tmp_path / "plan.json"
+  done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--json={file}").end()
+  assert done.code == 0, done.error
+  told = json.loads(file.read_text())
+  table = TABLES["alexnet"]
+  assert told["settings"]["params_bytes"] == params_bytes(table)
+  assert told["settings"]["workers"] == 16
+  assert told["settings"]["step"] == pytest.approx(told["examples"] * train_flop(table) / 7.8e12)
+  for speed in told["speeds"]:
+    assert speed["rate"] == pytest.approx(16 * told["examples"] / speed["seconds"])
+  best = max(told["speeds"], key=lambda speed: speed["rate"])
+  assert f"{best['algorithm']} keeps the most: {best['rate']:,.0f} examples/s of 16 workers" in done.out
+  assert "compare --config=FILE --cluster=dasgd_v100_10g sets accuracy against" in " ".join(done.out.split())
+  assert "Warning" not in done.out
+  for row in told["rows"]:
+    assert any(line.startswith(row["quantity"]) and row["value"] in line for line in done.out.splitlines())
+  for speed in told["speeds"]:
+    assert speed["algorithm"] in done.out
+  assert max(map(len, done.out.splitlines())) <= 120
+
+
+def test_a_config_and_what_is_asked(tmp_path):
+  file = tmp_path / "plan.json"
+  asked = (
+    "--config.workers=3",
+    "--batch=24",
+    "--servers=2",
+    "--config.algorithm.name=dasgd",
+    "--config.algorithm.keep=0",
+  )
+  done = Command("plan", DIGITS, "--cluster=aws_c4_8xlarge", *asked, f"--json={file}").end()
+  assert done.code == 0, done.error
+  told = json.loads(file.read_text())
+  assert (told["examples"], told["settings"]["workers"], told["settings"]["servers"]) == (24, 3, 2)
+  assert "compiled step (XLA, this backend)" in next(
+    x["why"] for x in told["rows"] if x["quantity"].startswith("memory")
+  )
+
+
+@pytest.mark.parametrize(
+  ("arguments", "words"),
+  [
+    (("--model=vgg_a",), "--cluster=NAME is missing; known are cori_fdr"),
+    (("--model=vgg_a", "--cluster=cori"), "did you mean 'cori_fdr'? known are"),
+    (("--model=vgg", "--cluster=cori_fdr"), "no network named 'vgg'; known are"),
+    (("--cluster=cori_fdr",), "give either --config=FILE or --model=NAME"),
+    ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "give either --config=FILE or --model=NAME"),
+    ((DIGITS, "--cluster=cori_fdr", "--servers=8971"), "8971 servers are more than the 8970 parameters"),
+    (("--model=vgg_a", "--cluster=knl_16_parts"), "not even one example fits in 1.07 GB: a step on one needs 2.16 GB"),
+    (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "the cluster has 8"),
+    (
+      ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
+      "--workers=0 is not one whole number of 1 or more; left out",
+    ),
+    (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "can't be had: give 1 to 65,536"),
+    ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed nan; both are shares between 0 and 1"),
+    (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
+    ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),
+  ],
+)
+def test_what_cannot_be(arguments, words):
+  assert words in complaint(Command("plan", *arguments).end())
+
+
+def test_steps_shorter_than_their_start_are_warned_of():
+  """Only where the cluster's entry does not know how long a start takes."""
+  job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0))
+  for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
+    there = CLUSTERS[name]
+    told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
+    assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
+
+
+def test_columns_are_as_wide_as_what_is_in_them():
+  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  found = planner.plan(job, there, planner.Wish(batch=1, workers=4))
+  long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
+  lines = plan.text(job, "cori_fdr", there, long).splitlines()
+  table = lines[next(i for i, line in enumerate(lines) if line.startswith("at these settings")) :][
+    : 1 + len(long.speeds)
+  ]
+  assert len(set(map(len, table))) == 1
+  for line in table[1:]:
+    assert line.endswith("  135,000,000,000") and f"  {'s' * 40}  " in line
+
+
+def test_algorithms_that_are_equally_fast_are_all_named():
+  job, there = Job("large", 4e6, 1e10, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  found = planner.plan(job, there, planner.Wish(batch=64, workers=4))
+  named = plan.verdict(found, "cori_fdr").split(" keep")[0]
+  assert {"dasgd", "easgd"} <= set(named.replace(" and ", ", ").split(", ")) and "async_sgd" not in named
+
+
+# ---- what the planner is told of an experiment
+
+
+def test_the_counted_memory_by_hand(experiment):
+  built, config = experiment
+  sizes = 64, 64, 64, 10  # the image, two hidden layers, the classes
+  assert built.resolved["model"] == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
+  values = sum((before + 1) * after for before, after in pairwise(sizes))
+  found = counted(built, config)
+  label = batch_shapes(built, 1)["y"].dtype.itemsize
+  assert found.weights == (3 + 1) * 4 * values  # momentum is the fourth
+  assert found.maps == 4 * sum(sizes) + label
+
+
+def test_the_compiled_step_is_the_job(experiment):
+  built, config = experiment
+  job = experiment_job(built, config)
+  assert job.exact(config.batch) == compiled_step(built, config.batch).peak
+  assert job.flop_per_example == pytest.approx(compiled_step(built, config.batch).flop / config.batch)
+  assert job.least == config.batch
+  assert (job.data, job.most) == (built.data.train.size, built.data.train.size // config.workers)
+  assert experiment_job(built, config, 2 * config.workers).most == built.data.train.size // (2 * config.workers)
+  few, more = compiled_step(built, config.batch), compiled_step(built, 2 * config.batch)
+  for examples, compiled in ((config.batch, few), (2 * config.batch, more)):  # the parts move what XLA counts
+    assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)
+  sizes = [leaf.nbytes for leaf in leaves(built.model, batch_shapes(built, 1))]
+  assert [part.held / job.step[0].held for part in job.step] == pytest.approx([n / sizes[0] for n in sizes])
+  # The count and the compiler agree on what an example adds, within what fusing saves or keeps twice.
+  more = (job.exact(256) - job.exact(128)) / 128
+  assert 0.5 < more / job.memory.per_example < 3
+
+
+def test_feature_maps_of_a_convolution():
+  model = MODELS["lenet"]({"task": "classification", "shape": (28, 28, 1), "num_outputs": 10})
+  one, two = (
+    feature_maps(
+      model, {"x": jax.ShapeDtypeStruct((n, 28, 28, 1), "float32"), "y": jax.ShapeDtypeStruct((n,), "int32")}
+    )
+    for n in (1, 2)
+  )
+  assert two == 2 * one
+  assert one >= 4 * sum(layer.activations for layer in TABLES["lenet"])

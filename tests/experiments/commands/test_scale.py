@@ -1,0 +1,318 @@
+"""The command `scale`: its table and page, the numbers of nodes, and what a user gets wrong."""
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from helpers.commands import Command, complaint
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.cluster import with_bandwidth
+from ddl.perf.hardware.network import Network
+from ddl.perf.planning import scaling
+from ddl.perf.step.memory import step_memory
+from ddl.perf.tables import TABLES
+from experiments.bench.workloads import SIZES, synthetic
+from experiments.config import experiment as configs
+from experiments.costs import local_cluster, scale_curves, scale_text, xla_cost
+from experiments.costs.scale_curves import counts
+from experiments.report.figures import scale_page, step_plot
+
+
+@pytest.mark.parametrize(
+  "text, numbers",
+  [
+    ("1", [1]),
+    ("1,2,4", [1, 2, 4]),
+    ("1,2,...,128", [1, 2, 4, 8, 16, 32, 64, 128]),
+    ("1, 2, ..., 8", [1, 2, 4, 8]),
+    ("1,2,...,10", list(range(1, 11))),
+    ("1,2,4,...,16", [1, 2, 4, 8, 16]),
+    ("1,2,3,...,8", [1, 2, 3, 4, 5, 6, 7, 8]),
+    ("16,32,...,64", [16, 32, 64]),
+    ("8,16,...,40", [8, 16, 24, 32, 40]),
+    ("2,5,…,14", [2, 5, 8, 11, 14]),
+  ],
+)
+def test_numbers_of_nodes(text, numbers):
+  assert counts("nodes", text) == numbers
+
+
+@given(st.integers(1, 50), st.integers(1, 20), st.integers(2, 30))
+def test_equal_steps_or_doubling_meet_the_end(first, step, more):
+  numbers = counts("nodes", f"{first},{first + step},...,{first + step * (more + 1)}")
+  assert numbers[:2] == [first, first + step] and numbers[-1] == first + step * (more + 1)
+  assert numbers == list(range(first, numbers[-1] + 1, step)) or all(b == 2 * a for a, b in pairwise(numbers))
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["", "0,1", "-1", "1,x", "1,...,8", "...,8", "1,2,...", "1,2,...,7,9", "4,2", "2,2", "1,4,...,9", "1,2.5", "1,70000"],
+)
+def test_numbers_that_cannot_be(text):
+  with pytest.raises(ValueError, match="--nodes") as error:
+    counts("nodes", text)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
+def test_every_algorithm_has_a_curve(name):
+  schedules = scale_curves.schedules([name], period=None, delay=None, servers=2, overlap=True)
+  work, *_ = scale_curves.job("lenet", 32)
+  found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], schedules, batch=64, weak=True, jitter=0.0)
+  assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
+  assert scale_text.verdict(found[0]).endswith(".")
+
+
+def test_schedules_are_the_algorithms_own_unless_given():
+  names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
+  given = scale_curves.schedules(names, period=6, delay=2, servers=1, overlap=False)
+  assert [(given[n].period, given[n].delay) for n in names] == [(1, 0), (6, 0), (6, 2), (6, 1), (1, 1)]
+  assert given["original_easgd"].round_robin and not given["dasgd"].overlap
+  own = scale_curves.schedules(["dasgd"], period=None, delay=None, servers=1, overlap=True)["dasgd"]
+  declared = COLLECTIVE["dasgd"].hyper
+  assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
+  with pytest.raises(ValueError, match="--delay=2 is read by none of sync_sgd"):
+    scale_curves.schedules(["sync_sgd"], period=None, delay=2, servers=1, overlap=True)
+
+
+def test_an_own_model_is_what_xla_counts():
+  work, _, told, title = scale_curves.job("mlp", 16)
+  products = 784 * 512 + 512 * 512 + 512 * 10
+  assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
+  counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
+  assert sum(work.flop) == pytest.approx(counted, rel=0.06)  # biases, activations, the update of a batch of 16
+  assert "XLA" in told and title in told and title == "mlp 784-512-512-10"
+
+
+def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
+  there = CLUSTERS["dasgd_v100_10g"]
+  work, room, *_ = scale_curves.job("vgg_a", 1)
+  found = scale_curves.schedules(["sync_sgd"], period=None, delay=None, servers=1, overlap=True)
+  settings = {"batch": 4096, "weak": False, "jitter": 0.0}
+  largest = room(there.device.memory)
+  needed = step_memory(TABLES["vgg_a"], extra_copies=1)
+  assert needed.total(largest) <= there.device.memory < needed.total(largest + 1)
+  (curve,) = scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings)
+  assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
+  rows = scale_text.rows(curve, there.network, len(scale_text.HEAD))
+  assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
+  (roomy,) = scale_curves.curves(work, there, [16, 32], found, **settings)
+  assert rows[1:] == scale_text.rows(roomy, there.network, len(scale_text.HEAD))
+  start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
+  assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
+  shown = scale_page._picture(scale_page.CHARTS[0], [curve])
+  assert "for 16 to 32 workers" in shown.alt
+  with pytest.raises(ValueError, match=f"4,096 examples on each of 32 workers do not fit.*--batch={largest} at most$"):
+    scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings | {"weak": True})
+  with pytest.raises(ValueError, match=f"512 examples on each of 8 workers.*--batch={8 * largest} at most or more"):
+    scale_curves.curves(work, there, [8], found, largest=largest, **settings)
+  with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
+    room(1e6)
+
+
+def test_room_for_an_own_model_is_what_xla_needs():
+  room = scale_curves.job("mlp", 16)[1]
+  config = configs.base()
+  config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, 16
+  config.model.update({"name": "mlp", **SIZES["mlp"][0]})
+  experiment = configs.build(config, synthetic("mlp"))
+  found = room(20e6)
+  assert found > 16 and xla_cost.compiled_step(experiment, found).peak <= 20e6
+  assert xla_cost.compiled_step(experiment, found * 5 // 4).peak > 20e6
+
+
+def test_the_order_of_gradients():
+  names = ["sync_sgd", "local_sgd"]
+  found = scale_curves.schedules(names, period=None, delay=None, servers=1, overlap=True, bucket=0.0, order="priority")
+  work, there = scale_curves.job("vgg_a", 1)[0], CLUSTERS["cori_fdr"]
+  curves = {
+    order: scale_curves.curves(
+      work, there, [1, 128], {k: s._replace(order=order) for k, s in found.items()}, batch=512, weak=False, jitter=0.0
+    )
+    for order in ("fifo", "priority")
+  }
+  assert [scale_text.setting(curves[order][0]) for order in curves] == [
+    "messages first come, first served", "messages by priority: the first layers' before others",
+  ]  # fmt: skip
+  assert "messages" not in scale_text.setting(curves["priority"][1])
+  (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
+  assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
+  for chosen in ({"names": ["local_sgd"], "overlap": True}, {"names": ["sync_sgd"], "overlap": False}):
+    with pytest.raises(ValueError, match="--order=priority changes nothing"):
+      scale_curves.schedules(**chosen, period=None, delay=None, servers=1, order="priority")
+
+
+def curve_of(speedups):
+  """A curve with these speed-ups over so many workers."""
+  points = [
+    scaling.Point(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5}) for n, speedup in speedups.items()
+  ]
+  return scale_curves.Curve("sync_sgd", scaling.Schedule(), points)
+
+
+@pytest.mark.parametrize(
+  "speedups, told",
+  [
+    ({1: 1}, "computes alone: there is nothing to scale."),
+    ({8: 7}, "8 workers are 7 times as fast as one; bandwidth costs most, 50 % of a step."),
+    ({1: 1, 2: 2, 4: 4}, "scales to the end: 4 workers are 4 times as fast as one; "),
+    ({1: 1, 2: 2, 4: 2.4}, "scales to 2 workers, 2 times as fast as one; 4 are only 20 % faster: bandwidth costs"),
+    ({1: 1, 2: 2, 4: 2.0}, "scales to 2 workers, 2 times as fast as one; 4 are no faster: bandwidth costs"),
+    ({1: 1, 2: 2, 4: 1.5}, "scales to 2 workers, 2 times as fast as one; 4 are slower: bandwidth costs"),
+    ({1: 1, 2: 1.01}, "does not scale: 2 are only 1 % faster: bandwidth costs most"),
+    ({1: 1, 2: 0.5, 4: 0.6}, "does not scale: 2 take 2 times as long as one for the same examples, and bandwidth"),
+    ({1: 1, 2: 1.1, 4: 2.15, 8: 2.151, 16: 2.15}, "scales poorly from 2 workers on, where bandwidth costs most, 50 % "
+     "of a step; 4 workers are the fastest, 2.15 times as fast as one."),
+    ({1: 1, 12: 1.4}, "does not scale: 12 are only 40 % faster: bandwidth costs most"),
+    ({1: 1, 12: 5.7}, "scales poorly: 12 workers are 5.7 times as fast as one, and those added bring less than half of "
+     "what they could: bandwidth costs most"),
+    ({1: 1, 2: 2, 64: 10}, "scales to 2 workers, 2 times as fast as one; 64 workers are 10 times as fast as one, and "
+     "those added bring less than half of what they could: bandwidth costs most"),
+  ],
+)  # fmt: skip
+def test_where_it_stops_in_words(speedups, told):
+  assert scale_text.verdict(curve_of(speedups)).startswith(told)
+
+
+def test_only_who_has_a_server_has_servers():
+  found = {name: scaling.Schedule(servers=2) for name in COLLECTIVE | SERVER}
+  said = {name for name, s in found.items() if "2 servers" in scale_text.setting(scale_curves.Curve(name, s, []))}
+  assert said == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
+
+
+def test_a_single_number_is_drawn_from_one_worker_on():
+  curve = curve_of({16: 12.0})
+  speedup, efficiency, waiting = ([chart.value(p) for p in scale_page._line(curve)] for chart in scale_page.CHARTS)
+  assert (speedup, efficiency, waiting) == ([1, 12], [1, 0.75], [0, 0.5])
+  assert "for 1 to 16 workers: sync_sgd 1 to 12" in scale_page._picture(scale_page.CHARTS[0], [curve]).alt
+  for whole in (curve_of({1: 1}), curve_of({8: 7, 16: 12})):
+    assert scale_page._line(whole) == whole.points
+
+
+@pytest.mark.parametrize("order", ["fifo", "priority"])
+@pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
+def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
+  there = with_bandwidth(CLUSTERS["cori_fdr"], 64, bandwidth)
+  work = scale_curves.job("overfeat_fast", 1)[0]
+  shown = scaling.run("sync_sgd", work, there, 64, 4, scaling.Schedule(bucket=0.0, order=order))
+  took = dict.fromkeys(step_plot.KINDS, 0.0)
+  for bar in step_plot.bars(shown):
+    assert bar.end > bar.start >= 0
+    took[bar.kind] += bar.end - bar.start
+  assert took["message, hidden"] == pytest.approx(shown.hidden, abs=1e-9)
+  assert took["message, exposed"] == pytest.approx(shown.exposed, abs=1e-9)
+  assert took["backward"] == pytest.approx(2 * took["forward"]) == pytest.approx(shown.computing * 2 / 3)
+  assert max(bar.end for bar in step_plot.bars(shown)) == pytest.approx(shown.seconds)
+
+
+class Page(HTMLParser):
+  """What the page loads from elsewhere, and the images' texts."""
+
+  def __init__(self):
+    super().__init__()
+    self.loaded, self.alts = [], []
+
+  def handle_starttag(self, tag, attrs):
+    values = dict(attrs)
+    self.loaded += [values[k] for k in ("src", "srcset", "href") if k in values and not values[k].startswith("data:")]
+    self.alts += [values["alt"]] if tag == "img" else []
+
+
+def test_the_command(tmp_path):
+  done = Command(
+    "scale", "--model=overfeat_fast", "--cluster=aws_c4_8xlarge", "--nodes=1,2,...,16", "--batch=256",
+    "--algorithms=sync_sgd,dasgd,async_sgd", "--period=4", "--delay=1", f"--workdir={tmp_path / 'out'}",
+  ).end()  # fmt: skip
+  assert done.code == 0, done.error
+  there = CLUSTERS["aws_c4_8xlarge"]
+  work, *_ = scale_curves.job("overfeat_fast", 1)
+  point = scaling.curve("sync_sgd", work, there, [16], batch=256)[0]
+  row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
+  assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
+  assert row.endswith("bandwidth")
+  assert scale_text.EFFICIENCY in done.out
+  assert {p.name for p in (tmp_path / "out").iterdir()} == {
+    "scale.html", "speedup.png", "efficiency.png", "communication.png", "step_sync_sgd.png",
+  }  # fmt: skip
+  text = (tmp_path / "out" / "scale.html").read_text()
+  assert "what small ones cost is what a step takes" in text and "that of <code>plan</code>" in text
+  page = Page()
+  page.feed(text)
+  assert page.loaded == [] and len(page.alts) == 4 and all("sync_sgd" in alt for alt in page.alts)
+  for line in done.out.splitlines():
+    if re.match(r"\s+\d", line):
+      cells = re.split(r"\s{2,}", line.strip())
+      assert (
+        "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale_text.HEAD[1:], cells[1:], strict=True)) in text
+      )
+
+
+def test_what_was_measured_stands_beside_the_prediction():
+  points = scaling.curve("sync_sgd", scale_curves.job("lenet", 32)[0], CLUSTERS["cori_fdr"], [1, 2], batch=64)
+  took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
+  curve = scale_curves.Curve("sync_sgd", scaling.Schedule(), points, took)
+  head = scale_text.head([curve])
+  cells = [dict(zip(head, row, strict=True)) for row in scale_text.rows(curve, CLUSTERS["cori_fdr"].network, len(head))]
+  assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
+  assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
+  assert scale_text.head([curve._replace(measured={})]) == scale_text.HEAD
+  speedup, efficiency, waiting = (scale_page._measured(chart, curve) for chart in scale_page.CHARTS)
+  assert speedup == [(1, pytest.approx(1)), (2, pytest.approx(points[1].speedup * 2 * 1.25))]
+  assert efficiency[1][1] == pytest.approx(speedup[1][1] / 2) and waiting == []
+
+
+@pytest.mark.slow
+def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  there = CLUSTERS["cori_fdr"]._replace(workers=2, overlap=False)
+  local_cluster.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
+  done = Command(
+    "scale",
+    "--model=mlp",
+    "--cluster=measured",
+    "--nodes=1,2",
+    "--batch=64",
+    "--measure",
+    f"--workdir={tmp_path / 'o'}",
+  ).end()
+  assert done.code == 0, done.error
+  tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
+  assert len(tables) == 6 and all(0 < float(cells[-3]) < 1 for cells in tables)
+  assert "real steps of this machine" in (tmp_path / "o" / "scale.html").read_text()
+
+
+@pytest.mark.parametrize(
+  "arguments, says",
+  [
+    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
+    (["--cluster=cory"], "did you mean 'cori_fdr'?"),
+    (["--model=vgg_b"], "no model named 'vgg_b': did you mean 'vgg_a'?"),
+    (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
+    (["--nodes=0,1"], "--nodes=0,1"),
+    (["--nodes=1,2", "--workers=1,2"], "not both"),
+    (["--nodes=1,2,...,128", "--batch=64"], "give at least 128"),
+    (["--batch=0"], "batch"),
+    (["--algorithms=sgd"], "no algorithm named 'sgd'"),
+    (["--algorithms="], "--algorithms"),
+    (["--delay=9"], "delay"),
+    (["--cluster=asr", "--nodes=1,32"], "--nodes=1,32: asr has 16 nodes of 1 worker; --nodes=1 fits"),
+    (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),
+    (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),
+    (["--jitter=-1"], "jitter"),
+    (["--measure", "--model=mlp"], "--cluster=measured"),
+    (["--scaling=weak", "--batch=100000"], "100,000 examples on each of 2 workers do not fit"),
+    (["--order=priority", "--algorithms=dasgd"], "--order=priority changes nothing"),
+    (["--servers=10000000000", "--algorithms=async_sgd"], "servers"),
+  ],
+)
+def test_what_a_user_gets_wrong_is_one_line(arguments, says, tmp_path):
+  given = ["--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path / 'out'}"]
+  kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
+  line = complaint(Command("scale", *kept, *arguments).end())
+  assert line.startswith("scale: ") and says in line
+  assert not (tmp_path / "out").exists()

@@ -1,0 +1,462 @@
+"""Settings of the wrong type, label or bounds, and arguments that almost fit: one line that names what is at fault."""
+
+import json
+import runpy
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+from helpers.commands import ROOT
+
+from ddl.algorithms import COLLECTIVE
+from ddl.data import source
+from ddl.data.npz import npz
+from ddl.models import MODELS
+from ddl.runtime.checkpoint import Checkpoints
+from experiments.commands import cli, compare, sweep, train
+from experiments.config import experiment as configs
+from experiments.config.factories import as_type, hyper, settings
+from experiments.config.variants import only, variants
+from experiments.train import build, virtual_time
+from experiments.train.run_dir import RunFolder
+
+DIGITS = str(ROOT / "configs" / "digits.py")
+
+
+def refused(call, *words):
+  """Calls; the ValueError is one line with these words."""
+  with pytest.raises(ValueError) as caught:
+    call()
+  text = str(caught.value)
+  assert "\n" not in text and len(text) < 400
+  for word in words:
+    assert word in text, f"{word!r} is not in: {text}"
+
+
+@pytest.fixture
+def ran(monkeypatch, capsys):
+  """(arguments): (exit code, the config that train's main gets, stderr)."""
+  got = []
+  monkeypatch.setattr(train, "main", lambda config: got.append(config) or 0)
+
+  def run(*arguments, command="train"):
+    for name in flags.FLAGS:
+      flags.FLAGS[name].unparse()
+    got.clear()
+    code = cli.run(command, list(arguments))
+    return code, got[0] if got else None, capsys.readouterr().err
+
+  return run
+
+
+# ---- types of a section's keys
+
+
+def chosen(kind, **keys):
+  section = configs.base()[kind]
+  with section.ignore_type():
+    section.update(keys)
+  return section
+
+
+def test_a_key_that_two_factories_read_as_different_types():
+  lenet = MODELS["lenet"]
+  refused(
+    lambda: settings("model", lenet, chosen("model", name="lenet", hidden=(64, 64))),
+    "config.model.hidden is (64, 64)", "'lenet' takes a whole number (int)", "--config.model.hidden=128 sets it",
+    "--config.model.hidden=None unsets it",
+  )  # fmt: skip
+  assert settings("model", lenet, chosen("model", name="lenet", hidden=32))["hidden"] == 32
+  refused(
+    lambda: settings("model", MODELS["mlp"], chosen("model", name="mlp", hidden="a,b")),
+    "config.model.hidden is 'a,b'", "'mlp' takes a tuple, each a whole number", "--config.model.hidden=64,64 sets it",
+  )  # fmt: skip
+
+
+def test_the_line_of_a_wrong_type_says_what_works(ran):
+  """The flag that the line proposes is read as the type that it asks for."""
+  for flag, hidden in (("128", 128), ("None", None)):
+    code, config, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
+    assert code == 0 and config.model.hidden == hidden
+    settings("model", MODELS["lenet"], config.model)
+
+
+def test_types():
+  assert as_type(2.0, int) == 2 and type(as_type(2.0, int)) is int
+  assert as_type(np.int64(3), int) == 3 and type(as_type(1, float)) is float
+  assert as_type([1, 2.0], tuple[int, ...]) == (1, 2) and as_type(0.5, tuple[float, ...]) == (0.5,)
+  wrong = [(2.5, int), (True, int), ("2", int), (None, int), (float("inf"), int), ("x", float), ((1.0,), float)]
+  for value, annotation in [*wrong, (3, str), (1, bool), ((1, 2.5), tuple[int, ...]), ("ab", tuple[float, ...])]:
+    with pytest.raises(TypeError):
+      as_type(value, annotation)
+  refused(lambda: hyper(COLLECTIVE["local_sgd"], {"name": "local_sgd", "period": 2.5}, 2), "period is 2.5", "int")
+
+
+# ---- arguments
+
+
+def test_the_config_flag_as_absl_users_write_it(ran):
+  for arguments in (
+    [f"--config={DIGITS}"], ["--config", DIGITS], [f"-config={DIGITS}"], ["-config", DIGITS],
+  ):  # fmt: skip
+    code, config, error = ran(*arguments, "--config.steps=7", "-config.batch=3", "--devices=1")
+    assert code == 0 and not error and config.steps == 7 and config.batch == 3
+  for arguments in (["--config"], ["--config", "--devices=1"]):
+    code, _, error = ran(*arguments)
+    assert code == 2 and error.count("\n") == 1 and "--config=FILE" in error
+
+
+def test_a_flag_that_is_given_twice_counts_once(ran):
+  code, config, error = ran(f"--config={DIGITS}", "--config.model.hidden=(16,)", "--config.model.hidden=(8, 4)")
+  assert code == 0 and not error and config.model.hidden == (8, 4)
+
+
+@pytest.mark.parametrize(
+  "key, value, words",
+  [
+    ("workers", 0, "config.workers is 0; it has to be at least 1"),
+    ("algorithm.period", 0, "config.algorithm.period is 0; it has to be at least 1"),
+  ],
+)
+@pytest.mark.parametrize("name", ["local_sgd", "easgd", "async_easgd", "dynsgd"])
+def test_counts_of_an_algorithm(name, key, value, words):
+  config = configs.base()
+  config.algorithm.name = name
+  with config.ignore_type():
+    config.update_from_flattened_dict({key: value})
+  refused(lambda: configs.make_algorithm(config), words)
+  refused(lambda: configs.build(config), words)
+
+
+@pytest.mark.parametrize("name", ["cosine", "decay"])
+def test_a_warm_up_longer_than_the_run(name):
+  config = configs.base()
+  config.schedule.name, config.schedule.warmup, config.steps = name, 50, 50
+  refused(lambda: configs.build(config), "config.schedule.warmup is 50 of 50 steps")
+
+
+def test_only_takes_labels_and_algorithms():
+  chosen = variants(cli._load(ROOT / "configs" / "digits_compare.py"))
+  assert list(only(chosen, ["easgd", "local SGD"])) == ["local SGD", "EASGD"]
+  refused(lambda: only(chosen, ["easgt"]), "easgt")
+
+
+@pytest.mark.parametrize("flag", ["--config_workers=4", "--configx", "--config-foo=3", "--configs=x"])
+def test_flags_that_only_begin_like_config(ran, flag):
+  code, _, error = ran(f"--config={DIGITS}", flag)
+  assert code == 2 and error.count("\n") == 1 and flag.partition("=")[0].strip("-") in error
+
+
+def test_a_command_without_config_takes_none(ran):
+  code, _, error = ran(f"--config={DIGITS}", command="list")
+  assert code == 2 and error.count("\n") == 1 and "config" in error
+
+
+def test_none_where_there_is_no_default(ran):
+  code, _, error = ran(f"--config={DIGITS}", "--config.batch=None")
+  assert code == 2 and "config.batch" in error and error.count("\n") == 1
+
+
+def test_the_nearest_command(monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["run.py", "tarin"])
+  assert runpy.run_path(str(ROOT / "run.py"))["main"]() == 2
+  assert "did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_into_memory(ran, monkeypatch):
+  for error in (MemoryError("Unable to allocate 9 TiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of\nx")):
+
+    def fail(config, error=error):
+      raise error
+
+    monkeypatch.setattr(train, "main", fail)
+    code, _, text = ran(f"--config={DIGITS}")
+    assert code == 2 and text.count("\n") == 1 and text.startswith("train: too large for this machine: ")
+  monkeypatch.setattr(train, "main", lambda config: (_ for _ in ()).throw(jax.errors.JaxRuntimeError("INTERNAL: x")))
+  with pytest.raises(jax.errors.JaxRuntimeError):
+    ran(f"--config={DIGITS}")
+
+
+# ---- labels of a comparison
+
+
+def with_labels(**labels):
+  config = configs.base()
+  config.compare.algorithms = labels
+  return config
+
+
+LABELS = [
+  ({"x": "local_sgd"}, "['x'] is 'local_sgd'", "a section maps keys to values"),
+  ({"x": {"algorithm": "local_sgd"}}, "['x'].algorithm is 'local_sgd'", "{'name': 'sync_sgd'}"),
+  ({"x": {"algorithm": {"period": 2.5}}}, "['x'].algorithm.period is 2.5", "int"),
+  ({"x": {"batch": "many"}}, "['x'].batch is 'many'", "int"),
+  ({"x": {"batch": None}}, "['x'].batch is None"),
+  ({"x": {"optimizer": {"learning_rate": "fast"}}}, "['x'].optimizer.learning_rate is 'fast'", "float"),
+  ({"x": {"optimizer": {"nesterov": 1}}}, "['x'].optimizer.nesterov is 1", "bool"),
+  ({"x": {"steps": {"more": 3}}}, "['x'].steps is {'more': 3}", "int"),
+  ({"": {}}, "the label ''"),
+  ({"a b": {}, "a_b": {}}, "'a b' and 'a_b'"),
+]
+
+
+@pytest.mark.parametrize("case", LABELS, ids=lambda case: str(case[0]))
+def test_labels_and_their_changes(case):
+  labels, *words = case
+  refused(lambda: variants(with_labels(**labels)), "config.compare.algorithms", *words)
+
+
+def test_changes_that_fit():
+  found = variants(with_labels(x={"algorithm": {"period": 2.0}, "times": {"slow": [1, 2]}, "optimizer": {"b1": None}}))
+  assert found["x"].algorithm.period == 2 and found["x"].times.slow == (1, 2) and found["x"].optimizer.b1 is None
+
+
+TUNED = [
+  ({"algorithms": []}, "no result of a sweep"),
+  ({"algorithms": [{"label": "x"}]}, "no result of a sweep"),
+  ({"algorithms": {}}, "no result of a sweep"),
+  ({"algorithms": {"x": 3}}, "no result of a sweep"),
+  ([], "no result of a sweep"),
+  ({"algorithms": {"x": {"best": 3}}}, "'x' is 3"),
+  ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "'x'.optimizer is 3"),
+  ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "'x'.algorithm.period is 2.5", "int"),
+]
+
+
+def test_a_sweeps_result_that_cannot_be_read(tmp_path):
+  for path, words in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a directory")):
+    refused(lambda path=path: variants(with_labels(x={}), str(path)), f"--tuned={path}: ", words, "run.py sweep")
+
+
+@pytest.mark.parametrize("case", TUNED, ids=lambda case: str(case[0]))
+def test_a_file_that_is_no_sweeps_result(tmp_path, case):
+  content, *words = case
+  (tmp_path / "tuned.json").write_text(json.dumps(content))
+  refused(lambda: variants(with_labels(x={}), str(tmp_path / "tuned.json")), "tuned.json", *words)
+
+
+# ---- sweeps
+
+
+@pytest.fixture
+def tune(monkeypatch, tmp_path, capfd):
+  """(labels, **sweep): runs a sweep of 4 steps in this process; returns what tuned.json holds."""
+  monkeypatch.setattr(build, "start_devices", lambda workers: None)
+  monkeypatch.setattr(sys, "argv", ["run.py", "sweep"])
+
+  def run(labels, **changed):
+    for name in flags.FLAGS:
+      flags.FLAGS[name].unparse()
+    flags.FLAGS(["run.py", f"--workdir={tmp_path}/sweep", "--devices=1"])
+    config = with_labels(**labels)
+    config.workers, config.steps, config.eval_every = 2, 4, 4
+    config.sweep.trials = 1
+    with config.sweep.ignore_type():
+      for key, value in changed.items():
+        config.sweep[key] = value
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+      sweep.main(config)
+    return json.loads((tmp_path / "sweep" / "tuned.json").read_text())["algorithms"]
+
+  return run
+
+
+DASGD = {"DaSGD": {"algorithm": {"name": "dasgd", "period": 2, "keep": 0.5}}}
+SPACES = [
+  ({"space": {"DaSDG": {"delay": (0, 2)}}}, "config.sweep.space", "no label", "did you mean 'DaSGD'?"),
+  ({"space": {"DaSGD": {"start": (0, 2)}}}, "config.sweep.space['DaSGD'].start", "does not read it", "period, delay"),
+  ({"space": {"DaSGD": {"name": (0, 2)}}}, "config.sweep.space['DaSGD'].name", "does not read it"),
+  ({"space": {"DaSGD": {"delay": 3}}}, "config.sweep.space['DaSGD'].delay is 3", "(low, high)"),
+  ({"space": {"DaSGD": {"delay": (1, 2, 3)}}}, "delay is (1, 2, 3)", "(low, high)"),
+  ({"space": {"DaSGD": {"delay": (0.5, 2)}}}, "delay is (0.5, 2)", "int"),
+  ({"space": {"DaSGD": {"keep": ("a", "b")}}}, "keep is ('a', 'b')", "float"),
+  ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay is (2, 2)", "rise"),
+  ({"space": {"DaSGD": 3}}, "config.sweep.space['DaSGD'] is 3"),
+  ({"learning_rate": 0.1}, "config.sweep.learning_rate is 0.1", "(low, high)"),
+  ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate is (0.0, 1.0)", "positive"),
+  ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate", "finite"),
+  ({"trials": 0}, "config.sweep.trials is 0"),
+  ({"trials": -2}, "config.sweep.trials is -2"),
+  ({"space": {"DaSGD": {"delay": (5, 9)}}}, "'DaSGD' cannot be made in any of 1 trials", "period 2"),
+]
+
+
+@pytest.mark.parametrize("case", SPACES, ids=lambda case: str(case[0]))
+def test_a_space_that_cannot_be_searched(tune, tmp_path, case):
+  changed, *words = case
+  refused(lambda: tune(DASGD, **changed), *words)
+  assert not (tmp_path / "sweep").exists()
+
+
+def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
+  (tmp_path / "sweep").mkdir()
+  made = []
+  monkeypatch.setattr(
+    sweep.session, "run", lambda experiment, *_: made.append(experiment.hyper["delay"]) or {"test_loss": 1.0}
+  )
+  found = tune(DASGD, space={"DaSGD": {"delay": (0, 4)}}, trials=4)["DaSGD"]
+  delays = [trial["setting"]["algorithm"]["delay"] for trial in found["trials"]]
+  assert {delay > 2 for delay in delays} == {True, False}
+  assert [trial["validation"] is None for trial in found["trials"]] == [delay > 2 for delay in delays]
+  assert found["best"]["algorithm"]["delay"] <= 2
+  assert made == [delay for delay in delays if delay <= 2]
+
+
+def test_points_keep_the_types_and_four_digits():
+  points = sweep._points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
+  assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in points)
+  assert all(v == float(f"{v:.4g}") for p in points for v in p.values())
+
+
+# ---- what a command would not read
+
+
+@pytest.mark.parametrize(
+  "command, argument, words",
+  [
+    ("train", "compare.target=0.9", ("train does not read config.compare.target", "one run")),
+    ("train", "sweep.trials=3", ("train does not read config.sweep.trials",)),
+    ("compare", "seed=3", ("compare does not read config.seed", "config.compare.seeds")),
+    ("compare", "sweep.trials=3", ("compare does not read config.sweep.trials",)),
+    ("compare", "algorithm.name=easgd", ("names its own algorithm", "--only")),
+    ("sweep", "compare.seeds=1,2", ("sweep does not read config.compare.seeds",)),
+    ("plan", "network.overlap=False", ("plan does not read config.network.overlap: its seconds are those of",)),
+    ("train", "barrier.name=ssp", ("config.barrier.name here: sync_sgd has neither a server nor peers",)),
+    ("train", "network.blocks=4", ("config.network.blocks here: sync_sgd has neither",)),
+    ("compare", "network.service_seconds=1.0", ("config.network.service_seconds here: sync_sgd has", "; easgd has")),
+    ("sweep", "times.seconds=1.0", ("config.times.seconds here: sync_sgd takes no virtual time",)),
+  ],
+)
+def test_a_flag_that_the_command_would_not_read(ran, command, argument, words):
+  config = str(ROOT / "configs" / "digits_compare.py")
+  code, got, error = ran(f"--config={config}", f"--config.{argument}", command=command)
+  assert code == 2 and got is None and error.count("\n") == 1
+  for word in words:
+    assert word in error
+
+
+ASYNC = f"--config={ROOT / 'configs' / 'async_easgd_digits.py'}"
+
+
+@pytest.mark.parametrize(
+  "name, argument, words",
+  [
+    ("async_easgd", "network.blocks=4", "async_easgd has a lock"),
+    ("async_easgd", "network.overlap=False", "async_easgd has no collective"),
+    ("async_easgd", "network.exchange_seconds=0.1", "async_easgd has no collective"),
+    ("async_easgd", "barrier.name=bsp", None),
+    ("hogwild_easgd", "network.blocks=4", None),
+    ("easgd", "network.exchange_seconds=0.1", None),
+    ("easgd", "times.seconds=0.1", None),
+  ],
+)
+def test_a_flag_that_the_algorithm_would_not_read(ran, name, argument, words):
+  code, got, error = ran(ASYNC, f"--config.{argument}", f"--config.algorithm.name={name}")
+  assert (code == 0) is (got is not None) is (words is None)
+  if words:
+    assert error == f"train: train does not read config.{argument.partition('=')[0]} here: {words}\n" or (
+      "hogwild" in error and words in error
+    )
+
+
+def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
+  monkeypatch.setattr(compare, "main", lambda config: 0)
+  assert ran(ASYNC, "--config.barrier.name=bsp", command="compare")[0] == 0
+  code, _, error = ran(ASYNC, "--config.barrier.name=bsp", "--only=sync SGD,Sync EASGD", command="compare")
+  assert code == 2 and "compare does not read config.barrier.name here: sync_sgd has" in error
+
+
+def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
+  """arXiv 1605.09774: p workers in turn act like a momentum of 1 - 1/p."""
+  config = configs.base()
+  config.algorithm.name, config.optimizer.momentum = "async_sgd", 0.9
+  words = "async_sgd: 8 workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
+  with pytest.warns(UserWarning, match=words):
+    configs.build(config)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for name, momentum, workers in (("async_sgd", 0.0, 8), ("async_sgd", 0.9, 1), ("async_easgd", 0.9, 8)):
+      config.algorithm.name, config.optimizer.momentum, config.workers = name, momentum, workers
+      configs.build(config)
+    config.algorithm.name = "sync_sgd"
+    configs.build(config)
+
+
+def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
+  config = configs.base()
+  config.algorithm.name, config.optimizer.momentum = "async_msgd", 0.0
+  with pytest.warns(UserWarning, match="async_msgd: 8 workers .* config.algorithm.momentum=0.9 adds to it"):
+    configs.build(config)
+
+
+@pytest.mark.parametrize(
+  ("key", "words"),
+  [("straggler_rate", "straggler_rate has no effect: .*straggler_factor is 1"), ("down_seconds", "death_rate is 0")],
+)
+def test_trouble_that_does_nothing_is_warned_of(key, words):
+  config = configs.base()
+  config.times[key] = 0.5
+  with pytest.warns(UserWarning, match=words):
+    virtual_time.step_times(config)
+
+
+def test_a_second_momentum_is_warned_of():
+  config = configs.base()
+  config.algorithm.name = "eamsgd"
+  configs.build(config)
+  config.optimizer.momentum = 0.9
+  with pytest.warns(UserWarning, match="eamsgd has a momentum of its own \\(0.99\\); config.optimizer.momentum adds"):
+    configs.build(config)
+
+
+# ---- damaged files and folders that cannot be
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_training(ran, tmp_path):
+  (tmp_path / "file").write_text("")
+  for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
+    flags.FLAGS.workdir = str(path)
+    refused(lambda: build.workdir("x"), f"{tmp_path / 'file'} is a file")
+  flags.FLAGS.workdir = str(tmp_path / "new" / "er")
+  assert build.workdir("x") == tmp_path / "new" / "er"
+
+
+def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
+  saved = Checkpoints(tmp_path / "checkpoints")
+  saved.save(3, {"x": np.arange(4.0)}, {"step": 3}, wait=True)
+  for file in (tmp_path / "checkpoints" / "3" / "figures").iterdir():
+    file.write_text("{")
+  refused(lambda: saved.figures(3), str(tmp_path / "checkpoints" / "3"), "resumes from before it")
+  saved.close()
+  folder = RunFolder(tmp_path / "run")
+  folder.create({"seed": 0}, {})
+  (tmp_path / "run" / "config.json").write_text("{")
+  refused(lambda: folder.reopen({"seed": 0}), str(tmp_path / "run" / "config.json"), "damaged")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_examples_that_are_not_finite_are_not_called_a_divergence(value):
+  images = np.zeros((5, 4, 4), np.float32)
+  images[3, 1, 2] = value
+  refused(lambda: source.labelled(images, np.zeros(5, np.int32), "x.npz"), "x.npz", "1 of 5 examples", "first is 3")
+
+
+# ---- class numbers
+
+
+@pytest.mark.parametrize("label", [2**31, 2**33 + 1, np.uint64(2**63 + 5)])
+def test_labels_beyond_int32_are_not_wrapped(label):
+  labels = np.array([0, label], np.asarray(label).dtype)
+  refused(lambda: source.labelled(np.zeros((2, 4, 4), np.uint8), labels, "x.npz"), "x.npz", str(label), "int32")
+
+
+def test_more_classes_than_a_data_set_can_have(tmp_path):
+  def data(top):
+    np.savez(tmp_path / "x.npz", image=np.zeros((12, 4, 4), np.uint8), label=np.array([top] * 12))
+    return npz(path=str(tmp_path / "x.npz"))
+
+  assert data(10**6 - 1).meta["num_outputs"] == 10**6
+  refused(lambda: data(2 * 10**9), "x.npz", "labels up to 2,000,000,000", "number the classes from 0")

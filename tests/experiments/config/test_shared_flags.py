@@ -1,0 +1,40 @@
+"""Any commands fit into one process, and a flag that two of them have is one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.commands import Command, complaint
+
+from run import COMMANDS
+
+ROOT = Path(__file__).parents[3]
+MODULES = [f"experiments.commands.{name}" for name in COMMANDS]
+
+
+@pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["forth", "back"])
+def test_all_commands_are_imported_into_one_process(order):
+  code = f"import importlib\nfor name in {order}: importlib.import_module(name)\n"
+  code += "from experiments import compare, plan, scale\nassert plan.BATCH.name == scale.BATCH.name == 'batch'\n"
+  code += "from absl import flags\nflags.FLAGS(['x', '--cluster=a,b', '--batch=3'])\n"
+  code += "assert compare.CLUSTER.value == ['a', 'b'] and plan.BATCH.value == scale.BATCH.value == 3\n"
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "scale"])
+@pytest.mark.parametrize(
+  ("arguments", "words"),
+  [
+    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
+    (["--cluster=asr,fdr"], "--cluster=asr,fdr: give one cluster; compare alone takes several"),
+    (["--cluster=cori"], "did you mean 'cori_fdr'?"),
+    (["--cluster=asr", "--batch=0"], "batch"),
+    (["--cluster=asr", "--servers=0"], "servers"),
+    (["--cluster=asr", "--workers=x"], "--workers=x is not"),
+    (["--cluster=asr", "--devices=2"], "devices"),  # of commands that run something
+  ],
+)
+def test_what_cannot_be(command, arguments, words):
+  assert words in complaint(Command(command, "--model=cd_dnn", *arguments).end())

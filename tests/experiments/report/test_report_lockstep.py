@@ -1,0 +1,118 @@
+"""The schedule of a synchronous algorithm beside asynchronous ones: the record, its spans, its picture."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_report import rising
+from test_report_schedule import WORKERS, events_of, tiles, total, virtual
+
+from ddl.events import lockstep
+from ddl.events.times import TIMES
+from experiments.config.experiment import base, build
+from experiments.report import comparison as report_data
+from experiments.report import formats, report
+from experiments.report.figures import schedule_plot
+from experiments.report.figures.lockstep import spans
+from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules
+from experiments.train import virtual_time
+
+EXCHANGE = 0.5  # seconds
+
+
+def record(steps=24, name="lognormal", period=3, delay=0, start=0, overlap=True, primed=False, **changes):
+  times = TIMES[name](workers=WORKERS, seed=0, **{"seconds": 1.0} | changes)
+  settings = {"workers": WORKERS, "period": period, "delay": delay, "start": start, "times": times}
+  settings |= {"exchange_seconds": EXCHANGE, "overlap": overlap, "primed": primed, "steps": steps}
+  return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 5), st.booleans(), st.booleans(), st.sampled_from([0, 0.2]))
+def test_spans_tile_the_time_of_each_worker(period, delay, start, overlap, primed, death_rate):
+  delay = min(delay, period)
+  found, finished = record(
+    period=period, delay=delay, start=start, overlap=overlap, primed=primed, jitter=0.4, death_rate=death_rate,
+    down_seconds=3.0,
+  )  # fmt: skip
+  drawn = spans(found)
+  np.testing.assert_array_equal(found.released.max(axis=1), finished)
+  for worker in range(WORKERS):
+    assert tiles(drawn, worker, found.released[-1, worker])
+  np.testing.assert_allclose(total(drawn, COMPUTING), (found.done - found.begun - found.lost).sum())
+  np.testing.assert_allclose(total(drawn, LOST), found.lost.sum())
+  messages = np.isfinite(found.arrives).sum()
+  exchanged = total(drawn, EXCHANGING) + total(drawn, EXCHANGING, beneath=True)
+  np.testing.assert_allclose(exchanged, messages * WORKERS * EXCHANGE)
+  assert drawn.beneath.any() == (delay > 0 and overlap)
+
+
+def test_without_a_delay_equal_workers_only_wait_for_the_exchange():
+  drawn = spans(record(name="constant")[0])
+  assert total(drawn, WAITING) == 0 and not drawn.beneath.any()
+  assert total(drawn, COMPUTING) == 24 * WORKERS and total(drawn, EXCHANGING) == 8 * WORKERS * EXCHANGE
+
+
+def test_a_slow_worker_keeps_the_others_waiting():
+  found, _ = record(name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
+  drawn = spans(found)
+  assert (
+    total(drawn, WAITING) == 24 * 2 * (WORKERS - 1) and not (drawn.worker[drawn.kind == WAITING] == WORKERS - 1).any()
+  )
+
+
+def test_a_delay_hides_the_message_beneath_the_steps():
+  drawn = spans(record(name="constant", delay=1)[0])
+  assert (
+    set(drawn.kind[~drawn.beneath]) == {COMPUTING} and total(drawn, EXCHANGING, beneath=True) == 7 * WORKERS * EXCHANGE
+  )
+  apart = spans(record(name="constant", delay=1, overlap=False)[0])
+  assert total(apart, EXCHANGING) == 7 * WORKERS * EXCHANGE and not apart.beneath.any()
+
+
+def test_the_record_is_of_the_configs_clock(tmp_path):
+  config = base()
+  config.algorithm.name, config.algorithm.period = "easgd", 4
+  config.workers, config.steps, config.network.message_seconds = 4, 400, 0.01
+  algorithm = build(config).algorithm
+  found = virtual_time.lockstep_record(config, algorithm)
+  assert len(found.free) == virtual_time.ROUNDS * 4
+  clock = virtual_time.lockstep_seconds(config, algorithm)
+  np.testing.assert_array_equal(found.released.max(axis=1), [clock(step) for step in range(1, len(found.free) + 1)])
+  assert "exchange of all workers 40 ms" in virtual_time.describe(config)
+  config.times.slow = (1.0, 2.5, 2.5, 1.0)
+  assert "2 of 4 workers taking 2.5 times as long" in virtual_time.describe(config)
+  lockstep.save(tmp_path / "record", found)
+  for kept, there in zip(lockstep.load(tmp_path / "record"), found, strict=True):
+    np.testing.assert_array_equal(kept, there)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
+  runs = dict.fromkeys(("sync_sgd", "sharded", "late", "async_sgd"), [rising(0.1, 0.5, 0.96)] * 2)
+  folder = virtual(tmp_path, runs, {"async_sgd": events_of()})
+  info = json.loads((folder / "comparison.json").read_text())
+  for each, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
+    each["lockstep"] = f"{each['runs'][0]}/lockstep.npz"
+    lockstep.save(folder / each["lockstep"], record(delay=delay)[0])
+  (folder / "comparison.json").write_text(json.dumps(info))
+  comparison = report_data.read(folder)
+  assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
+  sync, late, _ = schedule_plot.pictures(folder, comparison)
+  assert sync.title.startswith("sync_sgd and sharded (waiting ") and "waits for the slowest" in " ".join(sync.caption)
+  assert "bar beneath the row is that message" in " ".join(late.caption)
+  shown, *_ = schedules(folder, comparison)
+  assert schedule_plot._end(shown) == shown.record.released[3 * schedule_plot.TURNS - 1].max()
+  text = report.write_report(folder).read_text()
+  assert text.count('<figure id="schedule_') == 3 and (folder / "schedule_late.png").is_file()
+  (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")
+  with pytest.raises(ValueError, match=r"lockstep\.npz: not a record of steps"):
+    schedules(folder, comparison)
+
+
+def test_a_share_reads_as_all_or_nothing_only_where_it_is():
+  told = {0.0: "0 %", 1e-5: "under 0.1 %", 0.0004: "under 0.1 %", 0.25: "25.0 %", 0.9994: "99.9 %"}
+  told |= {0.99999: "over 99.9 %", 1.0: "100 %"}
+  assert {part: formats.share(part) for part in told} == told

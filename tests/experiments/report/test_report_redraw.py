@@ -1,0 +1,89 @@
+"""A comparison's report drawn anew from its runs, in the order of its file; and comparisons with nothing to report."""
+
+import json
+import re
+
+import pytest
+from helpers.commands import Command, complaint
+
+from experiments.config import base
+from experiments.config.variants import variants
+from experiments.train.run_dir import RunFolder
+
+SMALL = (
+  "--config=configs/digits_compare.py", "--config.steps=20", "--config.eval_every=10", "--config.workers=2",
+  "--config.compare.seeds=(0,)", "--only=sync SGD,DaSGD,EASGD",
+)  # fmt: skip
+
+
+def diverging(folder):
+  """A config file whose one algorithm of two diverges, or both."""
+  file = folder / "two.py"
+  file.write_text(
+    "from experiments.config import base\n\n\ndef get_config():\n  config = base()\n"
+    "  config.steps, config.eval_every, config.workers, config.compare.seeds = 20, 10, 2, (0,)\n"
+    "  config.compare.algorithms = {\n"
+    "    'wild': {'optimizer': {'learning_rate': 1e30}},\n"
+    "    'tame': {'optimizer': {'learning_rate': 0.1}},\n  }\n  return config\n"
+  )
+  return f"--config={file}"
+
+
+def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
+  made = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
+  assert made.code == 0, made.error
+  first = json.loads((tmp_path / "c/comparison.json").read_text())
+  assert [entry["label"] for entry in first["algorithms"]] == ["sync SGD", "DaSGD", "EASGD"]  # as in the file
+  assert re.findall(r"^(\w+) (?:SGD )?.*reached$", made.out, re.M) == ["sync", "DaSGD", "EASGD"]
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("c/*/*/metrics.jsonl")}
+  about = tmp_path / "c/sync_SGD/seed-0/about.json"
+  about.write_text(about.read_text().replace(first["versions"]["jax"], "0.0.1"))
+  changes = ("--config.compare.target=0.25", "--config.compare.title=Anew", "--resume")
+  again = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", *changes).end()
+  assert again.code == 0, again.error
+  assert "to 25 %" in again.out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
+  assert before == {path: path.stat().st_mtime_ns for path in before}
+  found = json.loads((tmp_path / "c/comparison.json").read_text())
+  assert found["versions"]["jax"] == "0.0.1" and "--resume" not in found["command"]  # of what was trained
+  other = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", "--config.batch=8", "--resume").end()
+  assert "batch: 16 there, 8 here" in complaint(other)
+
+
+def test_what_diverged_is_told_and_not_trained_again(tmp_path):
+  config, folder = diverging(tmp_path), f"--workdir={tmp_path / 'c'}"
+  some = Command("compare", config, folder).end()
+  assert some.code == 0 and "every run diverged" not in some.error
+  kept = json.loads((tmp_path / "c/wild/seed-0/failed.json").read_text())["diverged"]
+  (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "so it was said before"}))
+  again = Command("compare", config, folder, "--resume").end()
+  assert again.code == 0 and "so it was said before" in again.out and "diverged" in kept
+  none = Command("compare", config, f"--workdir={tmp_path / 'd'}", "--only=wild").end()
+  assert none.code == 1 and (tmp_path / "d/report.html").is_file()
+  lines = none.error.splitlines()
+  assert len(lines) == 1 and lines[0].startswith("compare: every run diverged")
+
+
+@pytest.mark.parametrize("target", ["nan", "95", "0", "-1.0"])
+def test_a_target_that_is_no_share_is_refused_before_training(tmp_path, target):
+  words = complaint(Command("compare", *SMALL, f"--config.compare.target={target}", f"--workdir={tmp_path}/a").end())
+  assert f"target is {float(target):g}; an accuracy" in words and not (tmp_path / "a").exists()
+
+
+def test_the_target_of_a_loss_is_finite(tmp_path):
+  squares = ("--config=configs/least_squares.py", f"--workdir={tmp_path}/a")
+  words = complaint(Command("compare", *squares, "--config.compare.target=inf").end())
+  assert "target of a loss has to be finite" in words and not (tmp_path / "a").exists()
+
+
+def test_labels_keep_the_order_of_the_file():
+  config = base()
+  config.compare.algorithms = {label: {"algorithm": {"name": "sync_sgd"}} for label in ("z", "a", "m")}
+  assert list(variants(config)) == ["z", "a", "m"]
+
+
+def test_a_run_is_the_same_whatever_its_report_says(tmp_path):
+  there = RunFolder(tmp_path / "run")
+  there.create({"steps": 3, "compare": {"target": 0.9}, "sweep": {"trials": 9}}, {})
+  there.reopen({"steps": 3, "compare": {"target": 0.8, "title": "x"}})
+  with pytest.raises(ValueError, match="steps: 3 there, 4 here"):
+    there.reopen({"steps": 4})

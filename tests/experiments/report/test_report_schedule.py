@@ -1,0 +1,198 @@
+"""Virtual seconds, schedules and staleness in a comparison's report."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_report import Tags, comparison, finding_of, rising, rows_of
+
+from ddl.events.barriers import asp, backup, bsp, psp, ssp
+from ddl.events.record import save
+from ddl.events.schedule import schedule
+from ddl.events.times import TIMES
+from experiments.report import comparison, report
+from experiments.report.figures import schedule_plot
+from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNTOLD, WAITING, schedules, shares, spans
+
+VIRTUAL = "steps of 10 ms, messages of 1 ms, service 0.5 ms, barrier asp"
+WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
+
+
+def events_of(barrier=None, delay=0, period=1, step=1.0, turns=20, service=SERVICE, workers=WORKERS, **changes):
+  rule = {name: changes.pop(name) for name in ("round_robin", "lock_free") if name in changes}
+  times = TIMES["lognormal"](workers=workers, **{"seed": 0, "seconds": step, "jitter": 0.3} | changes)
+  return schedule(
+    workers=workers, turns_total=turns, period=period, delay=delay, times=times, barrier=barrier or asp(),
+    message_seconds=MESSAGE, service_seconds=service, seed=0, **rule,
+  )  # fmt: skip
+
+
+def total(found, kind, beneath=False):
+  mine = (found.kind == kind) & (found.beneath == beneath)
+  return float((found.end - found.begin)[mine].sum())
+
+
+def tiles(found, worker, end):
+  """Whether a worker's spans follow each other from 0 to `end` seconds without a gap or an overlap."""
+  mine = (found.worker == worker) & ~found.beneath
+  begin, until = np.sort(found.begin[mine]), np.sort(found.end[mine])
+  return np.allclose(begin, np.append(0.0, until[:-1]), atol=1e-6) and np.isclose(until[-1], end)
+
+
+def virtual(folder, runs, events=None, **info):
+  """A comparison in virtual time, 0.25 s a step; events[label] is a schedule."""
+  for line in (line for seeds in runs.values() for lines in seeds for line in lines):
+    line["virtual_seconds"] = 0.25 * line["step"]
+  comparison(folder, runs, virtual=VIRTUAL, **info)
+  found = json.loads((folder / "comparison.json").read_text())
+  for entry in found["algorithms"]:
+    if entry["label"] in (events or {}):
+      entry["events"] = f"{entry['runs'][0]}/events.npz"
+      save(folder / entry["events"], events[entry["label"]])
+  (folder / "comparison.json").write_text(json.dumps(found))
+  return folder
+
+
+BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
+
+
+@settings(deadline=None, max_examples=40)
+@given(BARRIERS, st.integers(0, 9), st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from([0.0, 0.125, 2.0]))
+def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
+  events = events_of(barrier, seed=seed, death_rate=death_rate, down_seconds=2.0, lock_free=lock_free, service=service)
+  found, count = spans(events), len(events.worker)
+  for worker in range(WORKERS):
+    if (events.worker == worker).any():
+      assert tiles(found, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(found, EXCHANGING), count * (2 * MESSAGE + service))
+  np.testing.assert_allclose(total(found, COMPUTING), (events.arrival - events.start - MESSAGE).sum())
+  assert bool(total(found, LOST)) == bool(events.restarted.any())
+  assert total(found, UNTOLD) == 0 and not found.beneath.any()
+
+
+def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
+  for alone in (events_of(workers=1), events_of(lock_free=True, service=2.0)):
+    assert list(spans(alone).kind) == [COMPUTING, EXCHANGING] * len(alone.worker)  # an exchange is one span
+  assert total(spans(events_of(service=2.0)), WAITING) > 10
+
+
+def test_in_a_round_robin_all_but_one_wait():
+  events = events_of(round_robin=True, turns=40)
+  found = spans(events)
+  at_work = total(found, COMPUTING) + total(found, EXCHANGING)
+  np.testing.assert_allclose(at_work, events.released[-1])
+  dead = spans(events_of(round_robin=True, turns=40, death_rate=0.3, down_seconds=5.0))
+  np.testing.assert_allclose(total(dead, COMPUTING) + total(dead, EXCHANGING) + total(dead, LOST), dead.end.max())
+
+
+def test_in_a_quorum_those_dropped_compute_until_the_round_is_closed():
+  events = events_of(backup(spare=1), turns=30, death_rate=0.1, down_seconds=3.0)
+  found = spans(events)
+  for worker in range(WORKERS):
+    assert tiles(found, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(found, EXCHANGING), (~events.dropped).sum() * (2 * MESSAGE + SERVICE))
+  assert total(found, LOST) > 3.0
+
+
+def test_a_message_sent_before_the_steps_is_beneath_them():
+  events = events_of(delay=1, period=2, step=10.0)
+  found = spans(events)
+  np.testing.assert_allclose(total(found, EXCHANGING, beneath=True), len(events.worker) * (2 * MESSAGE + SERVICE))
+  assert set(found.kind[~found.beneath]) == {COMPUTING}  # the reply is back before the first step is done
+  assert tiles(found, 2, events.released[events.worker == 2].max())
+  busy = spans(events_of(delay=1, service=2.0, death_rate=0.2, down_seconds=2.0))
+  assert total(busy, UNTOLD) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
+
+
+def test_shares_add_up_to_the_whole():
+  found = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
+  assert sum(found.values()) == pytest.approx(1) and len(found) == 4
+  assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_virtual_seconds_take_the_place_of_measured_ones(tmp_path):
+  fast, slow = rising(0.1, 0.95, 0.96, 0.96), rising(0.1, 0.2, 0.3, 0.96)
+  folder = virtual(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3})
+  costs = rows_of(folder)["local_sgd"].costs
+  assert "seconds" not in costs and costs["virtual_seconds"].mean == 2.5
+  told = "local_sgd (2.50 ± 0.00 s); the next on average, easgd, takes 5.00 ± 0.00 s more (paired by seed)."
+  assert f"Soonest in virtual time to 95 %: {told}" in finding_of(folder)
+  text = report.table(folder)
+  assert "virtual s " in text and "2.50 s*" in text and "measured here" not in text
+  assert f"Seconds are virtual, not measured: {VIRTUAL}." in re.sub(r"\s+", " ", text)
+  alone = virtual(tmp_path / "alone", {"local_sgd": [fast] * 3})
+  assert "and 2.50 ± 0.00 s of virtual time." in finding_of(alone)
+
+
+def test_a_line_without_virtual_seconds_is_one_clear_error(tmp_path):
+  folder = virtual(tmp_path, {"easgd": [rising(0.1, 0.96)]})
+  with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
+    file.write(json.dumps(rising(0.1, 0.2, 0.3)[2]) + "\n")
+  with pytest.raises(ValueError, match="easgd, seed 0 has lines without virtual_seconds"):
+    report.table(folder)
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_an_interval_over_two_seeds_is_called_what_it_is(tmp_path, seeds):
+  told = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
+  assert ("next to meaningless" in re.sub(r"\s+", " ", told)) == (seeds == 2)
+  assert ("One seed" in told) == (seeds == 1)
+
+
+def test_the_page_draws_each_schedule_once(tmp_path):
+  lines = rising(0.1, 0.5, 0.96)
+  same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
+  runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
+  folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
+  found = schedules(folder, comparison.read(folder))
+  assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
+  text = report.write_report(folder).read_text()
+  page = Tags(text)
+  assert not page.open
+  figures = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
+  metrics = ["accuracy_vs_examples", "accuracy_vs_virtual_seconds", "accuracy_vs_bytes", "loss_vs_examples"]
+  assert figures == [*metrics, "schedule_async_sgd", "schedule_backup"]
+  assert sorted(path.stem for path in folder.glob("*.png")) == sorted(figures)
+  visits = same.staleness  # asp drops none
+  high = min(value for value in visits if (visits <= value).mean() >= 0.99)
+  assert f"async_sgd and async_msgd (staleness: mean {visits.mean():.3g}, 99th percentile {high})" in text
+  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Deaths: {other.restarted.sum()}." in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_schedules_are_drawn_without_complaint(tmp_path):
+  one, many = events_of(turns=1), events_of(turns=400, workers=40)
+  late = many._replace(staleness=many.staleness * 50)
+  folder = virtual(
+    tmp_path,
+    {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
+    {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
+  )
+  drawn = schedule_plot.pictures(folder, comparison.read(folder))
+  assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
+  assert "The first 16 of 40 workers are drawn." in drawn[1].caption
+  assert all("schedule" in picture.alt.lower() and picture.png[:4] == b"\x89PNG" for picture in drawn)
+
+
+@pytest.mark.parametrize("turns", [1, 5, 30])
+def test_a_short_run_is_shown_whole(tmp_path, turns):
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
+  (shown,) = schedules(folder, comparison.read(folder))
+  (drawn,) = schedule_plot.pictures(folder, comparison.read(folder))
+  whole = shown.record.turn.max() < schedule_plot.TURNS
+  assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
+  assert (schedule_plot._end(shown) == shown.record.released.max()) == whole
+
+
+def test_bad_records_give_one_line(tmp_path):
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of()})
+  record = folder / "async_sgd/seed-0/events.npz"
+  record.write_text("not a record")
+  with pytest.raises(ValueError, match=r"events\.npz: not a record of events"):
+    schedules(folder, comparison.read(folder))
+  save(record, type(events_of())(*(array[:0] for array in events_of())))
+  with pytest.raises(ValueError, match=r"events\.npz: the record has no events"):
+    schedules(folder, comparison.read(folder))

@@ -1,0 +1,87 @@
+"""The settings in a comparison's report: what is shared is said once, what differs by label, where a rate is from."""
+
+import json
+
+from test_report import comparison, rising
+
+from experiments.config.variants import trials
+from experiments.report import report, settings_table
+
+COMMON = {
+  "batch": 16, "workers": 8, "steps": 400, "eval_every": 10, "model": {"name": "mlp", "hidden": [64, 32]},
+  "schedule": {"name": "constant"}, "network": {"message_seconds": 0.001, "exchange_seconds": None},
+}  # fmt: skip
+
+
+def entry(label, rate, hyper=None, momentum=0.9, tuned=None, **settings):
+  optimizer = {"nesterov": False, "name": "sgd", "momentum": momentum, "learning_rate": rate}
+  settings = COMMON | {"optimizer": optimizer} | settings
+  return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned}
+
+
+def info(*entries, virtual=None):
+  return {"algorithms": list(entries), "virtual": virtual, "seeds": [0, 1]}
+
+
+def test_what_is_shared_is_said_once_and_what_differs_by_label():
+  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
+  assert dict(found.shared) == {
+    "model": "mlp, hidden (64, 32)",
+    "workers": "8",
+    "batch": "16 examples per worker and step",
+    "steps": "400 of each worker, with a server or peers on average, 51,200 examples of all workers together",
+    "eval every": "10 steps between evaluations",
+    "optimizer": "sgd, nesterov no",
+    "schedule": "constant",
+    "seeds": "0, 1",
+  }
+  assert found.head == ["learning rate", "hyper-parameters", "momentum of optimizer"]
+  assert found.rows == [("a", ["0.3", "none", "0.9"]), ("b", ["0.1", "period 10, alpha 0.1125", "0"])]
+  assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
+
+
+def test_where_a_rate_is_from():
+  sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
+  both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
+  hand_made = {"keys": ["algorithm.period"], "trials": 0}
+  mixed = settings_table.settings(
+    info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=hand_made))
+  )
+  assert mixed.head[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
+  given = "the config, not from a sweep (--tuned)"
+  assert [cells[1] for _, cells in mixed.rows] == [
+    given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
+  ]  # fmt: skip
+  alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
+  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.head
+
+
+def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
+  entries = entry("a", 0.3), entry("b", 0.3, network={"message_seconds": 0.001, "exchange_seconds": 0.012})
+  found = settings_table.settings(info(*entries, virtual="steps of 10 ms"))
+  assert dict(found.shared)["network"] == "message seconds 0.001"
+  assert settings_table.own_clock(info(*entries)) and not settings_table.own_clock(info(entries[0], entries[0]))
+  assert found.rows[0] == ("a", ["0.3", "none", "not set"]) and found.rows[1][1][2] == "0.012"
+  assert "network" in dict(settings_table.settings(info(*entries) | {"clusters": [{}]}).shared)
+  assert "network" not in dict(settings_table.settings(info(*entries)).shared)
+
+
+def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
+  best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
+  file = tmp_path / "tuned.json"
+  tried = [{"setting": best, "validation": None}] * 3
+  file.write_text(json.dumps({"algorithms": {"a": {"best": best, "trials": tried}, "b": {"best": {}}}}))
+  assert trials(str(file)) == {
+    "a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3},
+    "b": {"keys": [], "trials": 0},
+  }
+  assert trials("") == {}
+
+
+def test_the_page_shows_no_key_that_is_not_set(tmp_path):
+  config = {"times": {"seconds": None, "name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}}
+  assert settings_table.without_unset(config) == {
+    "times": {"name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}
+  }  # fmt: skip
+  text = report.write_report(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config)).read_text()
+  assert "&#34;lognormal&#34;" in text and "&#34;seconds&#34;: null" not in text

@@ -1,0 +1,210 @@
+"""`--runtime=threads` and `ray` as commands: the folder they leave, a replay of it, and what they refuse."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from helpers.commands import Command, complaint, metrics
+
+from ddl.events import record
+
+SMALL = (
+  "--config=configs/async_easgd_digits.py", "--config.model.hidden=(8,)", "--config.steps=24", "--config.eval_every=8",
+  "--config.workers=3", "--config.times.slow=()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
+def test_threads_leave_a_run_folder(tmp_path, name):
+  period = () if name == "async_easgd" else ("--config.algorithm.period=None",)
+  chosen = (f"--config.algorithm.name={name}", *period, "--runtime=threads", f"--workdir={tmp_path}/a")
+  done = Command("train", *SMALL, *chosen).end()
+  assert done.code == 0, done.error
+  lines = metrics(tmp_path / "a")
+  assert [line["step"] for line in lines] == [0, 8, 16, 24]
+  assert lines[-1]["examples"] == 24 * 3 * 16 and np.isfinite(lines[-1]["test_loss"])
+  events = record.load(tmp_path / "a" / "events.npz")
+  record.check(events, 3)
+  assert len(events.worker) == lines[-1]["visits"]
+  size = 64 * 8 + 8 + 8 * 10 + 10  # float32, there and back
+  assert [line["bytes_sent"] for line in lines] == [line["visits"] * 2 * 4 * size / 3 for line in lines]
+  seconds = [line["seconds"] for line in metrics(tmp_path / "a", timeless=False)]
+  assert seconds == sorted(seconds) and seconds[-1] >= round(events.served[-1], 6) > seconds[0] == 0
+  assert (tmp_path / "a" / "schedule.png").stat().st_size > 10_000
+
+
+def test_ray_leaves_a_run_folder(tmp_path):
+  pytest.importorskip("ray")
+  arguments = ("train", *SMALL, "--config.workers=2", "--runtime=ray", "--shards=2", f"--workdir={tmp_path}/a")
+  done = Command(*arguments).end()
+  assert done.code == 0, done.error
+  lines = metrics(tmp_path / "a")
+  assert [line["step"] for line in lines] == [0, 8, 16, 24] and np.isfinite(lines[-1]["test_loss"])
+  assert [line["visits"] for line in lines] == [0, 6, 10, 14]  # none is late, though training does not wait
+  events = record.load(tmp_path / "a" / "events.npz")
+  assert len(events.worker) == 14 and "fork" not in done.error
+  seconds = [line["seconds"] for line in metrics(tmp_path / "a", timeless=False)]
+  assert seconds == [0, *(round(events.served[visits - 1], 6) for visits in (6, 10, 14))]
+  assert "starting Ray" in done.out and (tmp_path / "a" / "schedule.png").exists()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("recorded") / "a"
+  done = Command("train", *SMALL, "--runtime=threads", f"--workdir={folder}").end()
+  assert done.code == 0, done.error
+  return folder
+
+
+def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recorded, tmp_path):
+  done = Command("train", *SMALL, f"--replay={recorded}/events.npz", f"--workdir={tmp_path}/b").end()
+  assert done.code == 0, done.error
+  assert (tmp_path / "b" / "schedule.png").exists()
+  events, again = (record.load(folder / "events.npz") for folder in (recorded, tmp_path / "b"))
+  assert all(map(np.array_equal, events, again))
+  there, here = metrics(recorded), metrics(tmp_path / "b")
+  for key in ("step", "test_loss", "test_accuracy", "bytes_sent"):  # of the center, to the last bit
+    assert [line[key] for line in here] == [line[key] for line in there]
+  for key in ("train_loss", "distance"):  # sums, in another order
+    np.testing.assert_allclose([line[key] for line in here[1:]], [line[key] for line in there[1:]], rtol=1e-6)
+  assert [line["virtual_seconds"] for line in here[1:]] == [events.served[line["visits"] - 1] for line in there[1:]]
+
+
+def test_the_schedule_of_a_comparison_is_made_again(tmp_path):
+  """Its events stand beside the folders of its seeds, and are of virtual time: without a lock they say all, too."""
+  (tmp_path / "config.py").write_text(
+    "from configs.async_easgd_digits import get_config as whole\n\n\ndef get_config():\n  config = whole()\n"
+    "  config.algorithm.name, config.compare.seeds = 'hogwild_easgd', (0,)\n"
+    "  config.compare.algorithms = {'a': {'algorithm': {'name': 'hogwild_easgd'}}}\n  return config\n"
+  )
+  flags = (f"--config={tmp_path}/config.py", *SMALL[1:])
+  done = Command("compare", *flags, f"--workdir={tmp_path}/all").end()
+  assert done.code == 0, done.error
+  done = Command("train", *flags, f"--replay={tmp_path}/all/a/events.npz", f"--workdir={tmp_path}/b").end()
+  assert done.code == 0, done.error
+  assert metrics(tmp_path / "b")[-1]["test_loss"] == metrics(tmp_path / "all" / "a" / "seed-0")[-1]["test_loss"]
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--config.workers=4",), "workers 3 there, 4 here"),
+    (
+      ("--config.algorithm.name=downpour", "--config.optimizer.momentum=0"),
+      "algorithm.name async_easgd there, downpour here",
+    ),
+    (("--config.algorithm.period=2",), "algorithm.period 4 there, 2 here"),
+    (("--config.steps=48",), "config.steps=48 needs"),
+    (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "not sync_sgd"),
+    (("--runtime=threads",), "--runtime=simulator alone"),
+  ],
+)
+def test_what_cannot_be_made_again_is_refused(recorded, tmp_path, flags, words):
+  flags = (f"--replay={recorded}/events.npz", f"--workdir={tmp_path}/b", *flags)
+  assert words in complaint(Command("train", *SMALL, *flags).end())
+  assert not (tmp_path / "b" / "config.json").exists()
+
+
+def test_a_record_that_is_missing_damaged_alone_or_unlocked_is_refused(recorded, tmp_path):
+  def refusal(folder, *flags):
+    flags = (f"--replay={folder}/events.npz", f"--workdir={tmp_path}/b", *flags)
+    return complaint(Command("train", *SMALL, *flags).end())
+
+  assert "no such file" in refusal(tmp_path)
+  (tmp_path / "alone").mkdir()
+  shutil.copy(recorded / "events.npz", tmp_path / "alone")
+  assert "no config.json of its run beside it" in refusal(tmp_path / "alone")
+  shutil.copytree(recorded, tmp_path / "wrong")
+  events = record.load(recorded / "events.npz")
+  record.save(tmp_path / "wrong" / "events.npz", events._replace(worker=events.worker + 1))
+  assert "worker lies in 0..2" in refusal(tmp_path / "wrong")
+  (tmp_path / "wrong" / "events.npz").write_bytes((recorded / "events.npz").read_bytes()[:999])
+  assert "not a record of events" in refusal(tmp_path / "wrong")
+  config = json.loads((recorded / "config.json").read_text())
+  config["algorithm"] = {"name": "hogwild_sgd"}
+  (tmp_path / "wrong" / "config.json").write_text(json.dumps(config))
+  shutil.copy(recorded / "events.npz", tmp_path / "wrong")
+  unlocked = ("--config.algorithm.name=hogwild_sgd", "--config.algorithm.period=None", "--config.optimizer.momentum=0")
+  assert "recorded without a lock" in refusal(tmp_path / "wrong", *unlocked)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
+  flags = ("--runtime=threads", "--config.steps=1000000", f"--workdir={tmp_path}/a")
+  command = Command("train", *SMALL, *flags)
+  command.wait_for(lambda: len(metrics(tmp_path / "a")) > 1)
+  os.kill(command.process.pid, number)
+  done = command.end(60)
+  assert done.code == 128 + number and "Traceback" not in done.error
+  assert "stopped at step" in done.out.splitlines()[-1] and "can't go on" in done.out.splitlines()[-1]
+  events = record.load(tmp_path / "a" / "events.npz")
+  record.check(events, 3)
+  assert len(events.worker) >= metrics(tmp_path / "a")[-1]["visits"]
+
+
+def test_a_run_on_ray_that_was_stopped_goes_on(tmp_path):
+  pytest.importorskip("ray")
+  folder, seen = tmp_path / "a", []
+  long = (*SMALL, "--config.workers=2", "--config.steps=1000000", "--runtime=ray", "--checkpoint_every=20")
+  for flags, number in ((long, signal.SIGTERM), (("--resume",), signal.SIGINT)):
+    lines = len(metrics(folder))
+    command = Command("train", *flags, f"--workdir={folder}")
+    command.wait_for(lambda lines=lines: len(metrics(folder)) > lines + 1)
+    stop = os.killpg if number == signal.SIGINT else os.kill  # Ctrl-C in a terminal goes to Ray's processes too
+    stop(command.process.pid, number)
+    done = command.end()
+    assert done.code == 128 + number and "Traceback" not in done.error
+    assert "stopped at step" in done.out.splitlines()[-1] and "--resume" in done.out.splitlines()[-1]
+    seen.append(record.load(folder / "events.npz"))
+    record.check(seen[-1], 2)
+  before, after = (events.worker for events in seen)
+  assert len(after) > len(before) and np.array_equal(after[: len(before)], before)
+  visits = [line["visits"] for line in metrics(folder)]
+  assert visits == sorted(set(visits)) and len(before) < visits[-1] <= len(after)
+
+
+def test_divergence_on_threads_says_what_may_help(tmp_path):
+  flags = ("--runtime=threads", "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/a")
+  told = complaint(Command("train", *SMALL, *flags, "--config.times.slow=()").end())
+  assert "async_easgd diverged: " in told and "threads keep no checkpoints" in told
+  assert "a config.optimizer.learning_rate below 1e+30 may help" in told
+
+
+def test_a_resumed_replay_goes_on_with_its_own_order(recorded, tmp_path):
+  replayed = (*SMALL, f"--replay={recorded}/events.npz")
+  whole, part = tmp_path / "whole", tmp_path / "part"
+  assert Command("train", *replayed, f"--workdir={whole}").end().code == 0
+  shutil.copytree(whole, part)
+  shutil.rmtree(part / "checkpoints")
+  (part / "result.json").unlink()
+  done = Command("train", *SMALL, "--resume", f"--workdir={part}").end()
+  assert done.code == 0, done.error
+  assert metrics(part) == metrics(whole)
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--runtime=threads", "--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "async_sgd"),
+    (("--runtime=threads", "--resume"), "does not resume"),
+    (("--runtime=threads", "--config.algorithm.name=async_sgd", "--config.algorithm.period=None",
+      "--config.optimizer.momentum=0", "--config.barrier.name=backup", "--config.barrier.spare=1"), "can't drop"),
+    (("--runtime=ray", "--config.algorithm.name=async_sgd", "--config.algorithm.period=None",
+      "--config.optimizer.momentum=0", "--config.barrier.name=cutoff", "--config.barrier.window=2"), "can't drop"),
+    (("--runtime=threads", "--step_loop=scan"), "--step_loop is read by --runtime=simulator alone, not by threads"),
+    (("--runtime=threads", "--checkpoint_every=5"), "--checkpoint_every is not read by --runtime=threads"),
+    (("--runtime=ray", "--shards=100000"), "shards is 100000; a model of 610 parameters"),
+    (("--runtime=ray", "--ray_address=127.0.0.1:9"), "no cluster answers at 127.0.0.1:9"),
+    (("--config.times.name=trace", "--config.times.path=no.csv", "--config.times.seconds=None",
+      "--config.times.jitter=None"), "no such trace file"),
+    (("--config.barrier.name=backup", "--config.barrier.spare=1"), "async_easgd"),
+    (("--config.times.seconds=-1",), "seconds"),
+    (("--config.times.slow=(1,2)",), "slow"),
+    (("--config.algorithm.alpha=1.0",), "alpha"),
+  ],
+)  # fmt: skip
+def test_refusals_are_one_line(tmp_path, flags, words):
+  assert words in complaint(Command("train", *SMALL, f"--workdir={tmp_path}/a", *flags).end())

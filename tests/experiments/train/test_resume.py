@@ -1,0 +1,185 @@
+"""A run that is stopped at any moment and resumed is, bit for bit, one that was not."""
+
+import os
+import random
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from helpers.commands import Command, metrics
+from helpers.sessions import Run, at_call, config, send, snapshot
+
+from ddl.models.flax_model import from_flax
+from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.workers import make_workers
+from experiments.train import train_loop
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  """The command line does not set strict promotion."""
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+class Normalised(nn.Module):
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x.reshape(x.shape[0], -1))))
+    return nn.Dense(10)(x)
+
+
+def batch_norm():
+  meta = {"task": "classification", "shape": (8, 8, 1), "num_outputs": 10}
+  return from_flax(Normalised(), meta, dense=True)
+
+
+IN_FLIGHT = {"algorithm": {"name": "dasgd", "period": 4, "delay": 3, "keep": 0.25}}
+ADAM = {"optimizer": {"name": "adam", "momentum": None}, "schedule": {"name": "cosine", "warmup": 5}}
+CASES = {  # config, how, checkpoint_every, model
+  "in flight, a step a call": (IN_FLIGHT, ExecutionConfig("vmap", "scan", 1), 7, None),
+  "in flight, three steps a call": (IN_FLIGHT, ExecutionConfig("unroll", "scan", 3), 6, None),
+  "adam, cosine, dropout": ({"algorithm": {"name": "local_sgd", "period": 5}, "model": {"dropout": 0.3}, **ADAM},
+                            ExecutionConfig("vmap", "scan", 5), 5, None),
+  "strips": ({"algorithm": {"name": "sharded_sync_sgd"}, **ADAM}, ExecutionConfig("vmap", "scan", 4), 8, None),
+  "center": ({"algorithm": {"name": "easgd", "period": 3}, "partition": {"name": "sharded"}},
+             ExecutionConfig("map", "scan", 2), 3, None),
+  "turn": ({"algorithm": {"name": "round_robin_easgd"}}, ExecutionConfig("vmap", "scan", 3), 9, None),
+  "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}}, ExecutionConfig("vmap", "scan", 4), 10, None),
+  "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}}, ExecutionConfig("vmap", "scan", 3), 5, batch_norm),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_or_killed_and_resumed(case, tmp_path, monkeypatch):
+  chosen, how, every, model = CASES[case]
+  run = Run(config(**chosen), how=how, model=model and model())
+  moments = random.Random(case)
+  calls = len(run.trainer.plan(0, run.steps, 10))
+
+  def crash():
+    snapshot(tmp_path / "whole", tmp_path / "killed")
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:  # lines since the last checkpoint; the last is torn
+      file.write('{"step": 1234, "test_loss": 0.5}\n{"step": 12')
+
+  with at_call(monkeypatch, moments.randrange(calls // 2, calls), crash):
+    last = run(tmp_path / "whole", checkpoint_every=every)
+  expected = run.outcome(tmp_path / "whole")
+  assert [line["step"] for line in expected[0]] == [0, 10, 20, 30, 40]
+  assert expected[0][-1]["test_loss"] < expected[0][0]["test_loss"]
+  assert {k: v for k, v in last.items() if k != "seconds"} == expected[0][-1]
+
+  run(tmp_path / "killed", resume=True, checkpoint_every=every)
+  assert run.outcome(tmp_path / "killed") == expected
+
+  stopped = 0
+  for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+    with at_call(monkeypatch, moments.randint(1, max(calls // 4, 1)), send(number)):
+      try:
+        run(tmp_path / "stopped", resume=stopped > 0)
+        break
+      except train_loop.Stopped as caught:
+        step, by = caught.args
+        assert by == number and step > stopped
+        stopped = step
+        ended = step == run.steps  # the run is whole, but what would come after it must not begin
+        assert (tmp_path / "stopped" / "result.json").exists() == ended
+        if ended:
+          break
+  assert stopped
+  if not (tmp_path / "stopped" / "result.json").exists():
+    run(tmp_path / "stopped", resume=True)
+  assert run.outcome(tmp_path / "stopped") == expected
+
+
+def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch):
+  run = Run(config(**IN_FLIGHT), how=ExecutionConfig("vmap", "scan", 1))
+  with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped) as stopped:
+    run(tmp_path)
+  assert stopped.value.args[0] == 6  # a message leaves before step 4 and arrives after step 6
+  like = run.trainer.shapes(run.trainer.start(jax.random.key(0)), 6)
+  assert jax.tree.leaves(like.message)
+  carry = Checkpoints(tmp_path / "checkpoints").carry(6, like)
+  assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(carry.message))
+
+
+def test_resuming_a_complete_run_changes_nothing(tmp_path):
+  run = Run(config(steps=20))
+  last = run(tmp_path)
+  before = run.outcome(tmp_path)
+  (tmp_path / "result.json").unlink()  # killed between its last checkpoint and its end
+  assert run(tmp_path, resume=True) == last
+  assert run.outcome(tmp_path) == before and (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("lost", ["checkpoints", "metrics.jsonl"])
+def test_killed_before_the_first_checkpoint_starts_again(lost, tmp_path, monkeypatch):
+  run = Run(config(steps=20), how=ExecutionConfig("vmap", "scan", 2))
+  with at_call(monkeypatch, 4, lambda: snapshot(tmp_path / "whole", tmp_path / "killed")):
+    (tmp_path / "killed").mkdir()
+    run(tmp_path / "whole")
+  (tmp_path / "killed" / "metrics.jsonl").open("a").write('{"step": 10, "tor')  # a line half written
+  if lost == "metrics.jsonl":
+    (tmp_path / "killed" / lost).write_text("")
+  run(tmp_path / "killed", resume=True)
+  assert run.outcome(tmp_path / "killed") == run.outcome(tmp_path / "whole")
+
+
+def test_a_checkpoint_survives_the_donation_of_its_arrays(tmp_path):
+  """Saving goes on in the background while the next steps overwrite what they were given."""
+  workers = make_workers(2, 2)
+  step = jax.jit(lambda x: x * 1.5 + 1.0, donate_argnums=0)
+  x = step(workers.put(np.ones((2, 500_000), np.float32)))
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(1, {"x": x}, {"a": 0.1})
+  y = x
+  for _ in range(10):
+    y = step(y)
+  like = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=workers.split)}
+  jax.block_until_ready(y)
+  checkpoints.save(2, {"x": y}, {"a": 0.2}, wait=True)
+  assert checkpoints.latest() == 2 and checkpoints.figures(1) == {"a": 0.1}
+  np.testing.assert_array_equal(checkpoints.carry(1, like)["x"], 2.5)
+  np.testing.assert_array_equal(checkpoints.carry(2, like)["x"], jnp.asarray(y))
+  checkpoints.close()
+
+
+# ---- as real processes
+
+LONG = [
+  "train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3",
+  "--config.steps=600", "--config.eval_every=20", "--steps_per_call=3", "--devices=2",
+]  # fmt: skip
+
+
+def test_signals_to_a_process(tmp_path):
+  """SIGKILL, then Ctrl-C, each at a moment of chance; SIGTERM: test_processes.py."""
+  whole = Command(*LONG, f"--workdir={tmp_path}/whole")
+  for number in (signal.SIGKILL, signal.SIGINT):
+    before = len(metrics(tmp_path / "run"))
+    command = Command(*LONG, f"--workdir={tmp_path}/run", "--checkpoint_every=7", *["--resume"][: before > 0])
+    more = random.randint(2, 6)
+    command.wait_for(lambda at=before + more: len(metrics(tmp_path / "run")) > at)
+    os.kill(command.process.pid, number)
+    done = command.end()
+    if number == signal.SIGKILL:
+      assert done.code == -number
+    else:
+      assert done.code == 128 + number and not done.error, done
+      assert f"of 600 and saved; python run.py train --resume --workdir={tmp_path}/run goes on" in done.out
+  done = Command("train", "--resume", f"--workdir={tmp_path}/run").end()
+  assert done.code == 0 and not done.error, done
+  assert done.out.startswith(f"{tmp_path}/run: going on with configs/digits.py and the flags that its about.json")
+  assert whole.end().code == 0
+  assert metrics(tmp_path / "run") == metrics(tmp_path / "whole") and len(metrics(tmp_path / "run")) == 31
+  bits = []
+  for name in ("run", "whole"):
+    files = Checkpoints(tmp_path / name / "checkpoints")
+    carry = files._manager.restore(600).carry
+    bits.append([np.asarray(x).tobytes() for x in jax.tree.leaves(carry)])
+    files.close()
+  assert bits[0] == bits[1]

@@ -1,0 +1,84 @@
+"""The command line as a real process, watched and never left behind; and what a run's folder holds."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Done(NamedTuple):
+  """How a command ended."""
+
+  code: int
+  out: str
+  error: str
+
+
+class Command:
+  """`python FILE ARGUMENTS` in the repository's root, in its own process group as a terminal would start it."""
+
+  def __init__(self, *arguments: str, file: str = "run.py"):
+    """Starts it."""
+    environment = {
+      k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and (not k.startswith("JAX_") or "CACHE" in k)
+    }
+    self.process = subprocess.Popen(
+      [sys.executable, file, *arguments],
+      cwd=ROOT,
+      env=environment | {"JAX_PLATFORMS": "cpu"},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      process_group=0,
+    )
+
+  def end(self, seconds: float = 240) -> Done:
+    """Waits; a process that takes longer is killed with its children, and the test fails."""
+    try:
+      out, error = self.process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+      self.kill()
+      raise
+    return Done(self.process.returncode, out, error)
+
+  def kill(self) -> None:
+    """SIGKILL, to its children too."""
+    pid = self.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    found = [int(child) for child in children.read_text().split()] if children.exists() else []
+    for each in (pid, *found):
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(each, signal.SIGKILL)
+    self.process.wait()
+
+  def wait_for(self, condition: Callable[[], bool], seconds: float = 180) -> None:
+    """Until something holds, while the command still runs."""
+    until = time.monotonic() + seconds
+    while not condition():
+      if self.process.poll() is not None or time.monotonic() > until:
+        self.kill()
+        raise AssertionError(f"it ended or waited in vain: {self.process.communicate()}")
+      time.sleep(0.01)
+
+
+def metrics(folder: Path, timeless: bool = True) -> list[dict[str, float]]:
+  """The lines of metrics.jsonl, without what is measured by the clock."""
+  file = folder / "metrics.jsonl"
+  lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+  return [{k: v for k, v in line.items() if k != "seconds" or not timeless} for line in lines]
+
+
+def complaint(done: Done) -> str:
+  """The one line on stderr of a command that the user got wrong."""
+  assert done.code == 2, done
+  lines = [line for line in done.error.splitlines() if "Gloo" not in line]
+  assert len(lines) == 1 and "Traceback" not in done.error, done.error
+  return lines[0]

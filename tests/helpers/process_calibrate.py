@@ -1,0 +1,28 @@
+"""A small calibration over two real processes; `test_calibrate.py` runs this file."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from absl import flags
+
+from ddl.runtime import hosts
+from experiments.costs import calibration, local_cluster, microbench
+
+
+def main() -> None:
+  """One of the two processes."""
+  flags.FLAGS(sys.argv[:1])
+  plan = calibration.prepare(calibration.join(), calibration.CURVE, (2**10, 2**20))
+  seconds = microbench.in_turn(plan.blocks, 3, 0.02)
+  found = calibration.solve(plan, seconds)
+  if hosts.is_main():
+    local_cluster.save(found.cluster, {"rows": found.rows})
+    shapes = {tuple(s.shape) for s in seconds.values()}
+    print(json.dumps({"overlap": found.cluster.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
+
+
+if __name__ == "__main__":
+  sys.exit(main() if hosts.processes() > 1 else hosts.launch(2, hosts.command_line()))

@@ -1,0 +1,33 @@
+"""Every collective algorithm over two real processes against its NumPy twin; `test_processes.py` runs this file."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import jax
+
+from ddl.runtime import hosts
+
+
+def main() -> None:
+  """One of the two processes."""
+  jax.config.update("jax_num_cpu_devices", 2)
+  jax.config.update("jax_enable_x64", True)
+  jax.config.update("jax_disable_most_optimizations", True)
+  hosts.join()
+  from helpers.runs import HYPER, equals_twin, make, record
+
+  from ddl.algorithms import COLLECTIVE
+  from ddl.runtime.rounds import ExecutionConfig
+
+  for name in COLLECTIVE:
+    trainer = make(name, 4, ExecutionConfig("vmap", "scan", 5))
+    assert len(trainer.workers.local) == 4 and jax.process_count() == 2
+    equals_twin(trainer, record(trainer), name, "momentum", **HYPER.get(name, {}))
+    if hosts.is_main():
+      print(f"{name} equals its twin", flush=True)
+
+
+if __name__ == "__main__":
+  sys.exit(main() if hosts.processes() > 1 else hosts.launch(2, hosts.command_line()))

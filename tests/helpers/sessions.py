@@ -1,0 +1,98 @@
+"""Runs of `experiments.train.train_loop` inside the test's process, interrupted where a test says."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from helpers.commands import metrics
+
+from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.hosts import Vote
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.workers import make_workers
+from experiments.config import experiment as configs
+from experiments.train import train_loop
+from experiments.train.evaluate import Evaluator
+from experiments.train.run_dir import RunFolder
+
+
+def config(**sections: Any) -> Any:
+  """A small run on the digits; sections: key -> value, or section -> {key: value}."""
+  out = configs.base()
+  out.model.hidden, out.batch, out.steps, out.eval_every = (16,), 8, 40, 10
+  out.optimizer.momentum, out.optimizer.learning_rate = 0.9, 0.05
+  for name, value in sections.items():
+    if isinstance(value, dict):
+      out[name].update(value)
+    else:
+      out[name] = value
+  return out
+
+
+class Run:
+  """One experiment, compiled once, for runs in several folders."""
+
+  def __init__(self, chosen: Any, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None):
+    """chosen: from `config`; model: in place of the one that it names."""
+    self.experiment = configs.build(chosen)
+    if model:
+      self.experiment = self.experiment._replace(model=model)
+    workers = make_workers(chosen.workers, devices)
+    self.trainer = Trainer(
+      self.experiment.algorithm, self.experiment.model, workers, how or ExecutionConfig("vmap", "scan", 64)
+    )
+    self.evaluator = Evaluator(self.experiment.model, self.experiment.data.test)
+    self.steps = chosen.steps
+
+  def __call__(self, path: Path, **options: Any) -> dict[str, Any]:
+    """Runs or resumes it."""
+    chosen = train_loop.Options(**options)
+    return train_loop.run(self.experiment, self.trainer, RunFolder(path), self.evaluator, chosen, {})
+
+  def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
+    """The metrics and the bits of the last checkpoint's carry."""
+    checkpoints = Checkpoints(path / "checkpoints")
+    assert checkpoints.latest() == self.steps
+    start = self.trainer.start(configs.initial_key(0))
+    carry = checkpoints.carry(self.steps, self.trainer.shapes(start, self.steps))
+    checkpoints.close()
+    return metrics(path), [np.asarray(x).tobytes() for x in jax.tree.leaves(carry)]
+
+
+@contextlib.contextmanager
+def at_call(monkeypatch: Any, number: int, action: Any):
+  """Does something while call `number` of a run is in flight."""
+
+  class Watching(Vote):
+    def __init__(self) -> None:
+      super().__init__()
+      self.calls = 0
+
+    def cast(self, stop: bool) -> object:
+      self.calls += 1
+      if self.calls == number:
+        action()
+      return super().cast(stop)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(train_loop, "Vote", Watching)
+    yield
+
+
+def send(number: int) -> Any:
+  """An action: a signal to this process."""
+  return lambda: os.kill(os.getpid(), number)
+
+
+def snapshot(folder: Path, to: Path) -> None:
+  """The folder as a crash at this moment would leave it; the checkpoints first, as lines may only be ahead of them."""
+  with contextlib.suppress(shutil.Error, FileNotFoundError):  # a checkpoint that is renamed meanwhile
+    shutil.copytree(folder / "checkpoints", to / "checkpoints")
+  for file in folder.iterdir():
+    if file.is_file():
+      shutil.copy(file, to / file.name)

@@ -1,0 +1,310 @@
+"""Costs of collectives: against rounds of messages that are sent for real, against bounds, and as functions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.comm import collectives
+from ddl.perf.comm.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
+from ddl.perf.hardware.network import Link, Network
+
+NAMES = [*ALL_REDUCE, "hierarchical", "best"]
+LINK = Link(2e-3, 1000.0, 0.75)
+NODES = Network(LINK, Link(1e-3, 16000.0, 0.25), per_node=4)
+
+# ---- rounds of messages: a list of (sender, receiver, chunks), carried out on vectors of p chunks, with their time
+
+
+def carry_out(rounds, x, network, adds):
+  """x: [workers, chunks, values], changed in place. Returns the seconds: a round lasts as long as its busiest link."""
+  total, chunk = 0.0, x[0, 0].nbytes
+  for messages in rounds:
+    load = {}
+    copies = [(receiver, chunks, x[sender, chunks].copy()) for sender, receiver, chunks in messages]
+    for receiver, chunks, values in copies:
+      x[receiver, chunks] = x[receiver, chunks] + values if adds else values
+    for sender, receiver, chunks in messages:
+      near = sender // network.per_node == receiver // network.per_node
+      for way, worker in enumerate((sender, receiver)):
+        owner = ("worker", worker) if near else ("node", worker // network.per_node)
+        load.setdefault(owner, [0, 0])[way] += len(chunks) * chunk
+    seconds = []
+    for (owner, _), (out, into) in load.items():
+      link = network.between if owner == "node" or not network.inside else network.inside
+      busy = max(out, into) + (1 - link.duplex) * min(out, into)
+      seconds.append(link.latency + busy / link.bandwidth)
+    total += max(seconds)
+  return total
+
+
+def backwards(rounds):
+  """An all-gather becomes a reduce-scatter, a broadcast a reduction."""
+  return [[(receiver, sender, chunks) for sender, receiver, chunks in messages] for messages in reversed(rounds)]
+
+
+def ring_gather(p):
+  return [[(i, (i + 1) % p, [(i - k) % p]) for i in range(p)] for k in range(p - 1)]
+
+
+def doubling_gather(p):
+  """Partners at distances p/2, ..., 2, 1, so that the reduction that runs backwards starts with the nearest."""
+  held, rounds = [[i] for i in range(p)], []
+  for bit in reversed(range(p.bit_length() - 1)):
+    rounds.append([(i, i ^ (1 << bit), held[i]) for i in range(p)])
+    held = [held[i] + held[i ^ (1 << bit)] for i in range(p)]
+  return rounds
+
+
+def bruck_gather(p):
+  rounds, count = [], 1
+  while count < p:
+    more = min(count, p - count)
+    rounds.append([(i, (i - count) % p, [(i + j) % p for j in range(more)]) for i in range(p)])
+    count += more
+  return rounds
+
+
+def tree_broadcast(p):
+  everything, rounds = list(range(p)), []
+  for bit in reversed(range((p - 1).bit_length())):
+    d = 1 << bit
+    rounds.append([(i, i + d, everything) for i in range(0, p, 2 * d) if i + d < p])
+  return rounds
+
+
+def butterfly(p):
+  return [[(i, i ^ (1 << bit), list(range(p))) for i in range(p)] for bit in range(p.bit_length() - 1)]
+
+
+def start(p):
+  x = np.random.default_rng(p).integers(0, 100, (p, p, 3)).astype(float)
+  return x, x.sum(axis=0)
+
+
+def all_reduce_rounds(name, p):
+  """[(rounds, whether they add)], for p where the algorithm has only the rounds above."""
+  if name == "butterfly":
+    return [(butterfly(p), True)]
+  last = {"ring": ring_gather, "tree": tree_broadcast, "halving_doubling": doubling_gather}[name](p)
+  return [(backwards(last), True), (last, False)]
+
+
+def simulate(name, p, network):
+  x, total = start(p)
+  seconds = sum(carry_out(rounds, x, network, adds) for rounds, adds in all_reduce_rounds(name, p))
+  np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
+  return x[0].nbytes, seconds
+
+
+@pytest.mark.parametrize("duplex", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("name", ALL_REDUCE)
+def test_all_reduces_take_what_their_rounds_take(name, p, duplex):
+  link = LINK._replace(duplex=duplex)
+  nbytes, seconds = simulate(name, p, Network(link))
+  assert ALL_REDUCE[name](nbytes, p, link) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [3, 5, 6, 7, 11])
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_and_where_p_is_no_power_of_two(name, p):
+  nbytes, seconds = simulate(name, p, Network(LINK))
+  assert ALL_REDUCE[name](nbytes, p, LINK) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5, 6, 7, 8, 13])
+def test_the_butterfly_needs_no_power_of_two(p):
+  """near[i] is the sum of w workers before i; w = 0, then 2 w or 2 w + 1 by the binary digits of p - 1."""
+  x = np.random.default_rng(p).integers(0, 100, (p, 12)).astype(float)
+  near, w, seconds = np.zeros_like(x), 0, 0.0
+  for digit in bin(p - 1)[2:]:
+    odd = digit == "1"
+    sent = near + x if odd else near
+    near = near + np.roll(sent, w + odd, axis=0)
+    w = 2 * w + odd
+    seconds += LINK.latency + (2 - LINK.duplex) * x[0].nbytes / LINK.bandwidth
+  np.testing.assert_array_equal(near + x, np.broadcast_to(x.sum(axis=0), x.shape))
+  assert ALL_REDUCE["butterfly"](x[0].nbytes, p, LINK) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [3, 5, 6, 7, 12])
+def test_halving_doubling_has_a_step_before_and_a_step_after(p):
+  power = 1 << (p.bit_length() - 1)
+  x = np.random.default_rng(p).integers(0, 100, (p, power, 3)).astype(float)
+  total, chunks = x.sum(axis=0), list(range(power))
+  fold = [[(power + i, i, chunks) for i in range(p - power)]]
+  gather, one = doubling_gather(power), Network(LINK)
+  seconds = carry_out([*fold, *backwards(gather)], x, one, adds=True)
+  seconds += carry_out([*gather, *backwards(fold)], x, one, adds=False)
+  np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
+  assert ALL_REDUCE["halving_doubling"](x[0].nbytes, p, LINK) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 6, 8, 13])
+@pytest.mark.parametrize("name, rounds", [("ring", ring_gather), ("halving_doubling", bruck_gather)])
+def test_gather_and_scatter_take_what_their_rounds_take(name, rounds, p):
+  x, total = start(p)
+  scatter = carry_out(backwards(rounds(p)), x, Network(LINK), adds=True)
+  mine = np.arange(p)
+  np.testing.assert_array_equal(x[mine, mine], total)
+  gather = carry_out(rounds(p), x, Network(LINK), adds=False)
+  np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
+  assert REDUCE_SCATTER[name](x[0].nbytes, p, LINK) == pytest.approx(scatter, rel=1e-12)
+  assert ALL_GATHER[name](x[0].nbytes, p, LINK) == pytest.approx(gather, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 8])
+def test_reduce_and_broadcast_take_what_their_rounds_take(p):
+  x, total = start(p)
+  reduced = carry_out(backwards(tree_broadcast(p)), x, Network(LINK), adds=True)
+  np.testing.assert_array_equal(x[0], total)
+  assert REDUCE["tree"](x[0].nbytes, p, LINK) == pytest.approx(reduced, rel=1e-12)
+  assert BROADCAST["tree"](x[0].nbytes, p, LINK) == pytest.approx(
+    carry_out(tree_broadcast(p), x, Network(LINK), adds=False), rel=1e-12
+  )
+
+
+@pytest.mark.parametrize("p, per_node", [(8, 4), (16, 4), (16, 2), (4, 4), (8, 16)])
+@pytest.mark.parametrize("name", ALL_REDUCE)
+def test_on_nodes_they_take_what_their_rounds_take(name, p, per_node):
+  network = NODES._replace(per_node=per_node)
+  nbytes, seconds = simulate(name, p, network)
+  assert collectives.all_reduce(nbytes, p, network, name) == pytest.approx(seconds, rel=1e-12)
+
+
+def test_a_ring_inside_and_between():
+  """Reduce-scatter on a ring in each of 3 nodes, all-reduce of the shares on rings between, all-gather inside."""
+  m, q = 4, 3
+  inside = [[(n * m + i, n * m + j, c) for n in range(q) for i, j, c in rnd] for rnd in ring_gather(m)]
+  inside = [[(i, j, [c * q + s for c in cs for s in range(q)]) for i, j, cs in rnd] for rnd in inside]
+  between = [
+    [(a * m + i, b * m + i, [i * q + c for c in cs]) for i in range(m) for a, b, cs in rnd] for rnd in ring_gather(q)
+  ]
+  x = np.random.default_rng(0).integers(0, 100, (m * q, m * q, 2)).astype(float)
+  total = x.sum(axis=0)
+  seconds = carry_out([*backwards(inside), *backwards(between)], x, NODES, adds=True)
+  seconds += carry_out([*between, *inside], x, NODES, adds=False)
+  np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
+  assert collectives.hierarchical(x[0].nbytes, m * q, NODES) == pytest.approx(seconds, rel=1e-12)
+
+
+# ---- as functions
+
+bytes_ = st.just(0.0) | st.floats(1, 1e10)
+workers_ = st.integers(1, 600)
+links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
+networks = st.builds(Network, links, st.none() | links, st.integers(1, 20), st.integers(1, 3))
+names = st.sampled_from(NAMES)
+ABOVE = 1 - 1e-9  # for the rounding of sums
+
+
+@given(bytes_, workers_, networks)
+@settings(deadline=None)
+def test_no_cost_is_under_its_bound(nbytes, p, network):
+  bound = collectives.network_bound(nbytes, p, network)
+  for name in NAMES:
+    assert collectives.all_reduce(nbytes, p, network, name) >= bound * ABOVE
+  for cost in ALL_REDUCE.values():
+    assert cost(nbytes, p, network.between) >= collectives.lower_bound(nbytes, p, network.between) * ABOVE
+  best = collectives.all_reduce(nbytes, p, network)
+  table = collectives.table(nbytes, p, network)
+  assert best == min(seconds for seconds, _ in table.values())
+  assert all(seconds == pytest.approx(ratio * bound) or bound == 0 for seconds, ratio in table.values())
+  assert list(table.values()) == sorted(table.values())
+
+
+@given(bytes_, workers_, networks, names, st.floats(1, 1e6), st.floats(0, 1), st.floats(0, 1))
+@settings(deadline=None)
+def test_a_better_link_is_never_slower(nbytes, p, network, name, faster, sooner, overlap):
+  now = collectives.all_reduce(nbytes, p, network, name)
+  for part in ("between", "inside"):
+    link = getattr(network, part)
+    if link is None:
+      continue
+    for better in (
+      link._replace(bandwidth=link.bandwidth * faster),
+      link._replace(latency=link.latency * sooner),
+      link._replace(duplex=link.duplex + (1 - link.duplex) * overlap),
+    ):
+      assert collectives.all_reduce(nbytes, p, network._replace(**{part: better}), name) * ABOVE <= now
+  assert collectives.all_reduce(nbytes / faster, p, network, name) * ABOVE <= now
+
+
+def test_workers_of_several_sites_are_spread_over_them():
+  packed, spread = Network(LINK, Link(0.0, 1e9), per_node=8), Network(LINK, Link(0.0, 1e9), per_node=8, sites=2)
+  assert [packed.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
+  assert [spread.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 2, 2, 2, 2, 3]
+  assert [spread.together(p) for p in (1, 2, 3, 8, 16, 20)] == [1, 1, 2, 4, 8, 8]
+  four = Network(LINK, Link(0.0, 1e9), per_node=4)
+  assert (
+    collectives.all_reduce(1e6, 8, spread)
+    == collectives.all_reduce(1e6, 8, four)
+    > 100 * collectives.all_reduce(1e6, 8, packed)
+  )
+
+
+@given(bytes_, networks, names)
+@settings(deadline=None)
+def test_one_worker_sends_nothing(nbytes, network, name):
+  assert collectives.all_reduce(nbytes, 1, network, name) == 0
+  assert collectives.network_bound(nbytes, 1, network) == 0
+  for kind in collectives.ONE_WAY:
+    assert collectives.one_way(kind, nbytes, 1, network) == 0
+
+
+@given(bytes_, workers_, links, st.none() | links)
+@settings(deadline=None)
+def test_nodes_of_one_worker_are_no_nodes(nbytes, p, link, inside):
+  network = Network(link, inside, per_node=1)
+  for name, cost in ALL_REDUCE.items():
+    assert collectives.all_reduce(nbytes, p, network, name) == cost(nbytes, p, link)
+    assert collectives.hierarchical(nbytes, p, network, between=name) == cost(nbytes, p, link)
+
+
+@given(bytes_, workers_, networks)
+@settings(deadline=None)
+def test_a_scatter_and_a_gather_are_never_dearer_than_the_ring(nbytes, p, network):
+  """A ring all-reduce is the two in turn, so their cheapest can't be slower."""
+  both = sum(collectives.one_way(kind, nbytes, p, network) for kind in ("reduce_scatter", "all_gather"))
+  assert both * ABOVE <= collectives.all_reduce(nbytes, p, network, "ring")
+  assert both * ABOVE <= collectives.hierarchical(nbytes, p, network, "ring", "ring")
+
+
+def test_big_messages_want_the_ring_and_small_ones_the_butterfly():
+  link = Link(1e-6, 1e10)
+  assert min(ALL_REDUCE, key=lambda name: ALL_REDUCE[name](1e3, 64, link)) == "butterfly"
+  assert ALL_REDUCE["ring"](1e9, 64, link) == pytest.approx(collectives.lower_bound(1e9, 64, link), rel=1e-3)
+  assert ALL_REDUCE["tree"](1e9, 64, link) > 6 * ALL_REDUCE["ring"](1e9, 64, link)
+
+
+def test_fast_links_inside_pay():
+  slow, fast = Link(1e-6, 1e9), Link(1e-6, 3e11)
+  flat = collectives.all_reduce(1e9, 64, Network(slow))
+  assert flat > 1.1 * collectives.all_reduce(1e9, 64, Network(slow, fast, per_node=8))
+
+
+@pytest.mark.parametrize(
+  "call, says",
+  [
+    (lambda: ALL_REDUCE["ring"](1.0, 0, LINK), "0 workers"),
+    (lambda: ALL_REDUCE["tree"](1.0, 2.5, LINK), "2.5 workers"),
+    (lambda: ALL_REDUCE["tree"](1.0, math.nan, LINK), "nan workers"),
+    (lambda: ALL_REDUCE["butterfly"](-1.0, 2, LINK), "-1 bytes"),
+    (lambda: ALL_REDUCE["halving_doubling"](math.nan, 2, LINK), "nan bytes"),
+    (lambda: REDUCE["tree"](1.0, 2, Link(0.0, 0.0)), "bandwidth"),
+    (lambda: REDUCE_SCATTER["ring"](1.0, 2, Link(-1.0, 1.0)), "latency"),
+    (lambda: collectives.lower_bound(1.0, 2, Link(0.0, 1.0, 2.0)), "duplex"),
+    (lambda: collectives.all_reduce(1.0, 2, Network(LINK), "rung"), "no 'rung' here; there are ring, .*best"),
+    (lambda: collectives.hierarchical(1.0, 2, NODES, inside="butterfly"), "no 'butterfly' here; .*tree"),
+    (lambda: collectives.hierarchical(1.0, 2, NODES, between="x"), "no 'x' here"),
+    (lambda: collectives.one_way("gather", 1.0, 2, NODES), "no 'gather' here; there are reduce_scatter"),
+    (lambda: collectives.all_reduce(1.0, 2, NODES._replace(per_node=0)), "0 workers per node"),
+  ],
+)
+def test_what_can_t_be_gets_one_line(call, says):
+  with pytest.raises(ValueError, match=says) as error:
+    call()
+  assert "\n" not in str(error.value)

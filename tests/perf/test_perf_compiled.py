@@ -1,0 +1,132 @@
+"""XLA's analysis of compiled steps against the arithmetic of layer tables, and models as sequences of arrays."""
+
+import jax
+import numpy as np
+import pytest
+
+from ddl.api import Data, Source
+from ddl.models import MODELS
+from ddl.perf.tables.build import Conv, Dense, Pool, sequence
+from ddl.perf.tables.totals import params_bytes, train_flop
+from experiments.config.experiment import base, build
+from experiments.costs.param_flops import leaves
+from experiments.costs.xla_cost import batch_shapes, compiled_step
+
+BATCH = 32
+
+
+def images(size):
+  """Labelled images [size, size, 1] with nothing on them."""
+
+  def take(index):
+    return {"x": np.zeros((len(index), size, size, 1), np.float32), "y": np.zeros(len(index), np.int32)}
+
+  source = Source(1000, take, np.zeros(1000, np.int32))
+  return Data(source, source, {"task": "classification", "shape": (size, size, 1), "num_outputs": 10})
+
+
+def experiment(model, algorithm="sync_sgd", size=28, **settings):
+  config = base()
+  config.model.name, config.algorithm.name, config.workers = model, algorithm, 4
+  for key, value in settings.items():
+    config.model[key] = value
+  return build(config, images(size))
+
+
+LINEAR = sequence(1, 784, Dense("a", 10))
+MLP = sequence(1, 784, Dense("a", 512), Dense("b", 512), Dense("c", 10))
+LENET = sequence(28, 1, Conv("a", 16, 5), Pool(2, 2), Conv("b", 32, 5), Pool(2, 2), Dense("c", 128), Dense("d", 10))
+
+
+@pytest.mark.parametrize(("model", "table", "settings"), [("linear", LINEAR, {}), ("mlp", MLP, {"hidden": (512, 512)})])
+def test_flop_of_dense_networks(model, table, settings):
+  """6 per multiply-accumulate but 4 in the first layer, whose inputs need no gradient.
+
+  The rest, below 2 %: biases, relu, the loss, and 2 per parameter in the update.
+  """
+  found = compiled_step(experiment(model, **settings), BATCH)
+  exact = BATCH * (train_flop(table) - table[0].forward_flop)
+  assert exact < found.flop < 1.03 * exact
+  assert found.flop < 0.85 * BATCH * train_flop(table)  # a first layer of this share can't be left as it is
+
+
+def test_flop_of_lenet():
+  """As above, but XLA leaves out the taps of a convolution that lie on its padding, and `ddl.models.cpu` takes 1.6
+  times the multiply-accumulates for a forward convolution of one channel.
+  """
+  found = compiled_step(experiment("lenet"), BATCH)
+  first, _, *rest = LENET
+  touched = {28: (28 * 5 - 6) ** 2, 14: (14 * 5 - 6) ** 2}  # pairs of a pixel and a tap: 3 of 5 at the first pixel
+  exact = 2 * 1.6 * first.macs + 2 * 16 * touched[28] + 6 * 16 * 32 * touched[14] + sum(x.train_flop for x in rest)
+  assert BATCH * exact < found.flop < 1.03 * BATCH * exact
+  assert found.flop == pytest.approx(BATCH * (train_flop(LENET) - first.forward_flop), rel=0.12)
+  # Of the table's taps, 9 % of the first layer's lie on padding and 16 % of the second's.
+  assert touched[14] / (25 * 14 * 14) == pytest.approx(0.836, abs=1e-3)
+
+
+def test_memory():
+  """Arguments are the model and the batch (without dropout no key is read); the model is updated in place."""
+  one = experiment("mlp", hidden=(512, 512))
+  small, twice, thrice = (compiled_step(one, n) for n in (512, 1024, 1536))
+  assert small.arguments == params_bytes(MLP) + 512 * (784 * 4 + 4)
+  assert small.aliased == params_bytes(MLP)
+  assert small.peak == small.arguments + small.outputs - small.aliased + small.temporary + small.code
+  # What an example adds: itself, its label and both hidden layers, which the backward pass needs; at most with their
+  # gradients, before and after the relu. Not quite the same at all sizes: XLA reuses buffers as they fit.
+  example, hidden = 784 * 4 + 4, 2 * 512 * 4
+  for less, more in ((small, twice), (twice, thrice)):
+    assert example + hidden <= (more.peak - less.peak) / 512 <= example + 3 * hidden
+  assert twice.nbytes > small.nbytes > 3 * params_bytes(MLP)
+
+
+@pytest.mark.parametrize(
+  ("algorithm", "models"), [("independent", 1), ("local_sgd", 1), ("dasgd", 1), ("easgd", 2), ("async_easgd", 2)]
+)
+def test_every_kind_of_algorithm(algorithm, models):
+  """Exchange, delay, a center, a server: the arguments hold the models that a worker keeps, with the last reply."""
+  one = experiment("linear", algorithm)
+  found = compiled_step(one, 8)
+  rest = found.arguments - models * params_bytes(LINEAR)
+  assert 8 * 784 * 4 <= rest < 8 * 784 * 4 + 200
+  replies = algorithm == "async_easgd"
+  assert found.aliased >= (models - replies) * params_bytes(LINEAR)  # all but the reply are updated in place
+  exact = 8 * 4 * LINEAR[0].macs
+  assert exact < found.flop < exact + 16 * params_bytes(LINEAR) / 4 + 8 * 10 * 100
+
+
+def test_leaves_of_lenet():
+  """The shares of the arrays are those of the layers' multiply-accumulates."""
+  one = experiment("lenet")
+  found = leaves(one.model, batch_shapes(one, 3))
+  modules = ("Conv_0", "Conv_1", "Dense_0", "Dense_1")
+  assert [leaf.name for leaf in found] == [f"{m}/{kind}" for m in modules for kind in ("kernel", "bias")]
+  macs = sum(layer.macs for layer in LENET)
+  assert [leaf.share for leaf in found[::2]] == pytest.approx([layer.macs / macs for layer in LENET])
+  assert all(leaf.share == 0 for leaf in found[1::2])
+  assert [leaf.nbytes for leaf in found[::2]] == [4 * layer.weights for layer in LENET]
+  assert sum(leaf.nbytes for leaf in found) == params_bytes(LENET)
+
+
+def test_leaves_follow_the_forward_pass():
+  """A residual network's arrays alternate, though their names sort otherwise; a transformer starts with its tables."""
+  one = experiment("resnet20", size=8, width=4, blocks=1)
+  names = [leaf.name for leaf in leaves(one.model, batch_shapes(one, 2))]
+  expected = [f"{n}/{w}" for i in range(7) for n, w in
+              ((f"Conv_{i}", "kernel"), (f"BatchNorm_{i}", "scale"), (f"BatchNorm_{i}", "bias"))]  # fmt: skip
+  assert sorted(names[:21]) == sorted(expected) and names[21:] == ["Dense_0/kernel", "Dense_0/bias"]
+  assert [n for n in names if "Conv" in n] == [n for n in expected if "Conv" in n]
+  assert names.index("BatchNorm_0/scale") < names.index("Conv_1/kernel") < names.index("BatchNorm_1/scale")
+  text = {"task": "language", "shape": (12,), "num_outputs": 20}
+  model = MODELS["transformer"](text, layers=1, width=16, heads=2)
+  tokens = jax.ShapeDtypeStruct((2, 12), np.int32)
+  found = leaves(model, {"x": tokens, "y": tokens})
+  assert found[0].name.startswith("Embed") and found[0].share == 0  # a look-up is no product
+  assert sum(leaf.share for leaf in found) == pytest.approx(1)
+  kernels = [leaf for leaf in found if leaf.name.endswith("kernel")]
+  sizes = np.array([leaf.nbytes for leaf in kernels])
+  assert [leaf.share for leaf in kernels] == pytest.approx(sizes / sizes.sum())
+
+
+def test_errors():
+  with pytest.raises(ValueError, match="0 examples; a step has at least one"):
+    compiled_step(experiment("linear"), 0)

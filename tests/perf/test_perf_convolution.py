@@ -1,0 +1,204 @@
+"""The 0-1 program against all choices there are; the modelled costs against counts by hand."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.hardware.device import Device, Efficiency, step_seconds
+from ddl.perf.step import convolution_costs
+from ddl.perf.step.convolution import Costs, DoesNotFit, best_batch, choose
+from ddl.perf.step.layers import Layer
+from ddl.perf.step.memory import StepMemory
+from ddl.perf.tables.totals import parts
+
+NAMES = ("gemm", "fft", "winograd")
+DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)
+SAME = Layer("same", 64, 128, (3, 3), (56, 56), (56, 56))
+STRIDED = Layer("strided", 3, 96, (11, 11), (227, 227), (55, 55))
+FIVE = Layer("five", 96, 256, (5, 5), (27, 27), (27, 27), groups=2)
+DENSE = Layer("dense", 4096, 1000)
+
+
+def brute_force(seconds, workspace, bound, shared):
+  """(least seconds) over all choices within the bound, or None."""
+  best = None
+  for chosen in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
+    index = np.arange(len(chosen)), np.array(chosen)
+    total = workspace[index].max() if shared else workspace[index].sum()
+    if total <= bound and np.isfinite(seconds[index]).all():
+      best = min(seconds[index].sum(), best if best is not None else math.inf)
+  return best
+
+
+@st.composite
+def tables(draw):
+  layers = draw(st.integers(1, 5))
+  cells = st.lists(st.integers(0, 50), min_size=3 * layers, max_size=3 * layers)
+  seconds = np.array(draw(cells), float).reshape(layers, 3) * draw(st.sampled_from([1e-6, 1e-3, 1.0]))
+  workspace = np.array(draw(cells), float).reshape(layers, 3) * draw(st.sampled_from([1, 2**20, 10**9]))
+  seconds[:, 1:][
+    np.array(draw(st.lists(st.booleans(), min_size=2 * layers, max_size=2 * layers))).reshape(layers, 2)
+  ] = np.inf
+  bound = draw(st.floats(0, 1.1)) * workspace.max(axis=1).sum()
+  bound = draw(st.sampled_from([bound, workspace[:, 0].sum(), workspace.min(axis=1).sum()]))  # exactly met, too
+  return Costs(NAMES, seconds, workspace), bound
+
+
+@settings(deadline=None, max_examples=120)
+@given(tables(), st.booleans())
+def test_against_all_choices(table, shared):
+  costs, bound = table
+  best = brute_force(costs.seconds, costs.workspace, bound, shared)
+  if best is None:
+    with pytest.raises(DoesNotFit):
+      choose(costs, bound, shared=shared)
+    return
+  found = choose(costs, bound, shared=shared)
+  assert found.seconds == pytest.approx(best, rel=1e-9, abs=1e-15)
+  chosen = np.arange(len(costs.seconds)), [NAMES.index(name) for name in found.algorithms]
+  assert found.seconds == costs.seconds[chosen].sum()
+  assert found.workspace == (costs.workspace[chosen].max() if shared else costs.workspace[chosen].sum()) <= bound
+
+
+def test_eight_layers():
+  rng = np.random.default_rng(0)
+  costs = Costs(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)))
+  for bound in (2.9e9, 3.2e9, 4e9, 9e9):
+    assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound, False))
+
+
+def test_sharing_a_workspace_is_never_slower():
+  costs = convolution_costs.modelled((SAME, STRIDED, FIVE), DEVICE, FULL)(32)
+  for bound in np.geomspace(1e8, 1e10, 7):
+    assert choose(costs, bound, shared=True).seconds <= choose(costs, bound).seconds
+
+
+def test_a_bound_missed_by_one_byte_is_missed():
+  costs = Costs(NAMES[:2], np.array([[2.0, 1.0]]), np.array([[0.0, 1e10]]))
+  assert choose(costs, 1e10).algorithms == ("fft",)
+  assert choose(costs, 1e10 - 1).algorithms == ("gemm",)  # 1e-10 of the bound: under the solver's tolerance
+  two = Costs(NAMES[:2], np.array([[2.0, 1.0], [2.0, 1.5]]), np.array([[0.0, 5e9], [0.0, 5e9]]))
+  assert choose(two, 1e10 - 1).algorithms == ("fft", "gemm")
+
+
+@pytest.mark.parametrize(("shared", "needed"), [(False, 300), (True, 200)])
+def test_what_would_fit_fits(shared, needed):
+  costs = Costs(NAMES[:2], np.ones((2, 2)), np.array([[100.0, 400.0], [500.0, 200.0]]))
+  with pytest.raises(DoesNotFit, match=rf"need {needed} bytes .*, but {needed - 1} bytes are left"):
+    choose(costs, needed - 1, shared=shared)
+  assert choose(costs, needed, shared=shared).algorithms == ("gemm", "fft")
+  with pytest.raises(DoesNotFit, match="but none is left"):
+    choose(costs, -5, shared=shared)
+
+
+@pytest.mark.parametrize(
+  ("seconds", "workspace", "text"),
+  [
+    ([[1.0, 2.0]], [[1.0]], "not .layers, 2 algorithms"),
+    ([[math.nan, 1.0]], [[1.0, 1.0]], "0 or more"),
+    ([[1.0, 1.0]], [[-1.0, 1.0]], "0 or more"),
+    ([[math.inf, math.inf]], [[1.0, 1.0]], "layer 0 has no algorithm"),
+  ],
+)
+def test_costs_that_cannot_be(seconds, workspace, text):
+  with pytest.raises(ValueError, match=text):
+    choose(Costs(NAMES[:2], np.array(seconds), np.array(workspace)), 10)
+
+
+def test_it_is_solved_again_for_each_batch():
+  """More examples leave less memory: the fast algorithm falls out; the best is the largest mini-batch that has it."""
+
+  def costs(examples):
+    return Costs(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
+
+  memory = StepMemory(maps=10, weights=100, classifier_maps=0, classifier=0)
+  found = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
+  assert {x.examples: x.choice.algorithms[0] for x in found} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
+  assert found[0].examples == 8
+  assert found[0].throughput == 8 / (8 * 0.4 + 1)
+  with pytest.raises(DoesNotFit, match=r"a mini-batch of 17 needs 270 bytes of 260 bytes"):
+    best_batch(memory, 260, [17], costs)
+  with pytest.raises(ValueError, match="no mini-batch"):
+    best_batch(memory, 260, [], costs)
+
+
+def test_direct_is_the_step_of_the_layer():
+  flop, moved, workspace = convolution_costs.direct(SAME, 2)
+  assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
+  assert moved == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
+  for device in (DEVICE, DEVICE._replace(width=2), DEVICE._replace(memory_bandwidth=1e9)):
+    costs = convolution_costs.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
+    assert costs.seconds[0, 0] == pytest.approx(step_seconds(parts((SAME,)), 8, device, Efficiency(0.5, 3.0)))
+
+
+def test_winograd_by_hand():
+  flop, _, workspace = convolution_costs.winograd(SAME, 2)
+  tiles = 2 * 28 * 28
+  products = 16 * tiles * 64 * 128
+  assert 9 * 2 * 56 * 56 * 64 * 128 / products == 2.25
+  assert flop == 2 * products + tiles * (32 * 64 + 24 * 128) + 28 * 64 * 128
+  assert workspace == 16 * (tiles * (64 + 128) + 64 * 128)
+  assert convolution_costs.winograd(FIVE, 2) is None
+  assert convolution_costs.winograd(STRIDED, 2) is None
+
+
+def test_fft_by_hand():
+  flop, _, workspace = convolution_costs.fft(FIVE, 2)
+  transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are kept
+  assert workspace == 2 * 32 * 17 * transforms  # values
+  assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
+  assert convolution_costs.fft(STRIDED, 2) is None
+  padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # its 34 x 34 input takes 64 x 64 points
+  assert convolution_costs.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
+
+
+def test_a_transform_computes_the_layer():
+  """The FFT's padded size and the tiles' count are enough: a convolution done that way equals the direct one."""
+  rng = np.random.default_rng(0)
+  image, kernel = rng.normal(size=(12, 12)), rng.normal(size=(5, 5))
+  size = 2 ** math.ceil(math.log2(8 + 5 - 1))
+  product = np.fft.rfft2(image, (size, size)) * np.conj(np.fft.rfft2(kernel, (size, size)))
+  direct = np.lib.stride_tricks.sliding_window_view(image, (5, 5))
+  np.testing.assert_allclose(np.fft.irfft2(product)[:8, :8], np.einsum("ijkl,kl", direct, kernel), rtol=1e-9)
+
+
+def test_modelled_table():
+  costs = convolution_costs.modelled((STRIDED, SAME, DENSE), DEVICE, Efficiency(0.5))(32)
+  assert costs.seconds.shape == (2, 3)  # the dense layer is no convolution
+  assert np.isinf(costs.seconds).tolist() == [[False, True, True], [False, False, False]]
+  assert costs.seconds[1, 0] == pytest.approx(3 * 2 * SAME.macs * 32 / (0.5 * 1e13))
+  scale = Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8)
+  assert not convolution_costs.is_convolution(scale)
+  assert len(convolution_costs.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
+  dense = convolution_costs.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
+  assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)
+  late = DEVICE._replace(start=0.25, width=2)  # the start is the step's, not a convolution's
+  assert convolution_costs.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
+  assert convolution_costs.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
+    convolution_costs.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
+  )
+
+
+def test_measured_file(tmp_path):
+  file = tmp_path / "measured.json"
+  entry = {"seconds": [[1.0, None], [2.0, 1.0]], "workspace": [[0, None], [0, 64]]}
+  file.write_text(json.dumps({"algorithms": ["gemm", "fft"], "batches": {"32": entry}}))
+  costs = convolution_costs.measured(str(file))
+  assert list(costs) == [32]
+  assert choose(costs[32], 64).algorithms == ("gemm", "fft")
+  assert choose(costs[32], 63).algorithms == ("gemm", "gemm")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"algorithms": ["a"]}', '{"algorithms": [], "batches": {"x": {}}}'])
+def test_not_a_measured_file(tmp_path, text):
+  file = tmp_path / "measured.json"
+  file.write_text(text)
+  with pytest.raises(ValueError, match="not a table of measured convolutions"):
+    convolution_costs.measured(str(file))
+  with pytest.raises(ValueError, match="no such file"):
+    convolution_costs.measured(str(tmp_path / "none.json"))

@@ -1,0 +1,112 @@
+"""The efficiency curve fitted from step times, and the roofline."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.hardware.device import Device, Efficiency, fixed_seconds, step_seconds
+from ddl.perf.step.efficiency import fit
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params, parts, pass_bytes, train_flop
+
+DEVICE = Device(peak=1e12, memory_bandwidth=1e10, memory=1e9)
+bests, halves = st.floats(0.01, 1.0), st.floats(0.0, 100.0)
+
+
+def times(flop, sizes, efficiency):
+  return [step_seconds(flop, b, DEVICE, efficiency) for b in sizes]
+
+
+@settings(deadline=None)
+@given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
+def test_recovers(best, half, sizes):
+  measured = times(2e9, sizes, Efficiency(best, half))
+  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  assert found.best == pytest.approx(best, rel=1e-6) and found.half == pytest.approx(half, rel=1e-6, abs=1e-5)
+  assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
+  one_size, one_time = sizes[:1], measured[:1]
+  assert fit(2e9, DEVICE.peak, one_size, one_time, half=half).efficiency.best == pytest.approx(best)
+  assert fit(2e9, DEVICE.peak, one_size, one_time, best=best).efficiency.half == pytest.approx(half, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(bests, halves, st.integers(0, 1000))
+def test_is_the_least_squares(best, half, seed):
+  """No curve near the fitted one has smaller relative errors; the fit stays where efficiencies can be."""
+  rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
+  floor = [2e9 * b / DEVICE.peak for b in sizes]
+  measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
+  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  assert 0 < found.best <= 1 and found.half >= 0
+  for scale in (0.999, 1.001):
+    for other in (Efficiency(min(found.best * scale, 1), found.half), Efficiency(found.best, found.half * scale)):
+      near = np.array(times(2e9, sizes, other)) / measured - 1
+      assert np.square(near).sum() >= np.square(errors).sum() * (1 - 1e-9)
+
+
+def test_bounds():
+  """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
+  sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
+  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  slope = 2e9 / DEVICE.peak * sizes / measured
+  assert found.half == pytest.approx(0, abs=1e-6)
+  assert 1 / found.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
+  assert errors[0] > 0 > errors[1]
+  # A best that one measurement can't reach shows as an error.
+  assert fit(2e9, DEVICE.peak, [10], [0.1], best=0.1).errors[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+  ("change", "line"),
+  [
+    ({"examples": [4], "seconds": [1.0]}, "steps of one size cannot fit both best and half; measure two sizes"),
+    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "steps of one size"),
+    ({"best": 0.5, "half": 1.0}, "nothing to fit"),
+    ({"best": 1.5}, "best is 1.5; it is in"),
+    ({"half": -1.0}, "half is -1 examples"),
+    ({"half": float("nan")}, "half is nan"),
+    ({"seconds": [1.0]}, "2 sizes and 1 times"),
+    ({"seconds": [1.0, float("nan")]}, "8 examples in nan s"),
+    ({"seconds": [1e-3, 1.0]}, "4 examples in 0.001 s is 8 times as fast as the peak allows"),
+    ({"examples": [0, 8]}, "0 examples in 1 s"),
+    ({"peak": 0.0}, "at a peak of 0 FLOP/s"),
+  ],
+)
+def test_errors(change, line):
+  given = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
+  with pytest.raises(ValueError, match=line):
+    fit(**given)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["lenet", "vgg_a", "nin", "resnet50"]), st.floats(1, 300), bests, halves, st.floats(1.0, 100.0))
+def test_roofline(name, examples, best, half, faster):
+  table, efficiency = TABLES[name], Efficiency(best, half)
+  step = step_seconds(parts(table), examples, DEVICE, efficiency)
+  compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
+  memory = sum(3 * pass_bytes(layer, examples) for layer in table) / DEVICE.memory_bandwidth
+  assert max(compute, memory) <= step * (1 + 1e-9) and step <= (compute + memory) * (1 + 1e-9)
+  endless = DEVICE._replace(memory_bandwidth=1e30)
+  assert step_seconds(parts(table), examples, endless, efficiency) == pytest.approx(compute)
+  quick = DEVICE._replace(memory_bandwidth=DEVICE.memory_bandwidth * faster)
+  assert step_seconds(parts(table), examples, quick, efficiency) <= step * (1 + 1e-9)
+  # Values of half the bytes are memory of twice the bandwidth; a start comes on top.
+  narrow = step_seconds(parts(table), examples, DEVICE._replace(width=2, start=0.5), efficiency)
+  twice = DEVICE._replace(memory_bandwidth=2 * DEVICE.memory_bandwidth)
+  assert narrow == pytest.approx(0.5 + step_seconds(parts(table), examples, twice, efficiency))
+  few = fixed_seconds(parts(table), DEVICE._replace(start=0.5), efficiency)
+  assert few >= 0.5 + 12 * params(table) / DEVICE.memory_bandwidth * (1 - 1e-9)
+  assert few <= 0.5 + step * (1 + 1e-9)
+
+
+def test_a_layer_is_bound_by_one_of_two():
+  """VGG-A's first dense layer moves its weights for few examples; its second convolution computes."""
+  table = {layer.name: layer for layer in TABLES["vgg_a"]}
+  full = Efficiency(1.0)
+  assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
+  assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12
+  with pytest.raises(ValueError, match="0 examples per worker"):
+    step_seconds(1e9, 0, DEVICE, full)
+  with pytest.raises(ValueError, match="memory of 0 bytes/s"):
+    step_seconds(1e9, 1, DEVICE._replace(memory_bandwidth=0.0), full)

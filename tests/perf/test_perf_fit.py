@@ -1,0 +1,91 @@
+"""Fits find what made the measurements, through noise and a few that something disturbed."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.hardware import fit
+from ddl.perf.hardware.network import Link, Network
+
+SIZES = [2**k for k in range(10, 25)]
+LATENCIES, BANDWIDTHS = st.floats(1e-6, 1e-3), st.floats(1e7, 1e11)
+
+
+def disturbed(exact, seed, noise=0.02, outliers=2, factor=5.0):
+  """Relative noise, and some times that are `factor` too long."""
+  rng = np.random.default_rng(seed)
+  times = np.asarray(exact) * np.exp(rng.normal(0, noise, len(exact)))
+  times[rng.choice(len(exact), outliers, replace=False)] *= factor
+  return times
+
+
+@settings(max_examples=25, deadline=None)
+@given(LATENCIES, BANDWIDTHS)
+def test_an_exact_link_is_found(latency, bandwidth):
+  """Each end of the sizes shows one of the two: otherwise nothing could."""
+  link = Link(latency, bandwidth)
+  sizes = [latency * bandwidth * share for share in (0.01, 0.1, 1, 10, 100)]
+  found, errors = fit.link(sizes, [link.seconds(n) for n in sizes])
+  np.testing.assert_allclose(found[:2], link[:2], rtol=1e-4)
+  np.testing.assert_allclose(errors, 0, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(1e-5, 1e-3), st.floats(1e8, 1e10), st.integers(2, 9), st.integers(0, 1000))
+def test_noise_and_outliers_do_not_move_a_link(latency, bandwidth, workers, seed):
+  link = Link(latency, bandwidth)
+  cost = lambda n, on: all_reduce(n, workers, Network(on), "ring")  # noqa: E731
+  sizes = np.geomspace(0.01, 100, 15) * latency * bandwidth * workers
+  exact = np.array([cost(n, link) for n in sizes])
+  times = disturbed(exact, seed)
+  found, errors = fit.link(sizes, times, cost)
+  np.testing.assert_allclose([cost(n, found) for n in sizes], exact, rtol=0.1)
+  np.testing.assert_allclose(errors, [cost(n, found) / t - 1 for n, t in zip(sizes, times, strict=True)], atol=1e-12)
+  assert np.sum(errors < -0.6) == 2  # those five times too long show as such
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(1e-5, 1e-3), st.floats(1e9, 1e11), st.floats(1e9, 1e11), st.integers(0, 1000))
+def test_rates_predict_steps_that_they_were_not_fitted_to(fixed, flop_rate, memory_rate, seed):
+  rates = fit.Rates(fixed, flop_rate, memory_rate)
+  rng = np.random.default_rng(seed)
+  flop, nbytes = 10 ** rng.uniform(5, 10, (2, 40))
+  flop[:6], nbytes[:6] = 1e4, 1e4  # steps that show what is fixed: nothing else would
+  times = disturbed([rates.seconds(*x) for x in zip(flop, nbytes, strict=True)], seed)
+  found, _ = fit.rates(flop[:30], nbytes[:30], times[:30])
+  held_out = [found.seconds(*x) / rates.seconds(*x) for x in zip(flop[30:], nbytes[30:], strict=True)]
+  np.testing.assert_allclose(held_out, 1, atol=0.1)
+
+
+def test_what_the_measurements_do_not_show_costs_next_to_nothing():
+  """Seconds without a latency, and steps that no byte makes longer."""
+  found, _ = fit.link(SIZES, [n / 1e9 for n in SIZES])
+  assert found.latency < 1e-9 and found.bandwidth == pytest.approx(1e9, rel=1e-3)
+  flop = np.geomspace(1e6, 1e9, 9)
+  rates, _ = fit.rates(flop, np.full(9, 1e6), 1e-4 + flop / 1e10)
+  assert rates.flop == pytest.approx(1e10, rel=1e-3)
+  assert rates.seconds(0, 1e6) == pytest.approx(1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  "sizes, seconds, message",
+  [
+    ([], [], "all finite and above 0"),
+    ([1, 2], [1.0, 0.0], "all finite and above 0"),
+    ([1, 2], [1.0, np.nan], "all finite and above 0"),
+    ([1, -2], [1.0, 1.0], "finite and 0 or more"),
+    ([1, np.inf], [1.0, 1.0], "finite and 0 or more"),
+    ([8, 8], [1.0, 1.1], "messages of one size alone"),
+    ([1, 2, 3], [1.0, 1.1], "2 times of 3 measurements"),
+  ],
+)
+def test_bad_measurements_of_a_link(sizes, seconds, message):
+  with pytest.raises(ValueError, match=message):
+    fit.link(sizes, seconds)
+
+
+def test_two_steps_do_not_tell_three_rates():
+  with pytest.raises(ValueError, match="2 measured steps don't tell three rates"):
+    fit.rates([1e6, 2e6], [1e6, 3e6], [1.0, 2.0])

@@ -1,0 +1,179 @@
+"""Data, model and hybrid parallelism: the paper's numbers, the exhaustive optimum, and volumes of real collectives."""
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from ddl.perf.planning import hybrid
+from ddl.perf.planning.hybrid import (
+  best,
+  bytes_sent,
+  choices,
+  flop_per_byte,
+  ideal_groups,
+  least_examples,
+  possible_groups,
+  volume,
+)
+from ddl.perf.step.layers import Layer
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import input_values, part
+from ddl.runtime.traffic import SENT
+
+FC6 = next(layer for layer in TABLES["vgg_a"] if layer.name == "fc6")  # 25088 to 4096
+
+
+@st.composite
+def layers(draw):
+  if draw(st.booleans()):
+    return Layer("dense", draw(st.integers(1, 9000)), draw(st.integers(1, 9000)))
+  k, size = draw(st.sampled_from([1, 3, 5])), draw(st.integers(1, 60))
+  return Layer("conv", draw(st.integers(1, 600)), draw(st.integers(1, 600)), (k, k), (size, size), (size, size))
+
+
+workers = st.sampled_from([1, 2, 3, 12, 16, 30, 64, 97, 128])
+batches, duplexes = st.integers(1, 4096), st.floats(0, 1)
+
+
+def test_numbers_of_the_example():
+  """Mini-batch 256 on 64 nodes, 4096 outputs: G* = 2.83 with full duplex and 2 with half."""
+  assert ideal_groups(FC6, 256, 64, 1.0) == pytest.approx(2.83, abs=2e-3)
+  assert ideal_groups(FC6, 256, 64, 0.0) == pytest.approx(2.0)
+
+  def megabytes(duplex):
+    return [volume(FC6, 256, 64, g, duplex).total / 1e6 for g in (1, 2, 64)]
+
+  assert megabytes(0.0) == pytest.approx([51.4, 51.4, 822.1], abs=0.05)
+  assert megabytes(1.0) == pytest.approx([51.4, 38.5, 411.0], abs=0.05)
+  assert volume(FC6, 256, 64, 1, 0.0).total == volume(FC6, 256, 64, 2, 0.0).total
+  assert volume(FC6, 256, 64, 4, 1.0).total == volume(FC6, 256, 64, 2, 1.0).total  # on both sides of 2.83
+
+
+def test_choices_of_vgg_a():
+  kinds = {c.layer: (c.kind, c.groups) for c in choices(TABLES["vgg_a"], 256, 64)}
+  assert all(kinds[name] == ("data", 64) for name in kinds if name.startswith("conv"))
+  assert [kinds[name] for name in ("fc6", "fc7", "fc8")] == [("hybrid", 4), ("hybrid", 4), ("hybrid", 8)]
+  assert best(Layer("tiny batch", 4096, 4096), 1, 8).kind == "model"
+  assert best(FC6, 256, 1) == ("fc6", "data", 1, (0.0, 0.0))
+
+
+@settings(deadline=None)
+@given(layers(), st.floats(0.1, 100), duplexes)
+def test_flop_per_byte(layer, examples, duplex):
+  places = layer.size_out[0] * layer.size_out[1]
+  assert flop_per_byte(layer, examples) == pytest.approx(1.5 * places * examples)
+  assert flop_per_byte(layer, examples, duplex) == pytest.approx(1.5 * places * examples / (2 - duplex))
+  least = least_examples(layer, 336.0, duplex)
+  assert flop_per_byte(layer, least, duplex) == pytest.approx(336.0)
+
+
+def test_least_examples():
+  """336 FLOP per byte: a dense layer needs 224 examples per node, VGG-A's last convolutions 1.14, the first less."""
+  found = [least_examples(layer, 336.0) for layer in TABLES["vgg_a"]]
+  assert found[0] == pytest.approx(336 / 75264) and found[7] == pytest.approx(336 / 294) and found[8] == 224
+
+
+@settings(deadline=None)
+@given(layers(), batches, workers, duplexes)
+def test_best_is_the_exhaustive_one(layer, batch, count, duplex):
+  assume(count <= layer.outputs)
+
+  def bytes_of(groups):  # the equations once more, with the shapes written out
+    maps = layer.inputs * layer.size_in[0] * layer.size_in[1]
+    kernels = layer.inputs * layer.outputs * layer.kernel[0] * layer.kernel[1]
+    model = 2 * 4 * maps * batch / groups if groups < count else 0
+    return model + (4 * kernels * (2 - duplex) * groups / count if groups > 1 else 0)
+
+  every = [g for g in range(1, count + 1) if count % g == 0 and g <= batch]
+  found = best(layer, batch, count, duplex)
+  assert found.volume.total == pytest.approx(min(map(bytes_of, every)))
+  assert found.volume.total == pytest.approx(bytes_of(found.groups)) and found.groups in every
+  assert found.kind == ("data" if found.groups == count else "model" if found.groups == 1 else "hybrid")
+
+
+def neighbours(groups, ideal):
+  """The possible group counts on both sides of an ideal one."""
+  return {*[g for g in groups if g <= ideal][-1:], *[g for g in groups if g >= ideal][:1]}
+
+
+@settings(deadline=None)
+@given(layers(), batches, workers, duplexes)
+def test_rounding_finds_the_optimum(layer, batch, count, duplex):
+  """The volume is convex between its ends, where one of its parts falls away: so the neighbours of G* and the ends."""
+  assume(count <= layer.outputs)
+  groups = possible_groups(layer, batch, count)
+  near = neighbours(groups, ideal_groups(layer, batch, count, duplex)) | {groups[0], groups[-1]}
+  least = min(volume(layer, batch, count, g, duplex).total for g in near)
+  assert least == pytest.approx(best(layer, batch, count, duplex).volume.total)
+
+
+@settings(deadline=None)
+@given(layers(), batches, workers)
+def test_rounding_finds_the_optimum_of_what_is_sent(layer, batch, count):
+  """Here the ends are no exception: the parts vanish there by themselves."""
+  groups = possible_groups(layer, batch, min(count, layer.outputs))
+  count = groups[-1] if groups else 1
+  groups = possible_groups(layer, batch, count)
+  sent = {g: bytes_sent(layer, batch, count, g).total for g in groups}
+  near = neighbours(groups, ideal_groups(layer, batch, count, duplex=0.0))
+  assert min(sent[g] for g in near) == pytest.approx(min(sent.values()), abs=1e-9)
+
+
+@settings(deadline=None)
+@given(layers(), st.integers(64, 4096), st.sampled_from([64, 128]), duplexes)
+def test_ideal_groups_is_the_minimum(layer, batch, count, duplex):
+  model, data = volume(layer, batch, 2 * count, 2, duplex)  # 2 of 2 N groups: each part at a G where it is there
+  ideal = ideal_groups(layer, batch, 2 * count, duplex)
+  found = minimize_scalar(
+    lambda log: math.log(2 * model * math.exp(-log) + data * math.exp(log) / 2),
+    bracket=(-3, 3),
+    options={"xtol": 1e-10},
+  )
+  assert math.exp(found.x) == pytest.approx(ideal, rel=1e-5)
+
+
+@settings(deadline=None)
+@given(layers(), batches, workers)
+def test_bytes_sent_are_those_of_collectives(layer, batch, count):
+  """As counted for the project's own collectives; the paper's are these with full strips, at ov = 0."""
+  assume(batch >= count)
+  for groups in (g for g in range(1, count + 1) if count % g == 0):
+    size, sent = count // groups, bytes_sent(layer, batch, count, groups)
+    activations = 4 * layer.inputs * layer.size_in[0] * layer.size_in[1] * batch / groups
+    gather, scatter = SENT["all_gather"](activations / size, size), SENT["reduce_scatter"](activations, size)
+    assert sent.model == pytest.approx(gather + scatter)
+    assert sent.data == pytest.approx(SENT["psum"](4 * layer.weights / size, groups))
+    paper = volume(layer, batch, count, groups, duplex=0.0)
+    assert paper.model * (size - 1) / size == pytest.approx(sent.model)
+    assert paper.data * (groups - 1) / groups == pytest.approx(sent.data)
+
+
+def test_errors():
+  with pytest.raises(ValueError, match="5 groups do not divide 12 workers; take one of 1, 2, 3, 4, 6, 12"):
+    volume(FC6, 256, 12, 5)
+  with pytest.raises(ValueError, match="0 groups do not divide"):
+    bytes_sent(FC6, 256, 12, 0)
+  with pytest.raises(ValueError, match="0 workers and a batch of 256"):
+    best(FC6, 256, 0)
+  with pytest.raises(ValueError, match="a batch of nan"):
+    best(FC6, float("nan"), 4)
+  with pytest.raises(ValueError, match="duplex is 2"):
+    ideal_groups(FC6, 256, 4, 2.0)
+  with pytest.raises(ValueError, match="dense: 64 workers cannot share 2 examples and 10 outputs"):
+    best(Layer("dense", 10, 10), 2, 64)
+
+
+@pytest.mark.parametrize("layer", TABLES["vgg_a"], ids=lambda layer: layer.name)
+def test_what_a_node_of_a_group_moves(layer):
+  """Of 8 nodes with 32 examples in G groups: strips of weights and outputs, and all inputs of the group."""
+  data = hybrid.part(layer, 8, 8)
+  assert data == part(layer)
+  for groups in (1, 2, 4):
+    size, found = 8 // groups, hybrid.part(layer, 8, groups)
+    assert found.flop == data.flop and size * found.held == pytest.approx(data.held)
+    own, group = 32 / 8, 32 / groups
+    values = 3 * (group * input_values(layer) + group * layer.activations / size)
+    assert own * found.moved == pytest.approx(values)

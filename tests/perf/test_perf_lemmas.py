@@ -1,0 +1,163 @@
+"""The lemmas on workers and servers, the hiding condition and PALEO's model against hand-made tables and searches."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddl.perf.papers import paleo
+from ddl.perf.planning import delays, speedup_bounds
+from ddl.perf.step.layers import Layer
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes
+
+OVERHEADS = st.floats(1e-4, 10)
+TIMES = st.floats(1e-4, 10)
+
+
+@pytest.mark.parametrize(
+  ("overhead", "at", "most"),
+  [
+    (0.05, (0.955, 0.875, 0.750, 0.583), 6.25),
+    (0.10, (0.917, 0.786, 0.611, 0.423), 3.75),
+    (0.20, (0.857, 0.667, 0.462, 0.286), 2.5),
+  ],
+)
+def test_efficiency(overhead, at, most):
+  assert [speedup_bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(at, abs=5e-4)
+  assert speedup_bounds.workers_for(0.8, overhead) == pytest.approx(most)
+
+
+def test_overhead_for_80_percent():
+  found = [speedup_bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
+  assert found == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
+
+
+@given(st.floats(1, 1e4), OVERHEADS)
+def test_each_is_solved_for_the_others(workers, overhead):
+  # From the definition: T_C = 1, T_O = R_O.
+  assert speedup_bounds.speedup(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
+  share = speedup_bounds.efficiency(workers, overhead)
+  assert speedup_bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
+  if share * workers > 1 + 1e-4:  # nearer to 1 the quotient loses its digits
+    assert speedup_bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
+  assert speedup_bounds.speedup(workers, overhead) <= speedup_bounds.speedup_limit(overhead) * (1 + 1e-12)
+
+
+def test_without_overhead():
+  assert speedup_bounds.speedup(64, 0) == 64
+  assert speedup_bounds.workers_for(0.8, 0) == speedup_bounds.speedup_limit(0) == math.inf
+  assert speedup_bounds.overhead_for(1, 4) == 0
+
+
+@pytest.mark.parametrize(
+  ("call", "text"),
+  [
+    (lambda: speedup_bounds.speedup(0, 0.1), "0 workers can't be"),
+    (lambda: speedup_bounds.speedup(math.nan, 0.1), "workers can't be"),
+    (lambda: speedup_bounds.efficiency(2, -0.1), "overhead of -0.1"),
+    (lambda: speedup_bounds.speedup_limit(math.nan), "overhead of nan"),
+    (lambda: speedup_bounds.workers_for(0, 0.1), "efficiency of 0"),
+    (lambda: speedup_bounds.workers_for(1.1, 0.1), "efficiency of 1.1"),
+    (lambda: speedup_bounds.overhead_for(0.25, 4), "ask for more than 0.25"),
+    (lambda: speedup_bounds.servers_for(1e6, 4, 0, 1), "bandwidth of 0"),
+    (lambda: speedup_bounds.servers_for(math.nan, 4, 1e9, 1), "model of nan"),
+    (lambda: speedup_bounds.servers_for(1e6, 0, 1e9, 1), "0 workers"),
+    (lambda: speedup_bounds.servers_for(1e6, 4, 1e9, 1, duplex=2), "duplex is 2"),
+    (lambda: delays.smallest_delay(1, 0), "step of 0 seconds"),
+    (lambda: delays.smallest_delay(-1, 1), "exchange of -1 seconds"),
+    (lambda: delays.smallest_period(2, 1, share=0, delay=1), "a delay of 2 does"),
+    (lambda: delays.smallest_period(2, 1, share=1), "share of 1 "),
+    (lambda: delays.exposed_share(2, 1, period=1, delay=2), "delay of 2 in a period of 1"),
+    (lambda: paleo.tree_seconds(1, 2, 0), "bandwidth of 0"),
+    (lambda: paleo.tree_seconds(1, 0, 1), "0 workers"),
+  ],
+)
+def test_what_cannot_be(call, text):
+  with pytest.raises(ValueError, match=text) as error:
+    call()
+  assert "\n" not in str(error.value)
+
+
+def test_servers_of_alexnet():
+  assert speedup_bounds.servers_for(244e6, 4, 10e9 / 8, 1.0) == 2  # 1.56
+  assert speedup_bounds.servers_for(244e6, 4, 1e9 / 8, 1.0) == 16  # 15.6
+  assert speedup_bounds.servers_for(244e6, 4, 1e9 / 8, 1.0, duplex=1) == 8
+  assert speedup_bounds.servers_for(1e9, 3, 1e9, 1.0) == 6  # whole: no seventh
+  assert speedup_bounds.servers_for(1.0, 1, 1e9, 1.0) == 1
+
+
+@given(st.floats(1e3, 1e10), st.integers(1, 512), st.floats(1e6, 1e11), TIMES, st.sampled_from([0.0, 0.5, 1.0]))
+def test_servers_are_the_fewest_that_carry_the_bytes(nbytes, workers, bandwidth, seconds, duplex):
+  servers = speedup_bounds.servers_for(nbytes, workers, bandwidth, seconds, duplex)
+
+  def busy(n):
+    return (2 - duplex) * nbytes / n * workers / bandwidth
+
+  assert busy(servers) <= seconds * (1 + 1e-9)
+  assert servers == 1 or busy(servers - 1) > seconds
+
+
+@given(st.one_of(st.just(0.0), TIMES), TIMES)
+def test_smallest_delay_hides(message, step):
+  delay = delays.smallest_delay(message, step)
+  assert delay * step >= message * (1 - 1e-9)
+  assert delay == 0 or (delay - 1) * step < message
+  assert delays.exposed_share(message, step, period=max(1, delay), delay=delay) <= 1e-9
+
+
+@given(TIMES, TIMES, st.floats(0.01, 0.9), st.integers(0, 5))
+def test_smallest_period_is_that_of_a_search(message, step, share, delay):
+  period = delays.smallest_period(message, step, share=share, delay=delay)
+  assert period >= max(1, delay)
+  assert delays.exposed_share(message, step, period=period, delay=delay) <= share * (1 + 1e-9)
+  if period > max(1, delay):
+    assert delays.exposed_share(message, step, period=period - 1, delay=delay) > share * (1 - 1e-9)
+
+
+def test_no_share_is_exposed_where_the_delay_hides_all():
+  assert delays.smallest_period(2.0, 1.0, share=0.0, delay=2) == 2
+  assert delays.smallest_period(2.0, 1.0, share=0.0, delay=5) == 5
+
+
+@pytest.mark.parametrize(  # a port of the authors' model: 256 workers, 70 Gb/s, GEMM, weak scaling
+  ("network", "flattened", "steps", "message", "least", "sync", "local", "dasgd"),
+  [
+    ("nin", 1, (0.0929, 0.0233), 0.0349, (1, 2), (73, 40), (91, 73), (100, 89)),
+    ("alexnet_v2", 25, (0.0920, 0.0235), 0.2313, (3, 10), (28, 9), (61, 29), (73, 31)),
+    ("overfeat", 36, (0.3936, 0.0998), 0.6699, (2, 7), (37, 13), (70, 37), (85, 41)),
+    ("inception_v3", 1, (0.6033, 0.1510), 0.1091, (1, 1), (85, 58), (96, 85), (100, 100)),
+    ("vgg16", 49, (1.692, 0.4243), 0.6362, (1, 2), (73, 40), (91, 73), (100, 89)),
+  ],
+)
+def test_hiding_condition(network, flattened, steps, message, least, sync, local, dasgd):
+  table = TABLES[network]
+  found = paleo.tree_seconds(params_bytes(table), 256, paleo.BANDWIDTHS["infiniband"])
+  assert found == pytest.approx(message, rel=0.005)
+  for i, examples in enumerate((128, 32)):
+    step = paleo.step_seconds(table, examples, flattened=flattened)
+    assert step == pytest.approx(steps[i], rel=0.07)  # without pooling, concatenation and dropout
+    assert delays.smallest_delay(found, step) == delays.smallest_delay(message, steps[i]) == least[i]
+    for told, period, delay in ((sync, 1, 0), (local, 4, 0), (dasgd, 4, 1)):
+      share = 1 - delays.exposed_share(message, steps[i], period=period, delay=delay)
+      assert round(100 * share) == pytest.approx(told[i], abs=1)  # of rounded times
+
+
+def test_paleo_exchange():
+  hop = 1e9 / 8.75e9
+  assert paleo.tree_seconds(1e9, 256, paleo.BANDWIDTHS["infiniband"]) == pytest.approx(10.058 * hop)
+  assert paleo.butterfly_seconds(1e9, 256, paleo.BANDWIDTHS["infiniband"]) == pytest.approx(5.029 * hop)
+  assert paleo.tree_seconds(1e9, 8, paleo.BANDWIDTHS["infiniband"]) == pytest.approx(0.174 * hop)
+  assert paleo.tree_seconds(1e9, 1, paleo.BANDWIDTHS["infiniband"]) == 0
+
+
+def test_paleo_step():
+  """One layer bound by compute, one by memory, worked out by hand."""
+  convolution = Layer("conv", 64, 64, (3, 3), (56, 56), (56, 56), bias=False)
+  dense = Layer("dense", 1000, 1000, bias=False)
+  update = 12 / paleo.V100.memory_bandwidth
+  compute = 3 * 2 * 9 * 64 * 64 * 56 * 56 * 32 / 7.8e12
+  assert paleo.step_seconds((convolution,), 32) == pytest.approx(compute + 36864 * update)
+  memory = 3 * 4 * (1_000_000 + 4 * 2000) / (900.1 * 2**30)
+  assert paleo.step_seconds((dense,), 4) == pytest.approx(memory + 1e6 * update)

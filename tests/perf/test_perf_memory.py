@@ -1,0 +1,75 @@
+"""The memory model against a sum worked out by hand, and the largest batch against a search."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddl.perf.step.layers import Layer
+from ddl.perf.step.memory import StepMemory, largest_batch, step_memory
+from ddl.perf.units import bytes_text, seconds_text
+
+NET = (
+  Layer("conv1", 3, 8, (3, 3), (16, 16), (14, 14)),
+  Layer("conv2", 8, 4, (3, 3), (7, 7), (5, 5), bias=False),
+  Layer("dense", 100, 10),
+)
+
+
+def test_by_hand():
+  found = step_memory(NET)
+  assert found.maps == 4 * (3 * 256 + 8 * 196 + 4 * 25)
+  assert found.weights == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9)
+  assert found.classifier_maps == 4 * 10
+  assert found.classifier == 3 * 4 * 1010
+  assert found.total(2) == found.fixed + 2 * found.per_example
+  # The parameters of the whole table are held once: the classifier's are not among the convolutions'.
+  assert found.fixed == 3 * 4 * sum(x.params for x in NET)
+
+
+def test_more_copies_and_half_precision():
+  params = sum(x.params for x in NET)
+  assert step_memory(NET, extra_copies=2).fixed == 5 * 4 * params
+  half, full = step_memory(NET, width=2), step_memory(NET)
+  assert half.per_example == full.per_example / 2 and half.fixed == full.fixed  # the parameters stay in float32
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1, 1e4), st.floats(0, 1e4), st.floats(0, 1e7))
+def test_largest_batch_is_that_of_a_search(weights, classifier, maps, classifier_maps, room):
+  memory = StepMemory(maps, weights, classifier_maps, classifier)
+  limit = memory.total(1) + room
+  found = largest_batch(memory, limit)
+  assert memory.total(found) <= limit * (1 + 1e-12)
+  assert memory.total(found + 1) > limit * (1 - 1e-12)
+
+
+def test_the_limit_itself_fits():
+  memory = step_memory(NET)
+  assert largest_batch(memory, memory.total(5)) == 5
+  assert largest_batch(memory, memory.total(5) - 1) == 4
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.nan, step_memory(NET).total(1) - 1])
+def test_not_even_one_example(limit):
+  with pytest.raises(ValueError, match=r"not even one example fits in .*: a step on one needs 28 kB .28048 bytes."):
+    largest_batch(step_memory(NET), limit)
+
+
+@pytest.mark.parametrize(
+  ("call", "text"),
+  [
+    (lambda: step_memory(()), "without layers"),
+    (lambda: step_memory(NET, extra_copies=-1), "-1 extra copies"),
+    (lambda: largest_batch(step_memory(NET), math.inf), "finite"),
+  ],
+)
+def test_what_cannot_be(call, text):
+  with pytest.raises(ValueError, match=text):
+    call()
+
+
+def test_units():
+  texts = [bytes_text(x) for x in (12, 1234, 1.2e6, 3.456e9, 80e12)]
+  assert texts == ["12 bytes", "1.23 kB", "1.2 MB", "3.46 GB", "80 TB"]
+  assert [seconds_text(x) for x in (0, 1.5e-6, 0.0123, 1.0, 345.6)] == ["0 us", "1.5 us", "12.3 ms", "1 s", "346 s"]

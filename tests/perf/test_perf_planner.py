@@ -1,0 +1,333 @@
+"""The planner: each recommendation is the one that a search finds, and what can't be is said in one line."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.comm import patterns, server, server_queue
+from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
+from ddl.perf.hardware.network import Link, Network
+from ddl.perf.planning import delays, scaling, speedup_bounds
+from ddl.perf.planning.algorithm_rates import Settings, most, speeds
+from ddl.perf.planning.batch import ENOUGH, Job, choose_batch
+from ddl.perf.planning.planner import Wish, plan
+from ddl.perf.step.memory import StepMemory, step_memory
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes, parts, train_flop
+
+PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9, 0, 0))
+
+
+def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, duplex=1.0):
+  link = Link(latency, bandwidth, duplex)
+  return Cluster("a test", Device(1e13, 1e12, memory), Efficiency(0.5, half), Network(link), "none", workers=workers)
+
+
+def job(name, **keys):
+  table = TABLES[name]
+  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, **keys)
+
+
+def rows(found):
+  return {row.quantity: row for row in found.rows}
+
+
+# ---- examples per worker
+
+
+def test_an_efficiency_curve_asks_for_more_examples():
+  assert choose_batch(PLAIN, cluster()).examples == 32
+  found = choose_batch(PLAIN, cluster(half=300))
+  curve = Efficiency(0.5, 300)
+  most = curve.at(found.best)
+  assert curve.at(found.examples) >= ENOUGH * most > curve.at(found.examples // 2)
+  assert found.rate / found.best_rate == pytest.approx(curve.at(found.examples) / most)
+  why = rows(plan(PLAIN, cluster(half=300), Wish()))["examples per worker"].why
+  assert f"with {100 * ENOUGH:g} % of the best rate" in why and f"of {found.best_rate:,.0f} with {found.best}" in why
+  assert rows(plan(PLAIN, cluster(), Wish(batch=64)))["examples per worker"].why.startswith("as asked: 64 / ")
+
+
+def test_memory_limits_the_examples():
+  memory = PLAIN.memory.total(80)
+  found = choose_batch(PLAIN, cluster(half=1000, memory=memory))
+  assert (found.examples, found.largest) == (80, 80)
+  assert choose_batch(PLAIN, cluster(memory=memory), asked=80).examples == 80
+  with pytest.raises(
+    ValueError, match=r"81 examples per worker are too many: 80 is the most that fits into .* 1.28 GB"
+  ):
+    choose_batch(PLAIN, cluster(memory=memory), asked=81)
+  with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
+    choose_batch(PLAIN, cluster(memory=1e9))
+
+
+def test_the_data_limit_the_examples():
+  few = PLAIN._replace(most=50)
+  assert choose_batch(few, cluster(half=1000)).examples == 50
+  with pytest.raises(ValueError, match="64 examples per worker are too many: there are 50"):
+    choose_batch(few, cluster(), asked=64)
+
+
+def test_the_compiled_step_decides_where_there_is_one():
+  exact = PLAIN._replace(exact=lambda examples: 5e8 + 1e8 * examples + 1e6 * max(0, examples - 50) ** 2)
+  found = choose_batch(exact, cluster(half=1000, memory=11e9))
+  assert found.exact == exact.exact(found.examples) <= 11e9  # linear it would be 105, but it is not
+  assert found.examples == found.largest == 84  # 105, then a tenth less again and again
+  with pytest.raises(ValueError, match="not even one example"):
+    choose_batch(exact, cluster(memory=4e8))
+
+
+def test_workspaces_are_what_memory_leaves():
+  """Direct convolutions need none; with room the program finds faster ones, and the step does not count on them."""
+  net = job("vgg_a")
+  needed = net.memory.total(64)
+  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), asked=64) for room in (0, 1e9, 20e9))
+  assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
+  assert (
+    roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
+  )
+  assert roomy.program.shared.seconds <= roomy.program.separate.seconds
+  assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
+  assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
+  with pytest.raises(ValueError, match="64 examples per worker are too many: 63 is the most"):
+    choose_batch(net, cluster(memory=needed - 1), asked=64)
+
+
+def test_a_plan_and_a_scaling_curve_have_one_step():
+  """ResNet-50 on H100 is bound by memory: the FLOP alone would be half of the step."""
+  there = CLUSTERS["h100_ib400"]
+  found = plan(job("resnet50"), there, Wish(batch=64, workers=16))
+  curve = lambda name: scaling.curve(name, scaling.work(TABLES["resnet50"]), there, [1, 16], batch=64, weak=True)  # noqa: E731
+  alone, together = curve("sync_sgd")
+  assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
+  flop = step_seconds(train_flop(TABLES["resnet50"]), 64, there.device, there.efficiency)
+  assert alone.seconds > 1.5 * flop
+  told = rows(found)
+  assert told["step"].value in told["examples per worker"].why and told["step"].value in told["delay (DaSGD)"].why
+  assert "2 bytes a value" in told["step"].why and "memory bandwidth in" in told["step"].limit
+  beside = found.speeds[0]
+  assert (beside.algorithm, beside.seconds) == ("sync_sgd", together.seconds)
+  assert beside.rate == pytest.approx(together.examples_per_second)
+
+
+def test_the_row_of_the_step_is_its_formula():
+  """One layer that computes and one that moves: the larger of both terms of each, worked out by hand."""
+  slow = cluster()._replace(device=Device(1e13, 1e11, 16e9, start=1e-4, width=2))
+  both = PLAIN._replace(step=(Part(1e9, 1e3, 1e6), Part(1e6, 1e4, 1e8)))
+  found = plan(both, slow, Wish(batch=64))
+  computing = 64 * 1e9 / 5e12, 64 * 1e6 / 5e12
+  moving = 2 * (64e3 + 1e6) / 1e11, 2 * (64e4 + 1e8) / 1e11
+  assert computing[0] > moving[0] and computing[1] < moving[1]
+  assert found.settings.step == pytest.approx(1e-4 + computing[0] + moving[1])
+  row = rows(found)["step"]
+  for seconds in (sum(computing), sum(moving), found.settings.step):
+    assert f"= {1e3 * seconds:.3g} ms" in row.why
+  assert row.limit == f"memory bandwidth in 1 of 2 parts, {100 * moving[1] / found.settings.step:.3g} % of the step"
+
+
+# ---- workers, servers, delay, period
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(1e7, 1e11), st.floats(0, 1e-3), st.integers(0, 64), st.sampled_from([0.0, 200.0]))
+def test_what_a_plan_promises(bandwidth, latency, workers, half):
+  there = cluster(bandwidth, latency, half)
+  found = plan(PLAIN, there, Wish(workers=workers))
+  s = found.settings
+  step = step_seconds(PLAIN.step, found.examples, there.device, there.efficiency)
+  message = patterns.seconds("dasgd", PLAIN.params_bytes, s.workers, there.network).exchange
+  assert s.step == step
+  assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
+  assert s.period >= s.delay and s.local_period >= s.easgd_period >= 1
+  speed = {x.algorithm: x for x in found.speeds}
+  for each in speed.values():
+    assert each.seconds >= step * (1 - 1e-12) and each.efficiency == pytest.approx(step / each.seconds)
+  assert speed["dasgd"].efficiency == pytest.approx(1)
+  for name in ("local_sgd", "easgd", "async_easgd"):  # the last with the queue at its servers
+    assert speed[name].efficiency >= 0.95 * (1 - 1e-9)
+  assert speed["sync_sgd"].seconds == pytest.approx(step + message)
+  if not workers and s.workers > 1:
+    assert speed["sync_sgd"].efficiency >= 0.8
+
+
+def test_more_workers_would_not_be_efficient():
+  there = cluster(bandwidth=1.9e9, latency=1e-3, workers=500)
+  chosen = plan(PLAIN, there, Wish(batch=8192)).settings.workers
+  assert 1 < chosen < 500
+
+  def efficiency(g):
+    return {x.algorithm: x for x in plan(PLAIN, there, Wish(batch=8192, workers=g)).speeds}["sync_sgd"].efficiency
+
+  assert efficiency(chosen) >= 0.8 > efficiency(2 * chosen)
+
+
+def test_the_lemma_on_workers():
+  """R_O with the host's part (from the efficiency curve) and the exchange, for the same examples shared by more."""
+  there = cluster(half=100)
+  found = plan(PLAIN, there, Wish(batch=64, workers=4))
+  row = rows(found)["workers (strong scaling, 256 examples)"]
+  exchange = patterns.seconds("sync_sgd", PLAIN.params_bytes, 4, there.network).step
+  overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
+  assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
+  assert f"= {100 * speedup_bounds.efficiency(4, overhead):.3g} %" in row.why
+  slow = there._replace(device=there.device._replace(start=0.03))
+  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))["workers (strong scaling, 256 examples)"]
+  assert f"= {overhead + 0.03 / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
+  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))["workers (strong scaling, 256 examples)"]
+  own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
+  assert f"= {(own + exchange) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
+  assert (
+    "nothing fixed in a step"
+    in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"].why
+  )
+
+
+def test_what_rounding_leaves_of_a_fixed_part_is_none():
+  found = plan(job("alexnet"), CLUSTERS["dasgd_v100_10g"], Wish(workers=12))
+  assert any("nothing fixed in a step" in row.why for row in found.rows)
+
+
+def test_the_rows_on_workers_say_that_nothing_overlaps_and_what_the_data_feed():
+  told = rows(plan(PLAIN._replace(data=1000), cluster(), Wish(batch=64, workers=4)))
+  weak, strong = told["workers (weak scaling)"], told["workers (strong scaling, 256 examples)"]
+  assert "nothing overlapped" in weak.why and "nothing overlapped" in strong.why
+  assert weak.limit.endswith("; the data feed at most 15 with 64 examples each")
+  assert "the data" not in rows(plan(PLAIN, cluster(), Wish(batch=64, workers=4)))["workers (weak scaling)"].limit
+
+
+def test_one_worker_exchanges_nothing():
+  found = plan(PLAIN, cluster(), Wish(workers=1))
+  assert all(x.seconds == found.settings.step for x in found.speeds)
+  assert rows(found)["exchange"].value == "none"
+  assert not any(row.quantity.startswith(("servers", "delay", "period", "all-reduce")) for row in found.rows)
+  s = found.settings
+  assert (s.servers, s.delay, s.period, s.local_period, s.easgd_period, s.server_period) == (1, 0, 1, 1, 1, 1)
+
+
+def test_where_nothing_overlaps_no_delay_helps():
+  apart = cluster(bandwidth=1e10)._replace(overlap=False)
+  found = plan(PLAIN, apart, Wish(batch=64, workers=4))
+  assert rows(found)["delay (DaSGD)"].value == "0" and "never runs beside" in rows(found)["delay (DaSGD)"].why
+  message, step = patterns.seconds("dasgd", PLAIN.params_bytes, 4, apart.network).exchange, found.settings.step
+  for speed in found.speeds:
+    if speed.algorithm in ("dasgd", "easgd", "local_sgd"):
+      period = {"dasgd": found.settings.period, "easgd": found.settings.easgd_period}.get(
+        speed.algorithm, found.settings.local_period
+      )
+      assert speed.seconds == pytest.approx(step + message / period)
+  assert rows(plan(PLAIN, cluster(bandwidth=1e10), Wish(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
+
+
+def test_the_queue_at_the_servers_lengthens_the_period():
+  """128 * 531 MB / (32 * 7 GB/s) = 304 ms of the servers' links against a step of 163 ms."""
+  found = plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(batch=4, workers=128))
+  s, row = found.settings, rows(found)["period (asynchronous EASGD)"]
+  needed = 0.95 * 128 * s.params_bytes / (s.servers * 7e9) / s.step
+  assert (s.servers, s.server_period) == (32, 2) and f"= {needed:.4g}" in row.why
+  assert row.value == "2" and row.limit == "the servers' queue"
+  told = rows(found)["servers"]
+  assert "(async_sgd)" in told.why and told.limit == "more would not make async_sgd faster"
+  for servers, limit in ((8, "as asked; the servers' links"), (64, "as asked")):
+    assert rows(plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(4, 128, servers)))["servers"].limit == limit
+
+
+def test_servers():
+  there = cluster(latency=0.0, duplex=0.0)
+  found = plan(PLAIN, there, Wish(workers=16, batch=4096))  # a step of 0.8 s
+  needed = speedup_bounds.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, there.device, there.efficiency))
+  assert f"so {needed};" in rows(found)["servers"].why and needed == 16
+
+  def turn(servers):
+    return 16 / server.throughput(4e8, 16, there.network.between, found.settings.step, servers)
+
+  assert turn(found.settings.servers) <= 1.01 * min(map(turn, range(1, needed + 1)))
+  assert found.settings.servers <= needed
+  assert plan(PLAIN, there, Wish(workers=16, servers=3)).settings.servers == 3
+  tiny = PLAIN._replace(params_bytes=40.0)
+  with pytest.raises(ValueError, match="11 servers are more than the 10 parameters; give at most 10"):
+    plan(tiny, there, Wish(servers=11))
+
+
+@pytest.mark.parametrize("workers", [4, 16])
+@pytest.mark.parametrize("bandwidth", [1.25e9, 1e9 / 8])
+@pytest.mark.parametrize("duplex", [0.0, 1.0])
+def test_the_lemma_on_servers_is_the_simulated_knee(workers, bandwidth, duplex):
+  """Just as many servers as the lemma says keep up with workers that compute meanwhile; one fewer does not."""
+  needed = speedup_bounds.servers_for(244e6, workers, bandwidth, 1.0, duplex)
+
+  def round_seconds(servers):
+    return server_queue.simulate(
+      workers=workers, servers=servers, nbytes=244e6, bandwidth=bandwidth, compute_seconds=1.0,
+      full_duplex=duplex == 1, overlap=1.0, rounds=20,
+    ).round_seconds  # fmt: skip
+
+  busy = (2 - duplex) * 244e6 * workers / bandwidth
+  if needed > 1:
+    assert round_seconds(needed - 1) == pytest.approx(busy / (needed - 1), rel=0.02)  # it is reached slowly
+    assert round_seconds(needed - 1) > 1.001
+  assert round_seconds(needed) == pytest.approx(1)
+
+
+def test_speeds_by_hand():
+  there = cluster(bandwidth=1e9, latency=0.0)
+  found = speeds(
+    Settings(1e8, 32, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there
+  )
+  exchange = 1e8 / 1e9  # two workers: half of the bytes, twice
+  visit = 2 * 0.1
+  assert {x.algorithm: x.seconds for x in found} == pytest.approx(
+    {
+      "sync_sgd": 0.1 + exchange,
+      "local_sgd": 0.1 + exchange / 4,
+      "dasgd": 0.1,
+      "easgd": 0.1,
+      "async_sgd": 0.1 + visit,
+      "async_easgd": (0.2 + visit - 0.1) / 2,
+    }
+  )
+  for each in found:
+    assert each.rate == pytest.approx(2 * 32 / each.seconds) and each.efficiency == pytest.approx(0.1 / each.seconds)
+  assert {each.algorithm for each in most(found)} == {"dasgd", "easgd"}
+  near = found[2]._replace(rate=0.99 * found[2].rate)
+  assert most([near, found[2]]) == [found[2]]
+  # Many workers at one server wait for its line.
+  crowd = speeds(Settings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
+  assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTERS))
+@pytest.mark.parametrize("network", ["nin", "cd_dnn"])
+def test_every_cluster_has_a_plan(name, network):
+  found = plan(job(network), CLUSTERS[name], Wish())
+  assert all(math.isfinite(x.seconds) and x.seconds > 0 for x in found.speeds)
+  assert all(row.why and row.limit for row in found.rows)
+  assert CLUSTERS[name].workers is None or found.settings.workers <= CLUSTERS[name].workers
+  assert found.settings.delay == delays.smallest_delay(
+    patterns.seconds("dasgd", found.settings.params_bytes, found.settings.workers, CLUSTERS[name].network).exchange,
+    found.settings.step,
+  )
+
+
+@pytest.mark.parametrize(
+  ("there", "wish", "text"),
+  [
+    (cluster(bandwidth=0.0), Wish(), "bandwidth of 0"),
+    (cluster(bandwidth=0.0), Wish(workers=1), "bandwidth of 0"),
+    (cluster(bandwidth=math.nan), Wish(), "bandwidth of nan"),
+    (cluster(workers=8), Wish(workers=9), "9 workers can't be had: the cluster has 8"),
+    (cluster(), Wish(workers=-1), "-1 workers"),
+    (cluster(), Wish(workers=65_537), "65537 workers can't be had: give 1 to 65,536"),
+    (cluster(), Wish(batch=-1), "-1 examples"),
+    (cluster(), Wish(servers=-1), "servers is -1"),
+    (cluster(), Wish(efficiency=0), "efficiency is 0"),
+    (cluster(), Wish(exposed=math.nan), "exposed nan"),
+    (cluster(memory=0), Wish(), "not even one example"),
+    (cluster(memory=math.nan), Wish(), "not even one example"),
+  ],
+)
+def test_what_cannot_be(there, wish, text):
+  with pytest.raises(ValueError, match=text) as error:
+    plan(PLAIN, there, wish)
+  assert "\n" not in str(error.value)

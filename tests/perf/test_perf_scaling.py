@@ -1,0 +1,259 @@
+"""Scaling curves: what must hold for any cluster, and the losses against the thing that each is the loss of."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from ddl.perf.comm import collectives
+from ddl.perf.comm.patterns import PATTERNS
+from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.network import Link, Network
+from ddl.perf.planning import speedup_bounds
+from ddl.perf.planning.batch import Job
+from ddl.perf.planning.planner import Wish, plan
+from ddl.perf.planning.scaling import LOSSES, Schedule, Work, curve, run, step_pass, stops, work
+from ddl.perf.step.memory import step_memory
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import parts
+
+JOB = Work((3e9, 6e9, 6e9, 1e9), (1e5, 4e6, 2e6, 4e7))
+COUNTS = [1, 3, 16]
+
+
+def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limit=None):
+  return Cluster(
+    "made up", Device(1e12, 1e11, 1e10), Efficiency(0.5, half), Network(Link(latency, bandwidth), inside, per_node), "",
+    workers=limit,
+  )  # fmt: skip
+
+
+def schedule_of(name, period, delay):
+  """What fits the algorithm."""
+  period = period if PATTERNS[name].periodic else 1
+  return Schedule(period, 0 if PATTERNS[name].step else min(delay, period), name == "original_easgd")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+  st.sampled_from(sorted(PATTERNS)), st.floats(1e6, 1e11), st.floats(0, 1e-3), st.floats(0, 20), st.booleans(),
+  st.integers(1, 6), st.integers(0, 3), st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, period, delay, jitter):
+  settings = {"batch": 64, "weak": weak, "schedule": schedule_of(name, period, delay), "jitter": jitter}
+  points = curve(name, JOB, cluster(bandwidth, latency, half), COUNTS, **settings)
+  assert points[0].efficiency == 1 and points[0].speedup == 1 and points[0].waiting == 0
+  assert points[0].limit == "nothing"
+  for point in points:
+    assert point.efficiency == pytest.approx(point.speedup / point.workers)
+    most = 1.01 if jitter else 1 + 1e-9  # a server's turns are drawn, and some workers' are cut off by the window
+    assert 0 < point.efficiency <= most and -1e-9 <= point.waiting <= 1
+    computing = step_pass(JOB, cluster(half=half), point.examples).seconds
+    computing *= point.workers if settings["schedule"].round_robin else 1  # a step of all, one after the other
+    if not jitter:
+      assert computing / point.seconds + point.waiting == pytest.approx(1)
+    assert set(point.losses) <= set(LOSSES) and all(loss >= 0 for loss in point.losses.values())
+    assert point.examples * point.workers >= (64 * point.workers if weak else 64)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+  st.sampled_from([n for n in sorted(PATTERNS) if PATTERNS[n].step or PATTERNS[n].launch or PATTERNS[n].peers]),
+  st.floats(1e6, 1e10), st.floats(1, 100), st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
+  settings = {"batch": 64, "schedule": schedule_of(name, 4, 1), "jitter": jitter}
+  slow, fast = (curve(name, JOB, cluster(b), COUNTS, **settings) for b in (bandwidth, bandwidth * factor))
+  assert all(f.seconds <= s.seconds * (1 + 1e-9) for f, s in zip(fast, slow, strict=True))
+
+
+def test_messages_that_leave_together_save_latency():
+  slow = cluster(1e9, 1e-2)
+  alone, some, packed = (
+    curve("sync_sgd", JOB, slow, [8], batch=64, schedule=Schedule(overlap=False, bucket=bucket))[0].seconds
+    for bucket in (0.0, 25e6, math.inf)
+  )
+  assert alone >= some >= packed and alone > packed
+  whole = collectives.all_reduce(sum(JOB.nbytes), 8, slow.network)
+  assert packed == pytest.approx(8 * sum(JOB.flop) / 5e11 + whole)
+
+
+def test_workers_of_a_node_share_its_link_to_a_server():
+  nodes = cluster(1e9, 0.0, inside=Link(0.0, 1e12), per_node=4)
+  (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, schedule=Schedule(servers=1000))
+  assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down at once, for four workers
+  (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
+  assert pairs.seconds >= 4 * 4 / 7 * sum(JOB.nbytes) / 1e9
+  (together,) = curve("gosgd", JOB, nodes, [4], batch=64)
+  assert together.seconds < 2 * 16 * sum(JOB.flop) / 5e11
+
+
+def test_without_overlap_a_step_is_the_sum():
+  there = cluster(1e8, 1e-4)
+  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, schedule=Schedule(overlap=False, bucket=0.0))
+  sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
+  assert point.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + sent)
+  assert point.waiting == pytest.approx(sent / point.seconds)
+  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, schedule=Schedule(bucket=0.0)) == [point]
+  (packed,) = curve("local_sgd", JOB, there, [8], batch=64)
+  assert packed.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
+
+
+def test_an_overhead_that_does_not_grow_is_the_lemmas():
+  """Strong scaling with a fixed part of each step, `half` examples worth: arXiv 1709.06622 with R_O = half / batch."""
+  points = curve("independent", JOB, cluster(half=16), [1, 2, 4, 8, 16, 64], batch=64)
+  for point in points:
+    assert point.speedup == pytest.approx(speedup_bounds.speedup(point.workers, 16 / 64))
+  assert {p.limit for p in points[1:]} == {"small batches"}
+  assert points[-1].losses["small batches"] == pytest.approx(points[-1].seconds - points[0].seconds / 64)
+
+
+def test_small_batches_lose_the_start_and_the_weights_that_every_step_moves():
+  """ResNet-50 on H100 without any exchange: all that keeps it from the speed of one worker's batch."""
+  points = curve("independent", work(TABLES["resnet50"]), CLUSTERS["h100_ib400"], [1, 4, 64], batch=64)
+  for point in points[1:]:
+    assert point.losses["small batches"] == pytest.approx(point.seconds - points[0].seconds / point.workers)
+    assert point.losses["small batches"] > 0 and point.limit == "small batches"
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64])
+@pytest.mark.parametrize("period", [1, 4])
+def test_stragglers_cost_the_expected_maximum(workers, period):
+  """A round waits for the slowest of p sums of `period` lognormal steps: order statistics by quadrature."""
+  jitter = 0.2
+  spread = math.sqrt(math.log1p(jitter**2 / period))  # of a sum, itself nearly lognormal
+  law = stats.lognorm(spread, scale=math.exp(-(spread**2) / 2))
+  expected = integrate.quad(lambda x: 1 - law.cdf(x) ** workers, 0, 10, limit=200)[0]
+  fast = cluster(1e15, 0.0)
+  (point,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, schedule=Schedule(period), jitter=jitter)
+  (even,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, schedule=Schedule(period))
+  assert point.seconds / even.seconds == pytest.approx(expected, rel=0.02)  # of 150 rounds
+  assert point.limit == "stragglers"
+  assert point.losses["stragglers"] == pytest.approx(point.seconds - even.seconds)
+
+
+def test_a_delay_lets_stragglers_catch_up():
+  settings = {"batch": 64, "weak": True, "jitter": 0.3}
+  seconds = [
+    curve("dasgd", JOB, cluster(1e10), [16], schedule=Schedule(4, delay), **settings)[0].seconds for delay in (0, 1, 4)
+  ]
+  assert seconds[0] > seconds[1] > seconds[2]
+
+
+@pytest.mark.parametrize(
+  "there, limit",
+  [
+    (cluster(latency=1.0, bandwidth=1e12), "latency"),
+    (cluster(bandwidth=1e7), "bandwidth"),
+    (cluster(half=64), "small batches"),
+  ],
+)
+def test_the_limit_is_what_was_made_bad(there, limit):
+  assert curve("sync_sgd", JOB, there, [16], batch=64)[0].limit == limit
+
+
+def test_a_loss_is_what_its_absence_saves():
+  there = cluster(1e8, 1e-3, half=4)
+  lost = curve("sync_sgd", JOB, there, [7], batch=64)[0]
+  assert lost.examples == 10  # of the fullest of 7
+  for name, changed in (("latency", cluster(1e8, 0.0, half=4)), ("bandwidth", cluster(math.inf, 1e-3, half=4))):
+    (without,) = curve("sync_sgd", JOB, changed, [7], batch=64)
+    assert lost.losses[name] == pytest.approx(lost.seconds - without.seconds) and lost.losses[name] > 0
+
+
+def test_one_worker_at_a_time_scales_to_nothing():
+  points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True, schedule=Schedule(round_robin=True))
+  assert all(p.speedup == pytest.approx(1, rel=1e-3) for p in points)
+  assert points[-1].limit == "taking turns"
+
+
+def test_where_it_stops():
+  there = cluster(5e7)
+  points = curve("sync_sgd", JOB, there, [1, 2, 4, 8, 16, 32, 64], batch=64)
+  stop = stops(points)
+  assert stop is not None and stop.limit == "bandwidth"
+  before = points[points.index(stop) - 1]
+  assert stop.speedup < 1.5 * before.speedup and before.speedup >= 1.5 * points[points.index(before) - 1].speedup
+  assert stops(curve("independent", JOB, there, [1, 2, 64], batch=64)) is None
+
+
+def test_nodes_with_fast_links_inside_help():
+  flat, nodes = cluster(1e8), cluster(1e8, inside=Link(1e-6, 1e11), per_node=8)
+  assert (
+    curve("sync_sgd", JOB, nodes, [8], batch=64)[0].seconds < curve("sync_sgd", JOB, flat, [8], batch=64)[0].seconds
+  )
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTERS))
+def test_every_cluster_has_a_curve(name):
+  there = CLUSTERS[name]
+  counts = [n for n in (1, 2, 4, 16) if not there.workers or n <= there.workers]
+  points = curve("sync_sgd", work(TABLES["vgg_a"]), there, counts, batch=256)
+  assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points)
+  assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
+
+
+@pytest.mark.parametrize(
+  ("name", "there"),
+  [
+    *itertools.product(["alexnet", "resnet50"], ["ethernet_10g", "h100_ib400"]),
+    ("resnet50", "two_sites_1g"),
+    pytest.param("alexnet", "two_sites_1g", marks=pytest.mark.slow),  # periods of hundreds of steps
+  ],
+)
+def test_a_point_is_what_plan_says(name, there):
+  """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
+  table, there = TABLES[name], CLUSTERS[there]
+  job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
+  found = plan(job, there, Wish(batch=32, workers=16))
+  chosen = found.settings
+  assert chosen.servers > 1
+  rounds = {  # period, delay
+    "sync_sgd": (1, 0), "local_sgd": (chosen.local_period, 0), "dasgd": (chosen.period, chosen.delay),
+    "easgd": (chosen.easgd_period, 1), "async_sgd": (1, 0), "async_easgd": (chosen.server_period, 1),
+  }  # fmt: skip
+  assert {speed.algorithm for speed in found.speeds} == set(rounds)
+  for speed in found.speeds:
+    when = Schedule(*rounds[speed.algorithm], servers=chosen.servers)
+    if speed.setting == "period 1, delay 0" and speed.algorithm == "sync_sgd":
+      when = when._replace(overlap=False, bucket=math.inf)  # one message after the step
+    (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, schedule=when)
+    assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
+
+
+def test_work_of_a_table():
+  """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
+  job = work(TABLES["vgg_a"])
+  assert sum(job.flop) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
+  assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
+  shown = run("sync_sgd", job, CLUSTERS["cori_fdr"], 64, 4, Schedule(bucket=0.0))
+  assert shown.hidden + shown.exposed == pytest.approx(
+    sum(collectives.all_reduce(n, 64, CLUSTERS["cori_fdr"].network) for n in job.nbytes)
+  )
+
+
+@pytest.mark.parametrize(
+  "call, says",
+  [
+    (lambda: curve("sync", JOB, cluster(), [1], batch=1), "sync_sgd"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "at least 1"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "at least 1"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "give at least 8"),
+    (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "has 4"),
+    (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(period=2)), "no period"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(delay=1)), "no delay"),
+    (lambda: curve("dasgd", JOB, cluster(), [1], batch=1, schedule=Schedule(2, 3)), "delay"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(bucket=math.nan)), "bucket of nan"),
+  ],
+)
+def test_what_cannot_be_is_one_line(call, says):
+  with pytest.raises(ValueError, match=says) as error:
+    call()
+  assert "\n" not in str(error.value)

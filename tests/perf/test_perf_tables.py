@@ -1,0 +1,147 @@
+"""Layer tables: the published totals to the last parameter, and sums over a table."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.step.layers import Layer
+from ddl.perf.tables import TABLES, named
+from ddl.perf.tables.build import Conv, Dense, Pool, convolution, sequence
+from ddl.perf.tables.googlenet import MODULES
+from ddl.perf.tables.totals import (
+  activations_bytes,
+  forward_flop,
+  gradients,
+  params,
+  params_bytes,
+  pass_bytes,
+  train_flop,
+)
+
+
+@pytest.mark.parametrize(
+  ("name", "expected"),
+  [
+    ("lenet", 431_080),  # Caffe
+    ("alexnet", 62_378_344),  # ungrouped
+    ("alexnet_v2", 3_205_824 + 256 * 25 * 4096 + 4096 * 4096 + 4096 * 1000 + 1280 + 8192 + 1000),
+    ("overfeat_fast", 15_984_672 + 129_925_120 + 96 + 256 + 512 + 1024 + 1024 + 3072 + 4096 + 1000),
+    ("overfeat", 145_920_872 - 32 * (363 + 6400 + 1)),  # 64 maps instead of 96
+    ("nin", 7_595_176),
+    ("vgg_a", 132_863_336),  # torchvision's vgg11
+    ("vgg16", 138_357_544),
+    ("vgg19", 143_667_240),
+    ("googlenet", 6_998_552),
+    ("googlenet_aux", 13_378_280),
+    ("inception_v3", 23_817_352),  # Keras: trainable
+    ("resnet50", 25_557_032),  # torchvision
+    ("cd_dnn", 45_099_008 + 7 * 2048 + 9304),
+  ],
+)
+def test_parameters(name, expected):
+  assert params(TABLES[name]) == expected
+
+
+@pytest.mark.parametrize(
+  ("name", "millions"),
+  [
+    ("vgg_a", 7609.1),
+    ("vgg16", 15470.3),
+    ("vgg19", 19632.1),
+    ("googlenet", 1582.7),
+    ("nin", 969.5),
+    ("inception_v3", 5713.2),
+  ],
+)
+def test_multiply_accumulates(name, millions):
+  assert forward_flop(TABLES[name]) / 2e6 == pytest.approx(millions, abs=0.06)
+
+
+def test_multiply_accumulates_of_resnet50():
+  """4.09 billion without its normalisations, which add 0.3 %."""
+  table = TABLES["resnet50"]
+  plain = [layer for layer in table if layer.groups == 1]
+  assert forward_flop(plain) / 2 == pytest.approx(4.0892e9, rel=1e-4)
+  assert 1.002 < forward_flop(table) / forward_flop(plain) < 1.004
+  assert len(plain) == 54 and len(table) == 107
+
+
+@pytest.mark.parametrize(
+  ("name", "convolutions", "macs", "dense", "gflop"),
+  [
+    ("vgg_a", 9.218, 7485.5, 123.634, 45.65),
+    ("overfeat_fast", 15.985, 2671.5, 129.925, 16.81),
+    ("cd_dnn", 0, 0, 45.10, 0.2706),
+  ],
+)
+def test_networks_of_das(name, convolutions, macs, dense, gflop):
+  """Weights and multiply-accumulates in millions, and GFLOP of training on one example: all to the printed digit."""
+  table = TABLES[name]
+  slides = [layer for layer in table if not layer.dense]
+  assert sum(layer.weights for layer in slides) / 1e6 == pytest.approx(convolutions, abs=5e-4)
+  assert sum(layer.macs for layer in slides) / 1e6 == pytest.approx(macs, abs=0.05)
+  assert sum(layer.weights for layer in table if layer.dense) / 1e6 == pytest.approx(dense, abs=2e-3)
+  assert train_flop(table) / 1e9 == pytest.approx(gflop, rel=3e-4)
+
+
+def test_positions():
+  """1.5 ow oh of the convolutions, whose inputs are the published ones."""
+
+  def ratios(name):
+    return [1.5 * layer.size_out[0] * layer.size_out[1] for layer in TABLES[name] if not layer.dense]
+
+  assert ratios("vgg_a") == [75264, 18816, 4704, 4704, 1176, 1176, 294, 294]
+  assert ratios("overfeat_fast") == [4704, 864, 216, 216, 216]
+
+
+def test_messages_of_sc17():
+  assert params_bytes(TABLES["alexnet"]) / 1e6 == pytest.approx(249, abs=0.6)
+  assert params_bytes(TABLES["vgg19"]) / 1e6 == pytest.approx(575, abs=0.5)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_sums(name):
+  table = TABLES[name]
+  names = [layer.name for layer in table]
+  assert len(set(names)) == len(names)
+  assert all(layer.weights > 0 and min(*layer.size_in, *layer.size_out) >= 1 for layer in table)
+  assert [n for n, _ in gradients(table)] == names[::-1]
+  assert sum(nbytes for _, nbytes in gradients(table)) == params_bytes(table) == 4 * params(table)
+  assert params_bytes(table, width=2) == 2 * params(table)
+  assert train_flop(table) == 3 * forward_flop(table)
+  assert activations_bytes(table) == 4 * sum(x.outputs * x.size_out[0] * x.size_out[1] for x in table)
+
+
+def test_branches_join():
+  """The maps of a module's four branches are the next one's input; a pooling halves the size between them."""
+  modules = list(MODULES.values())
+  for (size, _, one, _, three, _, five, pool), (next_size, maps, *_) in pairwise(modules):
+    assert one + three + five + pool == maps and next_size in (size, size // 2)
+
+
+def test_bytes_of_a_pass():
+  layer = Layer("conv", 3, 8, (3, 3), (6, 5), (6, 5))
+  assert pass_bytes(layer, 2) == 4 * (2 * (3 * 30 + 8 * 30) + 3 * 8 * 9 + 8)
+
+
+@settings(deadline=None)
+@given(st.integers(3, 40), st.integers(1, 4), st.integers(1, 8), st.integers(1, 3), st.integers(1, 4))
+def test_sequence(size, channels, outputs, stride, odd):
+  """Sizes by counting the places where a kernel fits."""
+  kernel = min(2 * odd - 1, size)
+  conv, last = sequence(size, channels, Conv("a", outputs, kernel, stride, same=False), Pool(1, 1), Dense("b", 3))
+  places = len(range(0, size - kernel + 1, stride))
+  assert conv.size_out == (places, places) and last.inputs == outputs * places**2 and last.dense
+  assert conv.params == outputs * (channels * kernel**2 + 1)
+  same = convolution("a", channels, outputs, size, 2 * odd - 1, stride)
+  assert same.size_out == (-(-size // stride),) * 2
+
+
+def test_errors():
+  with pytest.raises(ValueError, match=r"no network named 'vgg'; known are lenet, .*vgg_a"):
+    named("vgg")
+  assert named("vgg_a") is TABLES["vgg_a"]
+  with pytest.raises(ValueError, match=r"conv: a 5x5 kernel does not fit into a map of 4x4"):
+    convolution("conv", 1, 1, 4, 5, same=False)

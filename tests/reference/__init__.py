@@ -1,0 +1,1 @@
+"""Every algorithm as NumPy pseudo-code."""

@@ -1,0 +1,264 @@
+"""Every collective algorithm as NumPy pseudo-code of its paper, in float64: what the JAX code must equal.
+
+A twin has the signature
+  twin(x0: [n], grad(worker, step, x: [n]) -> [n], *, workers, steps, inner, **hyper) -> History
+with plain loops over the steps t = 0, 1, ... and the workers i = 0..p-1, one flat parameter vector per worker, and
+the hyper-parameter names of the factory in ddl. `inner()` gives one fresh optimizer, a function (g, x) -> u of its own
+state. Nothing here uses JAX or ddl.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
+Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
+
+
+class History(NamedTuple):
+  """What each step left behind."""
+
+  params: np.ndarray  # [steps, workers, n]
+  evaluate: np.ndarray  # [steps, n]
+
+
+# ---- the inner optimizers, as in optax: x <- x + u
+
+
+def sgd(rate: float, decay: float = 0.0) -> Inner:
+  """u = -eta (g + wd x); decay is the weight decay wd."""
+  return lambda: lambda g, x: -rate * (g + decay * x)
+
+
+def heavy_ball(rate: float, momentum: float) -> Inner:
+  """v <- mu v + g; u = -eta v."""
+
+  def fresh():
+    v = 0.0
+
+    def update(g, x):
+      nonlocal v
+      v = momentum * v + g
+      return -rate * v
+
+    return update
+
+  return fresh
+
+
+def nesterov(rate: float, momentum: float) -> Inner:
+  """v <- mu v + g; u = -eta (g + mu v), with the new v."""
+
+  def fresh():
+    v = 0.0
+
+    def update(g, x):
+      nonlocal v
+      v = momentum * v + g
+      return -rate * (g + momentum * v)
+
+    return update
+
+  return fresh
+
+
+def adam(rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, decay: float = 0.0) -> Inner:
+  """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; u = -eta (mhat / (sqrt(vhat) + eps) + wd x)."""
+
+  def fresh():
+    m, v, count = 0.0, 0.0, 0
+
+    def update(g, x):
+      nonlocal m, v, count
+      count += 1
+      m = b1 * m + (1 - b1) * g
+      v = b2 * v + (1 - b2) * g**2
+      mhat, vhat = m / (1 - b1**count), v / (1 - b2**count)
+      return -rate * (mhat / (np.sqrt(vhat) + eps) + decay * x)
+
+    return update
+
+  return fresh
+
+
+# ---- the algorithms
+
+
+def sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
+  """Das et al.: one model, the mean of all gradients. One optimizer stands for the p equal ones."""
+  x, update, params, evaluate = x0.copy(), inner(), [], []
+  for t in range(steps):
+    g = sum(grad(i, t, x) for i in range(workers)) / workers
+    x = x + update(g, x)
+    params.append([x.copy() for _ in range(workers)])
+    evaluate.append(x.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def sharded_sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
+  """Das et al.: the owner of a strip sums its part of all gradients, updates it, and broadcasts it."""
+  x, params, evaluate = x0.copy(), [], []
+  strips = np.array_split(np.arange(len(x0)), workers)  # uneven, where ddl pads: the owner does not matter
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    g = [grad(i, t, x) for i in range(workers)]
+    after = x.copy()
+    for owner, strip in enumerate(strips):
+      reduced = sum(g[i][strip] for i in range(workers)) / workers  # part-reduce
+      after[strip] = x[strip] + updates[owner](reduced, x[strip])  # part-broadcast
+    x = after
+    params.append([x.copy() for _ in range(workers)])
+    evaluate.append(x.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def local_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int) -> History:
+  """Stich: all workers take the mean after every tau-th step. Optimizer states stay where they are."""
+  return post_local_sgd(x0, grad, workers=workers, steps=steps, inner=inner, period=period, start=0)
+
+
+def post_local_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int, start: int) -> History:
+  """Lin et al.: the mean after every step t < start, then after steps start + tau, start + 2 tau, ..."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    if t < start or (t + 1 - start) % period == 0:
+      mean = sum(x) / workers
+      for i in range(workers):
+        x[i] = mean
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int, delay: int, keep: float) -> History:
+  """Zhou et al.: the mean taken at the end of a round is blended in after the d-th step of the next.
+
+  d = 0 means that it is blended in at once.
+  """
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  snapshot = None
+  for t in range(steps):
+    s = t % period + 1  # 1..tau
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    if s == delay and snapshot is not None:
+      for i in range(workers):
+        x[i] = keep * x[i] + (1 - keep) * snapshot
+    if s == period:
+      snapshot = sum(x) / workers
+      if delay == 0:
+        for i in range(workers):
+          x[i] = keep * x[i] + (1 - keep) * snapshot
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def easgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float, period: int) -> History:
+  """Zhang et al., You et al. (1) and (2): both sides move by alpha (x_i - z), taken from before the step."""
+  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    exchange = 1.0 if t % period == 0 else 0.0
+    before, center = x.copy(), z.copy()
+    for i in range(workers):
+      x[i] = before[i] + updates[i](grad(i, t, before[i]), before[i]) - exchange * alpha * (before[i] - center)
+      z = z + exchange * alpha * (before[i] - center)  # no 1/p
+    params.append(x.copy())
+    evaluate.append(z.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def eamsgd(
+  x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float, momentum: float, period: int
+) -> History:
+  """Zhang et al.: v' = delta v + u(x + delta v), x' = x + v' - alpha (x - z), z' = z + alpha sum_i (x_i - z).
+
+  The params of the history are the look-ahead points x + delta v, where the next gradients are taken.
+  """
+  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
+  v = np.zeros_like(x)
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    exchange = 1.0 if t % period == 0 else 0.0
+    before, center = x.copy(), z.copy()
+    for i in range(workers):
+      ahead = before[i] + momentum * v[i]
+      v[i] = momentum * v[i] + updates[i](grad(i, t, ahead), ahead)
+      x[i] = before[i] + v[i] - exchange * alpha * (before[i] - center)
+      z = z + exchange * alpha * (before[i] - center)
+    params.append(x + momentum * v)
+    evaluate.append(z.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def round_robin_easgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float) -> History:
+  """You et al., Original EASGD: at step t the center and worker t mod p alone pull at each other."""
+  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    j = t % workers
+    diff = x[j] - z
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    x[j] = x[j] - alpha * diff
+    z = z + alpha * diff
+    params.append(x.copy())
+    evaluate.append(z.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def independent(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
+  """No communication; what is tested is the mean of the models."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+TWINS = {
+  "sync_sgd": sync_sgd,
+  "sharded_sync_sgd": sharded_sync_sgd,
+  "local_sgd": local_sgd,
+  "post_local_sgd": post_local_sgd,
+  "dasgd": dasgd,
+  "easgd": easgd,
+  "eamsgd": eamsgd,
+  "round_robin_easgd": round_robin_easgd,
+  "independent": independent,
+}
+
+
+# ---- a problem to run them on
+
+
+@cache
+def problem(workers: int, steps: int, size: int = 7, seed: int = 0) -> tuple[np.ndarray, Grad]:
+  """A start and a gradient that is non-linear in x and differs for every worker and step.
+
+  g_i(t, x) = A_i x - b_i(t) + sin(2 x + phase_i) / 2. The gradient works on NumPy and on JAX arrays (traced workers
+  and steps too), by the array's own namespace. The function is the same one for the same arguments, so that what was
+  compiled for it is found again.
+  """
+  rng = np.random.default_rng(seed)
+  root = rng.normal(size=(workers, size, size))
+  matrix = np.einsum("wij,wkj->wik", root, root) / size
+  target = rng.normal(size=(workers, steps, size))
+  phase = rng.uniform(0, 6, size=(workers, size))
+
+  def grad(worker, step, x):
+    xp = x.__array_namespace__()
+    a, b, c = (xp.asarray(table)[worker] for table in (matrix, target, phase))
+    return a @ x - b[step] + 0.5 * xp.sin(2.0 * x + c)
+
+  return rng.normal(size=size), grad

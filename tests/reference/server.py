@@ -1,0 +1,261 @@
+"""Every server algorithm as NumPy pseudo-code of its paper, in float64: what the JAX code must equal on any order.
+
+A twin has the signature
+  twin(x0: [n], grad(worker, step, x: [n]) -> [n], *, order: [events], peers: [events], workers, inner, **hyper)
+and returns a History. Event e serves worker order[e] (and its peer peers[e], -1 for none). A worker's steps are counted
+from 0. With an exchange that nothing hides, the worker makes its steps from what it was told last, and then asks. With
+one that a step hides, it asks before its first step and takes in the answer after it; before its first event it has
+made no step. Arrays are replaced and never written into. Nothing here uses JAX or ddl.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from reference.collective import Grad, Inner
+
+
+class History(NamedTuple):
+  """What each event left behind."""
+
+  params: np.ndarray  # [events, n]: the served worker's model when it asked
+  evaluate: np.ndarray  # [events, n]: what is tested after the event
+
+
+def history(rows) -> History:
+  params, evaluate = zip(*rows, strict=True)
+  return History(np.array(params), np.array(evaluate))
+
+
+# ---- gradients to a master
+
+
+def async_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """You et al.: Wb <- Wb - eta g(W), W as the worker was told; then it is told Wb."""
+  return async_msgd(x0, grad, order=order, peers=peers, workers=workers, inner=inner, momentum=0.0)
+
+
+def async_msgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, momentum: float) -> History:
+  """You et al. (3) and (4) at the master: V <- mu V - eta g(W); Wb <- Wb + V."""
+  center, velocity, update = x0, 0.0 * x0, inner()
+  told, steps, rows = [x0] * workers, [0] * workers, []
+  for i in order:
+    g = grad(i, steps[i], told[i])
+    velocity = momentum * velocity + update(g, center)
+    center = center + velocity
+    rows.append((told[i], center))
+    told[i], steps[i] = center, steps[i] + 1
+  return history(rows)
+
+
+def hogwild_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """You et al., one at a time: each worker's own optimizer makes u of g(W); Wb <- Wb + u."""
+  center, updates = x0, [inner() for _ in range(workers)]
+  told, steps, rows = [x0] * workers, [0] * workers, []
+  for i in order:
+    center = center + updates[i](grad(i, steps[i], told[i]), told[i])
+    rows.append((told[i], center))
+    told[i], steps[i] = center, steps[i] + 1
+  return history(rows)
+
+
+def downpour(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: int) -> History:
+  """Dean et al.: local steps, the sum of their gradients to the server's optimizer, restart from the center."""
+  z, at_server, updates = x0, inner(), [inner() for _ in range(workers)]
+  told, steps, rows = [x0] * workers, [0] * workers, []
+  for i in order:
+    x, total = told[i], 0.0
+    for _ in range(period):
+      g = grad(i, steps[i], x)
+      total, x, steps[i] = total + g, x + updates[i](g, x), steps[i] + 1
+    z = z + at_server(total, z)
+    rows.append((x, z))
+    told[i] = z
+  return history(rows)
+
+
+def dc_asgd(
+  x0, grad: Grad, *, order, peers, workers: int, inner: Inner, compensation: float, adaptive: bool
+) -> History:
+  """Zheng et al.: z <- z - eta (g + lam g g (z - z_bak(i))); adaptive lam = lam0 / sqrt(ms + 1e-7)."""
+  z, ms, update = x0, 0.0 * x0, inner()
+  backup, steps, rows = [x0] * workers, [0] * workers, []
+  for i in order:
+    g = grad(i, steps[i], backup[i])
+    ms = 0.95 * ms + 0.05 * g**2
+    lam = compensation / np.sqrt(ms + 1e-7) if adaptive else compensation
+    z = z + update(g + lam * g * g * (z - backup[i]), z)
+    rows.append((backup[i], z))
+    backup[i], steps[i] = z, steps[i] + 1
+  return history(rows)
+
+
+def staleness_aware_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """Zhang et al. 2015: z <- z - eta / max(staleness, 1) g, staleness = updates since the worker was told."""
+  z, update = x0, inner()
+  told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
+  for event, i in enumerate(order):
+    u = update(grad(i, steps[i], told[i]), z)
+    z = z + u / max(event - when[i], 1)
+    rows.append((told[i], z))
+    told[i], when[i], steps[i] = z, event + 1, steps[i] + 1
+  return history(rows)
+
+
+# ---- differences to a server
+
+
+def dynsgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: int) -> History:
+  """Jiang et al.: z <- z + (x_i - z_pulled) / (staleness + 1), staleness = updates since the worker pulled."""
+  z, updates = x0, [inner() for _ in range(workers)]
+  told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
+  for event, i in enumerate(order):
+    x = told[i]
+    for _ in range(period):
+      x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
+    z = z + (x - told[i]) / (event - when[i] + 1)
+    rows.append((x, z))
+    told[i], when[i] = z, event + 1
+  return history(rows)
+
+
+def async_local_sgd(
+  x0, grad: Grad, *, order, peers, workers: int, inner: Inner,
+  outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int,
+) -> History:  # fmt: skip
+  """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
+  else z -= e (c b m + D/N)."""
+  z, m, acc, updates = x0, 0.0 * x0, 0.0 * x0, [inner() for _ in range(workers)]
+  told, steps, rows = [x0] * workers, [0] * workers, []
+  for event, i in enumerate(order):
+    x = told[i]
+    for _ in range(period):
+      x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
+    d = told[i] - x
+    acc = acc + d
+    if (event + 1) % every == 0:
+      m = outer_momentum * m + acc / every
+      z = z - outer_learning_rate * ((1 - decay * every + decay) * outer_momentum * m + d / every)
+      acc = 0.0 * x0
+    else:
+      z = z - outer_learning_rate * (decay * outer_momentum * m + d / every)
+    rows.append((x, z))
+    told[i] = z
+  return history(rows)
+
+
+# ---- elastic averaging; a step hides the exchange
+
+
+def async_measgd(
+  x0, grad: Grad, *, order, peers, workers: int, inner: Inner, alpha: float, momentum: float, period: int
+) -> History:
+  """You et al. (5) and (6): V <- mu V - eta g(W); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker
+  at a time, W and Wb both from before."""
+  center, updates = x0, [inner() for _ in range(workers)]
+  w, v, diff = [x0] * workers, [0.0 * x0] * workers, [None] * workers
+  steps, rows = [0] * workers, []
+  for i in order:
+    if diff[i] is not None:  # the steps since its last event
+      for s in range(period):
+        v[i] = momentum * v[i] + updates[i](grad(i, steps[i], w[i]), w[i])
+        w[i] = w[i] + v[i] - (alpha * diff[i] if s == 0 else 0.0)
+        steps[i] += 1
+    diff[i] = w[i] - center
+    center = center + alpha * diff[i]
+    rows.append((w[i], center))
+  return history(rows)
+
+
+def async_easgd(x0, grad: Grad, *, momentum: float = 0.0, **rest) -> History:
+  """You et al. (1) and (2), first come, first served: no velocity but the optimizer's own."""
+  return async_measgd(x0, grad, momentum=momentum, **rest)
+
+
+def original_easgd(x0, grad: Grad, **rest) -> History:
+  """You et al.: the same with an exchange at each step; the order is by rank."""
+  return async_easgd(x0, grad, period=1, **rest)
+
+
+# ---- peers: board[i] is the model of worker i, and others may move it while i computes
+
+
+def gossip(x0, grad: Grad, order, peers, workers: int, inner: Inner, meet, test=lambda board: sum(board) / len(board)):
+  """A worker's change u, made from the model that it read last, goes through `meet(board, i, j, u)`; then it reads."""
+  board, updates = [x0] * workers, [inner() for _ in range(workers)]
+  told, steps, rows = [x0] * workers, [0] * workers, []
+  for i, j in zip(order, peers, strict=True):
+    u = updates[i](grad(i, steps[i], told[i]), told[i])
+    meet(board, i, j, u)
+    rows.append((told[i] + u, test(board)))
+    told[i], steps[i] = board[i], steps[i] + 1
+  return history(rows)
+
+
+def pull_gossip(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """Jin et al.: x_i <- (x_i + x_j) / 2 after the step of i."""
+
+  def meet(board, i, j, u):
+    board[i] = board[i] + u
+    if j >= 0:
+      board[i] = (board[i] + board[j]) / 2
+
+  return gossip(x0, grad, order, peers, workers, inner, meet)
+
+
+def push_gossip(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """Jin et al.: x_j <- (x_j + x_i) / 2 after the step of i."""
+
+  def meet(board, i, j, u):
+    board[i] = board[i] + u
+    if j >= 0:
+      board[j] = (board[j] + board[i]) / 2
+
+  return gossip(x0, grad, order, peers, workers, inner, meet)
+
+
+def ad_psgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
+  """Lian et al.: x_i, x_j <- (x_i + x_j) / 2, then x_i <- x_i - eta g, g from before."""
+
+  def meet(board, i, j, u):
+    if j >= 0:
+      board[i] = board[j] = (board[i] + board[j]) / 2
+    board[i] = board[i] + u
+
+  return gossip(x0, grad, order, peers, workers, inner, meet)
+
+
+def gosgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, probability: float) -> History:
+  """Blot et al.: a_i /= 2; x_j <- (a_j x_j + a_i x_i) / (a_i + a_j); a_j += a_i. The peers are drawn outside."""
+  a = [1 / workers] * workers
+
+  def meet(board, i, j, u):
+    board[i] = board[i] + u
+    if j >= 0:
+      a[i] = a[i] / 2
+      board[j] = (a[j] * board[j] + a[i] * board[i]) / (a[i] + a[j])
+      a[j] = a[j] + a[i]
+
+  def test(board):
+    return sum(weight * x for weight, x in zip(a, board, strict=True))
+
+  return gossip(x0, grad, order, peers, workers, inner, meet, test)
+
+
+TWINS = {
+  "async_sgd": async_sgd,
+  "async_msgd": async_msgd,
+  "hogwild_sgd": hogwild_sgd,
+  "async_easgd": async_easgd,
+  "async_measgd": async_measgd,
+  "hogwild_easgd": async_easgd,  # one at a time they are the same
+  "original_easgd": original_easgd,
+  "downpour": downpour,
+  "dc_asgd": dc_asgd,
+  "dynsgd": dynsgd,
+  "staleness_aware_sgd": staleness_aware_sgd,
+  "async_local_sgd": async_local_sgd,
+  "gosgd": gosgd,
+  "pull_gossip": pull_gossip,
+  "push_gossip": push_gossip,
+  "ad_psgd": ad_psgd,
+}

@@ -1,0 +1,91 @@
+"""Two real local processes, joined by jax.distributed: the same numbers as one, and a common end."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from helpers.commands import Command, complaint, metrics
+
+from ddl.algorithms import COLLECTIVE
+from ddl.runtime import hosts
+
+TRAIN = ["train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3"]
+SHORT = ["--config.steps=400", "--config.eval_every=20", "--devices=2", "--steps_per_call=5"]
+
+
+def launched(script, count=3):
+  """`hosts.launch` of Python code in which `rank` is known, without JAX."""
+  rank = f"import os, sys, time\nrank = int(os.environ['{hosts.JOINED}'].split('/')[0])\n"
+  return hosts.launch(count, [sys.executable, "-c", rank + script])
+
+
+@pytest.mark.parametrize(
+  "script, code, error",
+  [
+    ("pass", 0, ""),
+    ("sys.exit(f'from {rank}') if rank == 2 else time.sleep(60)", 1, "from 2\n"),
+    ("sys.exit(f'from {rank}')", 1, "from 0\n"),  # said once
+    (
+      "time.sleep(0.3 * (rank != 1)); print(f'from {rank}', file=sys.stderr); sys.exit(1 + rank)",
+      2,
+      "from 0\nfrom 1\n",
+    ),
+    (
+      "os.kill(os.getpid(), 9 if rank == 1 else 0); time.sleep(60)",
+      128 + 9,
+      "process 1 of 3 was killed by SIGKILL, so the others were stopped\n",
+    ),
+  ],
+)
+def test_the_first_to_fail_ends_the_others(script, code, error, capfd):
+  assert launched(script) == code
+  assert capfd.readouterr().err == error
+
+
+def test_a_signal_reaches_each_process_once():
+  """A terminal sends its Ctrl-C to all processes of its session's foreground group, the parent's."""
+  assert launched("assert os.getsid(0) == os.getpid() and os.getpgid(0) != os.getpgid(os.getppid())") == 0
+  timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+  timer.start()
+  script = "import signal; signal.signal(15, lambda *_: sys.exit(128 + 15)); time.sleep(60)"
+  assert launched(script) == 128 + 15
+
+
+def test_every_algorithm_equals_its_twin():
+  done = Command(file="tests/process_twins.py").end()
+  assert done.code == 0, done
+  for name in COLLECTIVE:
+    assert f"{name} equals its twin" in done.out
+
+
+def test_stopped_and_resumed_is_one_run(tmp_path):
+  """SIGTERM to the parent stops and saves both processes."""
+  command = [*TRAIN, *SHORT, "--processes=2", f"--workdir={tmp_path}/two"]
+  one = Command(*TRAIN, *SHORT, f"--workdir={tmp_path}/one")
+  process = Command(*command)
+  process.wait_for(lambda: len(metrics(tmp_path / "two")) > 2)
+  os.kill(process.process.pid, signal.SIGTERM)
+  done = process.end()
+  assert done.code == 128 + signal.SIGTERM and "Traceback" not in done.error, done
+  assert "and saved; python run.py train --resume --workdir=" in done.out
+  assert 3 <= len(metrics(tmp_path / "two")) < 21
+  done = Command(*command, "--resume").end()
+  assert done.code == 0, done
+  assert one.end().code == 0
+  ours, theirs = metrics(tmp_path / "two"), metrics(tmp_path / "one")
+  assert [line["step"] for line in ours] == list(range(0, 401, 20))
+  for mine, other in zip(ours, theirs, strict=True):
+    assert mine.keys() == other.keys()
+    for key, value in mine.items():  # float32, and sums in another order
+      np.testing.assert_allclose(value, other[key], rtol=1e-2, atol=3e-3, err_msg=f"{key} at {mine['step']}")
+
+
+def test_what_one_process_finds_wrong_ends_both_at_once(tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  began = time.monotonic()
+  line = complaint(Command(*TRAIN, *SHORT, "--processes=2", f"--workdir={tmp_path}").end())
+  assert "holds a run already" in line and time.monotonic() - began < 40

@@ -1,0 +1,468 @@
+"""Server algorithms over sockets and on Ray: replayed one by one, killed at random, resumed, and refused."""
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+from contextlib import suppress
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ddl.algorithms import SERVER
+from ddl.api import Model
+from ddl.events import barriers, record
+from ddl.events.operations import operations
+from ddl.runtime import flat_params
+from ddl.runtime.ray_ps import shard_checkpoint, transport
+from ddl.runtime.ray_ps.cluster import NOBODY_WAITS, RayCluster, connect
+from ddl.runtime.ray_ps.master import Shard
+from ddl.runtime.ray_ps.membership_barrier import MembershipBarrier
+from ddl.runtime.ray_ps.worker import RayWorker
+from ddl.runtime.virtual.sequential import Sequential
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install -r requirements-ray.txt")
+WORKERS = 2
+PARAMS = {"b": np.zeros(2, np.float32), "w": np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)}
+EXTRA = {"seen": np.zeros(2, np.float32)}
+TARGET = np.arange(10, dtype=np.float32).reshape(5, 2) / 5
+
+
+def take(worker, step):
+  rng = np.random.default_rng([worker, step])
+  x = rng.normal(size=(8, 5)).astype(np.float32)
+  return {"x": x, "y": x @ TARGET + np.float32(0.5)}, jax.random.key(0)
+
+
+def loss(params, extra, batch, key):
+  del key
+  error = batch["x"] @ params["w"] + params["b"][None] - batch["y"]
+  return jnp.float32(0.5) * jnp.mean(error * error), {"seen": extra["seen"] + jnp.mean(error, axis=0)}
+
+
+def make(worker):
+  del worker
+  return Model(lambda key: (PARAMS, EXTRA), loss), take
+
+
+def build(name, learning_rate=0.05, **hyper):
+  inner = optax.sgd(learning_rate, momentum=0.5)
+  defaults = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
+  return SERVER[name].factory(inner, workers=WORKERS, **defaults | hyper)
+
+
+def replay(algorithm, events):
+  """The center after the recorded events, one at a time."""
+  what = operations(events, rereads=algorithm.read is not None)
+  runner = Sequential(algorithm, make(0)[0], events, what, WORKERS)
+  runner.start(jax.tree.map(jnp.asarray, PARAMS), jax.tree.map(jnp.asarray, EXTRA))
+  runner.run(0, len(what.kind), take)
+  return algorithm.evaluate(runner.server)
+
+
+def whole(shards):
+  return np.concatenate([shard.snapshot(None).params for shard in shards])
+
+
+def close(actual, params):
+  """One flat vector against a tree: float32, where XLA may fuse a vector's sums otherwise than a matrix's."""
+  np.testing.assert_allclose(
+    actual, np.concatenate([np.ravel(params["b"]), np.ravel(params["w"])]), rtol=2e-6, atol=1e-6
+  )
+
+
+def in_threads(algorithm, folder, *, workers, shards, visits, barrier=NOBODY_WAITS, seconds=0.0, begun=lambda: None):
+  """The shards after so many visits by workers that are threads here: all but Ray."""
+  flat, _ = flat_params.flatten(PARAMS)
+  settings = {"visits": visits, "workers": WORKERS, "folder": str(folder), "every": 0, "marks": ()}
+  settings |= {"barrier": barrier, "seed": 0}
+  parts = [flat[part] for part in transport.cut(flat.size, shards)]
+  masters = [Shard(k, algorithm, part, EXTRA, token=b"secret", **settings) for k, part in enumerate(parts)]
+  settings = {"addresses": [m.open(None, "127.0.0.1") for m in masters], "token": b"secret", "workers": WORKERS}
+  settings |= {"barrier": barrier, "seed": 0}
+
+  def late(worker, step):
+    time.sleep(seconds * worker)
+    return take(worker, step)
+
+  staff = [RayWorker(w, algorithm, lambda w: (make(w)[0], late), PARAMS, EXTRA, **settings) for w in range(workers)]
+  for worker in staff:
+    worker.prepare()
+  starts = [[master.begin(w) for master in masters] for w in range(workers)]
+  begun()
+  threads = [threading.Thread(target=staff[w].work, args=starts[w], daemon=True) for w in range(workers)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+    assert not thread.is_alive()
+  return masters
+
+
+def furthest_ahead(events, workers=WORKERS):
+  """The most turns that anybody was ahead of the slowest one when it began a turn."""
+  clocks = [[np.sum((events.worker == w) & (events.served <= t)) for w in range(workers)] for t in events.start]
+  return int(np.max(events.turn - np.min(clocks, axis=1)))
+
+
+CASES = {"async_msgd": {}, "async_measgd": {"period": 3}, "dynsgd": {"period": 2}, "gosgd": {"probability": 0.5}}
+
+
+@pytest.mark.parametrize("name", [*CASES, "original_easgd"])
+def test_a_shards_record_replays(name, tmp_path):
+  algorithm = build(name, **CASES.get(name, {}))
+  (master,) = in_threads(algorithm, tmp_path, workers=2, shards=1, visits=25)
+  events = master.events()
+  record.check(events, WORKERS)
+  assert len(events.worker) == master.served == 25
+  known = record.known(events.worker, events.start, events.served, events.told, events.restarted)
+  np.testing.assert_array_equal(events.staleness, np.arange(25) - known)
+  if algorithm.round_robin:
+    np.testing.assert_array_equal(events.worker, np.arange(25) % WORKERS)
+  close(whole([master]), replay(algorithm, events))
+
+
+@pytest.mark.parametrize("name, shards", [("async_measgd", 3), ("dc_asgd", 2), ("downpour", 12)])
+def test_shards_equal_the_whole_for_one_worker(name, shards, tmp_path):
+  algorithm = build(name)
+  masters = in_threads(algorithm, tmp_path, workers=1, shards=shards, visits=12)
+  assert [m.served for m in masters] == [12] * shards
+  close(whole(masters), replay(algorithm, masters[0].events()))
+
+
+@pytest.mark.parametrize(
+  "name, barrier",
+  [
+    ("dynsgd", barriers.bsp()),
+    ("async_measgd", barriers.ssp(bound=1)),
+    ("dc_asgd", barriers.psp(sample=1, bound=1, redraw=True)),
+  ],
+)
+def test_a_barrier_holds_workers_back_and_tells_them_anew(name, barrier, tmp_path):
+  algorithm = build(name)
+  (master,) = in_threads(algorithm, tmp_path, workers=2, shards=1, visits=25, barrier=barrier, seconds=0.003)
+  events = master.record.events()
+  record.check(events, WORKERS)
+  assert furthest_ahead(events) <= barrier.bound
+  held = events.told > np.arange(25) + 1
+  assert held.any() == (not algorithm.delay)  # worker 0 is the faster one; with a delay it waits after the answer
+  close(whole([master]), replay(algorithm, events))
+
+
+def test_behind_a_barrier_every_shard_tells_of_all_turns_before(tmp_path, monkeypatch):
+  seen, told = [], Shard.told
+
+  def telling(shard, asked):
+    seen.append((shard.index, int(asked["worker"]), int(asked["turn"]), shard.served))
+    return told(shard, asked)
+
+  monkeypatch.setattr(Shard, "told", telling)
+  in_threads(build("async_sgd"), tmp_path, workers=2, shards=3, visits=24, barrier=barriers.bsp(), seconds=0.001)
+  assert {(k, w, t) for k, w, t, _ in seen} == set(itertools.product(range(3), range(2), range(1, 12)))
+  assert all(served >= WORKERS * turn for _, _, turn, served in seen)
+
+
+def test_one_that_is_gone_holds_nobody_up_and_comes_back_with_the_slowest():
+  muster = MembershipBarrier(barriers.ssp(bound=1), workers=3, seed=0)
+  for worker in range(3):
+    muster.join(worker)
+  for worker in (0, 0, 1):
+    muster.finish(worker)
+  assert muster.holds(0, waiting=False) and not muster.holds(1, waiting=False)
+  muster.leave(2)
+  assert not muster.holds(0, waiting=True)
+  for worker in (0, 1, 0, 1):
+    muster.finish(worker)
+  muster.join(2)  # with 3 turns, as worker 1
+  assert not muster.holds(0, waiting=False)
+  muster.finish(0)
+  assert muster.holds(0, waiting=False)
+  muster.leave(1)
+  assert muster.holds(0, waiting=True)  # for worker 2, which is there again
+  muster.finish(2)
+  assert not muster.holds(0, waiting=True)
+
+
+def test_nothing_is_compiled_once_the_clock_goes(tmp_path):
+  compiled, before = [], []
+  jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+  def so_far():
+    return sum("backend_compile" in name for name in compiled)
+
+  in_threads(build("dynsgd"), tmp_path, workers=2, shards=2, visits=20, begun=lambda: before.append(so_far()))
+  assert so_far() == before[0] > 0
+
+
+def test_messages_are_cut_by_bytes():
+  assert [p.stop - p.start for p in transport.cut(12, 5)] == [2, 2, 3, 2, 3]
+  with pytest.raises(ValueError, match="12 parameters can be cut into 1 to 12"):
+    transport.cut(12, 13)
+  with pytest.raises(ValueError, match="of one type; these are float16, float32"):
+    flat_params.flatten({"a": np.zeros(2, np.float16), "b": np.zeros(2, np.float32)})
+
+
+def test_a_stranger_is_not_admitted(tmp_path):
+  algorithm = build("async_msgd")
+  master = Shard(
+    0,
+    algorithm,
+    np.zeros(12, np.float32),
+    EXTRA,
+    visits=9,
+    workers=2,
+    barrier=NOBODY_WAITS,
+    seed=0,
+    marks=(),
+    folder=tmp_path,
+    every=0,
+    token=b"secret",
+  )
+  with socket.create_connection(master.open(None, "127.0.0.1"), timeout=5) as connection:
+    connection.sendall(b"sesame" + bytes(1000))
+    with suppress(ConnectionResetError):
+      assert connection.recv(1) == b""
+  assert master.served == 0
+
+
+def test_half_a_checkpoint_is_none(tmp_path):
+  events = record.Events(*(np.zeros(0, kind) for kind in record.TYPES.values()))
+  for shard, label in ((0, 10), (0, 20), (1, 10)):
+    shard_checkpoint.save(tmp_path, shard, label, {"a": np.full(3, label)}, events, keep=0)
+  (tmp_path / "shard1-000000020.half").write_bytes(b"PK")
+  assert shard_checkpoint.newest(tmp_path, 2) == 10
+  assert shard_checkpoint.load(tmp_path, 1, 10, {"a": np.zeros(3)})[0]["a"].tolist() == [10, 10, 10]
+  with pytest.raises(ValueError, match="another model, algorithm, number of workers or number of shards"):
+    shard_checkpoint.load(tmp_path, 1, 10, {"a": np.zeros(4)})
+
+
+def test_without_ray(monkeypatch, tmp_path):
+  monkeypatch.setitem(sys.modules, "ray", None)
+  with pytest.raises(ValueError, match=r"pip install -r requirements-ray\.txt"):
+    RayCluster(build("async_msgd"), make, workers=1, shards=1, folder=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ray():
+  connect(None, cpus=8)
+  import ray
+
+  ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
+  yield ray
+  ray.shutdown()
+
+
+def cluster(folder, algorithm, **settings):
+  return RayCluster(algorithm, make, **{"workers": WORKERS, "shards": 1, "folder": folder} | settings)
+
+
+def test_loss(params):
+  return float(loss(params, EXTRA, take(7, 7)[0], None)[0])
+
+
+test_loss.__test__ = False
+
+
+@needs_ray
+def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
+  algorithm, rng, shown, killed = build("async_measgd", period=2), random.Random(5), [], []
+  runner = cluster(tmp_path, algorithm)
+
+  def watch(snapshot):
+    shown.append(snapshot)
+    at_work = sorted(set(runner.supervisor.working.values()))
+    if snapshot.progress.visits < 300 and at_work and len(killed) < 3:
+      time.sleep(rng.random() / 50)
+      for worker in at_work if len(killed) else [rng.choice(at_work)]:
+        with suppress(ray.exceptions.RayActorError):  # it is dead already, and not replaced yet
+          os.kill(ray.get(runner.supervisor.actors[worker].pid.remote()), signal.SIGKILL)
+          killed.append(worker)
+
+  events = runner.run(PARAMS, EXTRA, 300, watch, range(50, 400, 50))
+  record.check(events, WORKERS)
+  assert len(killed) >= 2 and events.restarted.sum() >= 1
+  assert [snapshot.progress.visits for snapshot in shown] == list(range(50, 350, 50)) and len(events.worker) == 300
+  assert [snapshot.progress.seconds for snapshot in shown] == [events.served[at - 1] for at in range(50, 350, 50)]
+  with np.load(tmp_path / "shard0-000000300.npz") as saved:
+    assert len(saved["worker"]) == 300
+  close(flat_params.flatten(shown[-1].params)[0], replay(algorithm, events))
+  assert test_loss(shown[-1].params) < 0.01 * test_loss(PARAMS)
+  assert all(np.isfinite(snapshot.extra["seen"]).all() for snapshot in shown)
+  assert [sum(map(len, snapshot.losses)) for snapshot in shown] == 6 * [2 * 50]
+
+
+@needs_ray
+def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
+  seen, runner = {}, cluster(tmp_path, build("async_sgd"), barrier=barriers.bsp())
+
+  def watch(snapshot):
+    first = "killed" not in seen
+    if first:
+      os.kill(ray.get(runner.supervisor.actors[1].pid.remote()), signal.SIGKILL)
+    _, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    if first:
+      seen["killed"] = turns[1]
+    elif turns[1] > seen["killed"] + 20:  # the next one has come, and made some turns
+      runner.stop()
+    seen["params"] = snapshot.params
+
+  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(50, 10**6, 50))
+  record.check(events, WORKERS)
+  (back,) = np.flatnonzero(events.restarted)
+  last = np.flatnonzero(events.worker[:back] == 1)[-1]
+  assert back - last > 20  # turns of worker 0 alone: nobody waited for the dead one
+  after = events.worker[back:-1]
+  # Now they do again: apart by a turn, and by another that was served, not yet finished, when the other came back.
+  assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
+  close(flat_params.flatten(seen["params"])[0], replay(runner.algorithm, events))
+
+
+@needs_ray
+def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
+  only_here = types.ModuleType("only_here")
+  exec("def make(worker): ...", only_here.__dict__)
+  monkeypatch.setitem(sys.modules, "only_here", only_here)
+  runner = RayCluster(build("async_sgd"), only_here.make, workers=1, shards=1, folder=tmp_path)
+  with pytest.raises(ValueError, match=r"^worker 0 can't be made: ModuleNotFoundError: No module named 'only_here'$"):
+    runner.run(PARAMS, EXTRA, 30, print, [])
+
+
+@needs_ray
+def test_an_optimiser_that_looks_at_more_than_a_shard_is_refused(ray, tmp_path):
+  clipping = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
+  runner = cluster(tmp_path, SERVER["async_sgd"].factory(clipping, workers=WORKERS))
+  with pytest.raises(ValueError, match="looks at whole arrays or at all of them; use one that goes coordinate by"):
+    runner.run(PARAMS, EXTRA, 30, print, [])
+
+
+@needs_ray
+def test_a_stopped_run_saves_itself_and_goes_on(ray, tmp_path):
+  runner, shown = cluster(tmp_path, build("dynsgd"), shards=2), []
+  events = runner.run(PARAMS, EXTRA, 10**6, lambda snapshot: runner.stop(), [30])
+  done = len(events.worker)
+  assert 30 <= done < 10**6 and runner.newest() == runner.label == done
+  end = done + 20
+  events = cluster(tmp_path, build("dynsgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, shown.append, [])
+  record.check(events, WORKERS)
+  assert len(events.worker) == end and shown[-1].progress.visits == end
+
+
+@needs_ray
+def test_a_worker_leaves_and_joins_again(ray, tmp_path):
+  algorithm, seen = build("async_easgd", period=2), {}
+  runner = cluster(tmp_path, algorithm)
+
+  def watch(snapshot):
+    visits, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    if "left" not in seen:
+      runner.remove(1)
+      seen["left"], seen["turns"] = visits, turns[1]
+      with pytest.raises(ValueError, match="worker 1 can't leave"):
+        runner.remove(1)
+    elif "joined" not in seen:
+      runner.add(1)
+      seen["joined"] = visits
+      with pytest.raises(ValueError, match="worker 1 can't join"):
+        runner.add(1)
+    elif turns[1] > seen["turns"] + 20:
+      runner.stop()
+    seen["params"] = snapshot.params
+
+  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(200, 10**6, 200))
+  record.check(events, WORKERS)
+  mine = np.flatnonzero(events.worker == 1)
+  assert mine.size and mine[0] < seen["left"] < seen["joined"] < mine[-1]
+  gap = np.diff(mine, prepend=0).argmax()  # while it was away nobody waited for it
+  assert mine[gap] - mine[gap - 1] >= seen["joined"] - seen["left"] - 2 * WORKERS
+  assert events.restarted[mine[gap]] and events.restarted.sum() == 1
+  close(flat_params.flatten(seen["params"])[0], replay(algorithm, events))
+
+
+@needs_ray
+def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
+  algorithm = build("dynsgd", period=1)
+  runner = cluster(tmp_path, algorithm, shards=2, checkpoint_every=20)
+
+  def kill_a_shard(snapshot):
+    os.kill(ray.get(runner.supervisor.shards[1].pid.remote()), signal.SIGKILL)
+
+  with pytest.raises(ValueError, match="shard 1 of the master died; resume"):
+    runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, [50])
+  at = shard_checkpoint.newest(tmp_path, 2)
+  assert at and at % 20 == 0
+  with pytest.raises(ValueError, match="checkpoints of an earlier run"):
+    cluster(tmp_path, algorithm, shards=2)
+  shutil.copytree(tmp_path, tmp_path / "copy")
+  end, shown = at + 60, []
+  events = cluster(tmp_path, algorithm, shards=2, resume=True).run(PARAMS, EXTRA, end, shown.append, [50, at + 10])
+  record.check(events, WORKERS)
+  assert [snapshot.progress.visits for snapshot in shown] == [at + 10, end] and len(events.worker) == end
+  assert events.restarted[at:].sum() >= 1
+  assert shard_checkpoint.newest(tmp_path, 2) == end
+  for shard in range(2):
+    with np.load(tmp_path / f"shard{shard}-{end:09d}.npz") as saved:
+      assert saved["leaf0001"] == end  # DynServer.version: no visit is lost and none is served twice
+  with pytest.raises(ValueError, match="another model, algorithm"):
+    cluster(tmp_path / "copy", build("async_msgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, print, [])
+
+
+@needs_ray
+def test_a_run_that_diverges_keeps_the_last_good_checkpoint(ray, tmp_path):
+  runner = cluster(tmp_path, build("async_msgd", learning_rate=30.0), workers=1, checkpoint_every=2)
+  with pytest.raises(ValueError, match=r"visit \d+: the message of worker 0's turn \d+ .* not finite"):
+    runner.run(PARAMS, EXTRA, 1000, lambda _: None, [])
+  label = shard_checkpoint.newest(tmp_path, 1)
+  with np.load(tmp_path / f"shard0-{label:09d}.npz") as saved:
+    assert label and np.isfinite(saved["leaf0000"]).all()
+
+
+@needs_ray
+def test_a_worker_that_fails_is_named(ray, tmp_path):
+  def broken(worker):
+    raise KeyError("no data")
+
+  with pytest.raises(ValueError, match="worker 0 failed: KeyError: 'no data'"):
+    RayCluster(build("async_msgd"), broken, workers=1, shards=1, folder=tmp_path).run(PARAMS, EXTRA, 9, print, [])
+
+
+@needs_ray
+def test_bad_input(ray, tmp_path):
+  algorithm = build("async_msgd")
+  with pytest.raises(ValueError, match="workers is 0; it is at least 1"):
+    cluster(tmp_path, algorithm, workers=0)
+  with pytest.raises(ValueError, match="CPUs; 50 workers and 1 shards need 51"):
+    cluster(tmp_path, algorithm, workers=50)
+  with pytest.raises(ValueError, match="no checkpoint that all 3 shards"):
+    cluster(tmp_path, algorithm, shards=3, resume=True)
+  with pytest.raises(ValueError, match="shards is 5; a model of 4 parameters"):
+    cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])
+  with pytest.raises(ValueError, match="worker 1 can't join"):
+    cluster(tmp_path, algorithm).add(1)
+
+
+@needs_ray
+def test_ray_is_at_loopback(ray):
+  assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+  assert ray.util.get_node_ip_address() == "127.0.0.1"
+
+
+@needs_ray
+def test_an_address_that_does_not_answer():
+  with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+  began = time.perf_counter()
+  with pytest.raises(ValueError, match=r"no cluster answers at 127\.0\.0\.1"):
+    connect(f"127.0.0.1:{port}", cpus=1)
+  with pytest.raises(ValueError, match="is not an address"):
+    connect("somewhere", cpus=1)
+  assert time.perf_counter() - began < 10

@@ -1,0 +1,253 @@
+"""The simulator against the same events one at a time: bit for bit in one layout, to 1e-12 across layouts."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.algorithms import SERVER
+from ddl.events.barriers import asp, backup, cutoff, ssp
+from ddl.events.operations import COLLECT, READ, RESTART, operations
+from ddl.events.schedule import schedule
+from ddl.events.times import lognormal
+from ddl.events.waves import stops, waves
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.server_traffic import exchange_nbytes
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.virtual.sequential import Sequential
+from ddl.runtime.virtual.simulator import Simulator
+from ddl.runtime.virtual.wave_plan import visits
+from ddl.runtime.workers import make_workers
+from experiments.config import experiment as configs
+from experiments.config.factories import keywords
+
+WORKERS, STEPS = 4, 9
+KEY = jax.random.key(1)
+TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_turns": 2.0}
+
+
+def experiment(name, **algorithm):
+  config = configs.base()
+  config.model.hidden, config.workers, config.batch, config.steps = (8,), WORKERS, 4, STEPS
+  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.05
+  config.algorithm.update({"name": name, **algorithm})
+  if "period" in keywords(SERVER[name].factory) and not algorithm:
+    config.algorithm.period = 3
+  return configs.build(config)
+
+
+def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
+  quorum = barrier is not None and hasattr(barrier, "take")
+  events = schedule(
+    workers=WORKERS,
+    turns_total=visits(algorithm, WORKERS, STEPS),
+    period=algorithm.period,
+    delay=algorithm.delay,
+    times=lognormal(workers=WORKERS, seed=seed, seconds=0.01, jitter=0.3, **trouble),
+    barrier=barrier or asp(),
+    message_seconds=0.001,
+    service_seconds=0.004,
+    seed=seed,
+    peers=algorithm.peers,
+    peer_probability=algorithm.peer_probability,
+    round_robin=algorithm.round_robin,
+    lock_free=algorithm.lock_free is not None,
+  )
+  rule = algorithm.lock_free
+  return events, operations(
+    events,
+    rereads=algorithm.read is not None,
+    quorum=quorum,
+    blocks=blocks if rule else 0,
+    reads_first=bool(rule and rule.reads_first),
+  )
+
+
+def simulate(chosen, schedule, devices=1, gradients="unroll", widest=None, every=4):
+  layout = make_workers(WORKERS, devices)
+  simulator = Simulator(
+    chosen.algorithm, chosen.model, layout, ExecutionConfig(gradients, "scan", 3), *schedule, widest=widest
+  )
+  carry, losses = simulator.start(jax.random.key(0)), []
+  for call, after, loss in simulator.run(carry, simulator.plan(0, STEPS, every), chosen.training_feed([]), KEY):
+    carry = after
+    losses.append(simulator.losses(call, loss))
+  return simulator, carry, np.concatenate(losses)
+
+
+def one_by_one(chosen, schedule):
+  events, ops = schedule
+  reference = Sequential(chosen.algorithm, chosen.model, events, ops, WORKERS)
+  reference.start(*jax.jit(chosen.model.init)(jax.random.key(0)))
+
+  def take(worker, step):
+    batch = jax.tree.map(lambda x: x[0, 0], chosen.feed([worker])(step, 1))
+    return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
+
+  reference.run(0, stops(ops, [visits(chosen.algorithm, WORKERS, STEPS)])[0], take)
+  return reference
+
+
+def leaves(tree):
+  return [np.asarray(x) for x in jax.tree.leaves(tree)]
+
+
+def of_workers(reference):
+  return jax.tree.map(lambda *x: np.stack([np.asarray(v) for v in x]), *reference.params)
+
+
+def packed_server(reference):
+  """The reference's server as the simulator has it: what is like the parameters as one vector, [..., size]."""
+  size, dtype = sum(x.size for x in leaves(reference.params[0])), leaves(reference.params[0])[0].dtype
+  _, like, _ = jax.eval_shape(reference.algorithm.init, jax.ShapeDtypeStruct((size,), dtype))
+
+  def pack(one, part):
+    lead = one.shape[:-1] if one.shape[-1:] == (size,) else None
+    return np.asarray(part) if lead is None else np.concatenate([x.reshape(*lead, -1) for x in leaves(part)], axis=-1)
+
+  return jax.tree.map(pack, like, reference.server)
+
+
+def same_bits(carry, reference):
+  server = jax.tree.map(lambda x: x[0], carry.desk.server)
+  pairs = [*zip(leaves(server), leaves(packed_server(reference)), strict=True)]
+  pairs += [*zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True)]
+  return all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_waves_equal_one_event_at_a_time_bit_for_bit(name):
+  chosen = experiment(name)
+  plan = events_of(chosen.algorithm, **TROUBLE)
+  _, carry, losses = simulate(chosen, plan, gradients="unroll" if name == "async_easgd" else "map")
+  reference = one_by_one(chosen, plan)
+  assert same_bits(carry, reference)
+  moved = [np.abs(a - b).max() for a, b in zip(leaves(reference.params[0]), leaves(reference.params[1]), strict=True)]
+  assert max(moved) > 0 or chosen.algorithm.period == 1  # the workers are not all alike
+  assert len(losses) and np.all(losses > 0)
+
+
+@pytest.mark.parametrize("name", ["async_sgd", "async_easgd", "dc_asgd", "hogwild_easgd"])
+def test_every_layout_gives_the_same_to_1e_12(name, x64):
+  chosen = experiment(name)
+  plan = events_of(chosen.algorithm, **TROUBLE)
+  reference = one_by_one(chosen, plan)
+  for devices, gradients, widest in [(2, "unroll", None), (4, "vmap", None), (2, "map", 1)]:
+    _, carry, _ = simulate(chosen, plan, devices, gradients, widest)
+    for a, b in zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+    for device in range(devices):
+      for a, b in zip(leaves(carry.desk.server), leaves(packed_server(reference)), strict=True):
+        np.testing.assert_allclose(a[device], b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+  "name, barrier, trouble",
+  [
+    ("async_sgd", ssp(bound=1), TROUBLE),
+    ("dc_asgd", ssp(bound=0), {}),
+    ("async_easgd", ssp(bound=0), {}),
+    ("async_sgd", backup(spare=1), {}),
+    ("async_sgd", cutoff(window=2), {}),
+    ("async_sgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+    ("dc_asgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+    ("async_easgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+    ("hogwild_sgd", ssp(bound=0), {}),
+    ("hogwild_sgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+    ("gosgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
+  ],
+)
+def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
+  chosen = experiment(name)
+  plan = events_of(chosen.algorithm, barrier, **trouble)
+  assert {READ, RESTART, COLLECT} & set(plan[1].kind.tolist()) or name == "async_easgd"
+  _, carry, _ = simulate(chosen, plan, gradients="map")
+  assert same_bits(carry, one_by_one(chosen, plan))
+
+
+@pytest.mark.parametrize("barrier", [backup(spare=0), cutoff(window=100)], ids=["backup(0)", "cutoff that takes all"])
+def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
+  chosen = experiment("async_sgd")
+  simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")
+  config = configs.base()
+  config.model.hidden, config.workers, config.batch, config.steps = (8,), WORKERS, 4, STEPS
+  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.05
+  same = configs.build(config)
+  trainer = Trainer(same.algorithm, same.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 64))
+  sync, expected = trainer.start(jax.random.key(0)), []
+  for call, after, loss in trainer.run(sync, trainer.plan(0, STEPS, STEPS), same.feed(list(range(WORKERS))), KEY):
+    sync = after
+    expected.append(trainer.losses(call, loss))
+  for a, b in zip(leaves(simulator.consensus(carry).params), leaves(trainer.consensus(sync).params), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+  assert np.isclose(losses.mean(), np.concatenate(expected).mean(), rtol=1e-12)
+
+
+def test_another_schedule_uses_the_same_executable():
+  chosen = experiment("async_sgd")
+  simulator, _, _ = simulate(chosen, events_of(chosen.algorithm), gradients="map")
+  compiled, seconds, begin = len(simulator._compiled), simulator.compile_seconds, simulator._start
+  plan = events_of(chosen.algorithm, seed=3)
+  simulator.follow(*plan)
+  carry = simulator.start(jax.random.key(0))
+  for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, 4), chosen.training_feed([]), KEY):
+    carry = after
+  assert simulator._start is begin
+  assert (len(simulator._compiled), simulator.compile_seconds) == (compiled, seconds) == (1, seconds)
+  assert same_bits(carry, one_by_one(chosen, plan))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.booleans(), st.integers(1, WORKERS))
+def test_a_wave_needs_no_reply_of_its_own(seed, lock_free, widest):
+  chosen = SERVER["hogwild_easgd" if lock_free else "async_sgd"]
+  algorithm = experiment_of(chosen)
+  events, ops = events_of(algorithm, None if lock_free else ssp(bound=1), seed, slow=(1.0, 1.0, 3.0, 1.0))
+  counts = [0, 5, 11, len(events.worker)]
+  cuts = stops(ops, counts[1:])
+  parts = waves(ops, cuts, widest)
+  at, seen = 0, []
+  for cut, part in zip(cuts, parts, strict=True):
+    for wave in part:
+      assert wave.first == at and wave.last > wave.first and len(wave.visits) <= widest
+      before = set()
+      for i in range(wave.first, wave.last):
+        event, worker = int(ops.event[i]), int(ops.worker[i])
+        if event in wave.visits and event not in seen:
+          assert worker not in before  # nothing that it was told in this wave
+          seen.append(event)
+        before.add(worker)
+      at = wave.last
+    assert at == cut
+  assert sorted(seen) == list(range(len(events.worker)))
+
+
+def experiment_of(spec):
+  import optax
+
+  values = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in spec.hyper.items()}
+  return spec.factory(optax.sgd(0.1), workers=WORKERS, **values)
+
+
+@pytest.mark.parametrize(
+  "name, models",
+  [("pull_gossip", 1), ("push_gossip", 1), ("ad_psgd", 2), ("gosgd", 1), ("async_sgd", 2), ("async_easgd", 2)],
+)
+def test_bytes_of_a_visit(name, models):
+  chosen = experiment(name)
+  size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
+  assert exchange_nbytes(chosen.algorithm, chosen.model) == models * size
+
+
+def test_bytes_of_a_quorum():
+  """Whose turn is cut short sends nothing and is told the new model, but for the last round's, which nobody awaits."""
+  chosen = experiment("async_sgd")
+  schedule = events_of(chosen.algorithm, backup(spare=1))
+  assert len(schedule[0].worker) == WORKERS * STEPS
+  simulator = Simulator(
+    chosen.algorithm, chosen.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 3), *schedule
+  )
+  size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
+  moved = sum(map(simulator.nbytes, simulator.plan(0, STEPS, 4)))
+  assert moved == (STEPS * (WORKERS - 1) * 2 + (STEPS - 1)) * size / WORKERS

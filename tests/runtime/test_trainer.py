@@ -1,0 +1,175 @@
+"""What the trainer promises beside the mathematics: copies, keys, statistics, donation, one compilation, input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.runs import STEPS, WORKERS, each, feed, flat_rows, make, model, record
+from reference import collective as reference
+from test_algorithms import INNER, close, flat_of
+
+from ddl.api import Model
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.workers import make_workers
+from ddl.schedule import in_flight
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SCANNED = ExecutionConfig("vmap", "scan", STEPS)
+LAYOUTS = [
+  (1, ExecutionConfig("vmap", "scan", STEPS)),
+  (2, ExecutionConfig("map", "scan", 5)),
+  (8, ExecutionConfig("unroll", "unroll", 3)),
+]
+COMPILED = "/jax/core/compile/backend_compile_duration"
+compiled: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+
+
+def noise(worker, step, key):
+  return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, worker), step), dtype=jnp.float64)
+
+
+def key_model():
+  """The problem's gradient, plus a number drawn from the key that the loss is given, in all coordinates."""
+  plain = model()
+
+  def loss(params, extra, batch, key):
+    value, extra = plain.loss(params, extra, batch, None)
+    return value + jax.random.uniform(key, dtype=jnp.float64) * jnp.sum(flat_of(params)), extra
+
+  return Model(plain.init, loss)
+
+
+def statistics_model():
+  """The problem's gradient; extra: a moving average of what the worker has seen, and a count of its steps."""
+  plain = model()
+
+  def init(key):
+    return plain.init(key)[0], {"mean": jnp.zeros(()), "count": jnp.zeros((), jnp.int32)}
+
+  def loss(params, extra, batch, key):
+    seen = (batch["worker"][0] * 10 + batch["step"][0]).astype(jnp.float64)
+    value, _ = plain.loss(params, {}, batch, key)
+    return value, {"mean": 0.9 * extra["mean"] + 0.1 * seen, "count": extra["count"] + 1}
+
+  return Model(init, loss)
+
+
+def run_all(trainer, key=1):
+  calls = trainer.plan(0, STEPS, STEPS)
+  *_, (_, carry, _) = trainer.run(trainer.start(jax.random.key(0)), calls, feed, jax.random.key(key))
+  return carry
+
+
+@pytest.mark.parametrize("devices, how", LAYOUTS)
+@pytest.mark.parametrize("name, hyper", [("local_sgd", {"period": 4}), ("sync_sgd", {})])
+def test_keys_depend_on_seed_worker_and_step_alone(name, hyper, devices, how):
+  trainer = make(name, devices, how, model=key_model(), **hyper)
+  carry = run_all(trainer, key=7)
+  x0, grad = reference.problem(WORKERS, STEPS)
+  drawn = np.array([[noise(i, t, jax.random.key(7)) for t in range(STEPS)] for i in range(WORKERS)])
+  assert len(np.unique(drawn)) == drawn.size
+
+  def noisy(worker, step, x):
+    return grad(worker, step, x) + drawn[worker, step]
+
+  expected = reference.TWINS[name](x0, noisy, workers=WORKERS, steps=STEPS, inner=INNER["momentum"][1], **hyper)
+  close(flat_rows(each(trainer, carry.params, trainer.copies.params)), expected.params[-1])
+
+
+@pytest.mark.parametrize("devices, how", LAYOUTS)
+@pytest.mark.parametrize("name", ["sync_sgd", "dasgd"])
+def test_statistics_stay_with_their_worker_and_the_consensus_has_their_mean(name, devices, how):
+  trainer = make(name, devices, how, model=statistics_model())
+  carry = run_all(trainer)
+  expected = np.zeros(WORKERS)
+  for t in range(STEPS):
+    expected = 0.9 * expected + 0.1 * (np.arange(WORKERS) * 10 + t)
+  close(carry.extra["mean"], expected)
+  consensus = trainer.consensus(carry)
+  close(consensus.extra["mean"], expected.mean())
+  assert consensus.extra["count"] == STEPS
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_what_all_workers_share_is_kept_once_per_device(devices):
+  def copies(name, inner="momentum"):
+    found = make(name, devices, SCANNED, inner=inner).copies
+    return tuple(set(jax.tree.leaves(part)) for part in (found.params, found.state, found.message))
+
+  assert copies("sync_sgd") == ({False}, {False}, set())
+  assert copies("sharded_sync_sgd") == ({False}, {True}, set())
+  assert copies("local_sgd") == ({True}, {True}, {False})  # the mean in flight is the same everywhere
+  assert copies("dasgd") == ({True}, {True}, {False})
+  assert copies("independent") == ({True}, {True}, set())
+  found = make("easgd", devices, SCANNED, inner="adam").copies
+  assert set(jax.tree.leaves(found.params)) == {True} and set(jax.tree.leaves(found.state.center)) == {False}
+  mine, total = found.message
+  assert set(jax.tree.leaves(mine)) == {True} and set(jax.tree.leaves(total)) == {False}
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "easgd", "dasgd"])
+def test_the_shapes_of_a_checkpoint_are_those_of_the_carry(name):
+  trainer = make(name, 2, ExecutionConfig("vmap", "scan", 1))
+  start = trainer.start(jax.random.key(0))
+  for call, carry, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), feed, jax.random.key(1)):
+    like = trainer.shapes(trainer.start(jax.random.key(0)), call.end)
+    assert jax.tree.structure(like) == jax.tree.structure(carry)
+    jax.tree.map(lambda a, b: np.testing.assert_equal((a.shape, a.dtype), (b.shape, b.dtype)), like, carry)
+    assert bool(jax.tree.leaves(carry.message)) is in_flight(trainer.algorithm, call.end)
+
+
+def test_the_carry_is_donated():
+  trainer = make("local_sgd", 2, ExecutionConfig("vmap", "scan", 4), period=4)
+  before = trainer.start(jax.random.key(0))
+  for _, carry, _ in trainer.run(before, trainer.plan(0, STEPS, STEPS), feed, jax.random.key(1)):
+    assert all(x.is_deleted() for x in jax.tree.leaves(before))
+    trainer.consensus(carry)
+    assert not any(x.is_deleted() for x in jax.tree.leaves(carry))
+    before = carry
+
+
+def test_a_second_run_compiles_nothing():
+  trainer = make("dasgd", 2, ExecutionConfig("vmap", "scan", 3))
+  record(trainer)
+  kinds, seconds = len(trainer._calls), trainer.compile_seconds
+  assert kinds == len({(c.unit, c.repeat) for c in trainer.plan(0, STEPS, STEPS)}) and seconds > 0
+  compiled.clear()
+  record(trainer)
+  assert COMPILED not in compiled and (len(trainer._calls), trainer.compile_seconds) == (kinds, seconds)
+  jax.jit(lambda x: x * 3 + 1)(jnp.arange(5))
+  assert COMPILED in compiled  # the counter counts
+
+
+def test_an_unfitting_delay_is_said_before_anything_runs():
+  with pytest.raises(ValueError, match="delay is 3 with period 2"):
+    make("dasgd", 1, SCANNED, period=2, delay=3, keep=0.5).plan(0, 10, 10)
+
+
+# ---- workers
+
+
+def test_workers_are_spread_in_order_and_batches_follow_them():
+  for devices in (1, 2, 4, 8):
+    workers = make_workers(8, devices)
+    assert (workers.devices, workers.virtual, workers.count, workers.local) == (
+      devices,
+      8 // devices,
+      8,
+      list(range(8)),
+    )
+    rows = workers.put(np.arange(8.0))
+    for rank, device in enumerate(workers.mesh.devices.flat):
+      shard = next(s for s in rows.addressable_shards if s.device == device)
+      np.testing.assert_array_equal(shard.data, np.arange(8.0)[rank * workers.virtual :][: workers.virtual])
+  assert make_workers(6).devices == 6 and make_workers(10).devices == 5 and make_workers(7).devices == 7
+  assert make_workers(11).devices == 1
+
+
+@pytest.mark.parametrize(
+  "count, devices, words", [(8, 3, "1, 2, 4, 8"), (6, 12, "1, 2, 3, 6"), (0, None, "workers is 0")]
+)
+def test_workers_that_do_not_fit(count, devices, words):
+  with pytest.raises(ValueError, match=words):
+    make_workers(count, devices)
