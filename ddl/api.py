@@ -11,25 +11,35 @@ Tree = Any  # a pytree of arrays
 Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 
 
-class Algorithm(NamedTuple):
-  """One worker's side of a collective algorithm: pure functions with named-axis collectives inside.
+class Exchange(NamedTuple):
+  """A message among the workers and its clock, in steps.
 
-  A round is `period` steps. With `delay` = 0 the exchange (`launch`, then `merge`) ends each round. With
-  `delay` = d > 0 the message is launched where a round starts and merged after d of its steps, which do not depend
-  on it and can hide it. In the first round nothing is in flight, so that there is no merge, unless the algorithm is
-  `primed`: then its initial state is worth a message too. The first `start` steps end in an exchange each, and rounds
-  are counted from there. `launch` is None for an algorithm whose only collective is in `local`.
+  After t finished steps the messages that left at t - delay arrive (`merge`), then those whose time it is leave
+  (`launch`): at t = offset + period, offset + 2 period, ..., as far as t >= 0. With `delay` = 0 a message arrives at
+  once. The steps between a launch and its merge do not depend on the message and can hide it; with a delay above the
+  period several are under way, and arrive in the order in which they left. An offset of -period lets the first leave
+  before the first step. Where the period changes it is a function of the round k = 0, 1, ..., whose lengths add up:
+  t = offset + period(0), offset + period(0) + period(1), ...
   """
 
-  init: Callable[[Tree], Tree]  # params -> state
-  local: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
-  launch: Callable[[Tree, Tree], Tree] | None  # (state, params) -> message: the place to communicate
-  merge: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None  # (message, state, params) -> (params, state)
-  evaluate: Callable[[Tree, Tree], Tree]  # (state, params) -> the consensus params, equal on all workers
-  period: int = 1  # steps (tau)
-  delay: int = 0  # steps (d)
-  start: int = 0  # steps
-  primed: bool = False
+  launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
+  merge: Callable[[Any, Tree, Tree, Tree], tuple[Tree, Tree]]  # (group, message, state, params) -> (params, state)
+  period: int | Callable[[int], int] = 1  # steps between launches (tau)
+  delay: int = 0  # steps in flight (d)
+  offset: int = 0  # steps
+
+
+class Algorithm(NamedTuple):
+  """One worker's side of a collective algorithm: pure functions that are handed the `ddl.group.Group` of workers.
+
+  Each step is `local`, then what arrives and leaves by the clocks of the `exchanges`, in their order. The key of
+  `init` is the same on all workers.
+  """
+
+  init: Callable[[Any, Tree, Any], Tree]  # (group, params, key) -> state
+  local: Callable[[Any, Tree, Tree, Tree], tuple[Tree, Tree]]  # (group, grads, state, params) -> (params, state)
+  exchanges: tuple[Exchange, ...]
+  evaluate: Callable[[Any, Tree, Tree], Tree]  # (group, state, params) -> the consensus params, equal on all workers
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
@@ -112,11 +122,11 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 class Spec(NamedTuple):
   """A registry entry: the factory and what the algorithm declares of itself."""
 
-  factory: Callable[..., Any]  # COLLECTIVE: (inner, *, axis_name, **hyper) -> Algorithm; SERVER: with workers instead
+  factory: Callable[..., Any]  # (inner, *, **hyper) -> Algorithm or ServerAlgorithm; it may also take `workers`
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   taxonomy: Taxonomy
-  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but axis_name, workers
+  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but workers
 
 
 class Model(NamedTuple):

@@ -8,92 +8,185 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Tree
-from ddl.schedule import due
+from ddl.api import Algorithm, AxisName, Exchange, Tree
+from ddl.group import Group, record
+from ddl.schedule import Clock
+
+
+class Queue(NamedTuple):
+  """An exchange between two steps: its messages under way, oldest first, and its clock where the period changes."""
+
+  messages: tuple[Tree, ...]  # [slots]; what is not under way is stale
+  clock: Any  # (launches so far [], finished steps at the next one [], and when each message left [slots], -1: free)
 
 
 class AsOptaxState(NamedTuple):
   """State of `as_optax`; every leaf belongs to one worker."""
 
-  count: jax.Array  # [] int32: steps taken
+  count: jax.Array  # [] int32: finished steps
   algorithm: Tree
-  message: Tree  # in flight, of the shapes that `launch` gives; () where none outlives a step
+  queues: tuple[Queue, ...]  # one per exchange
 
 
-def as_optax(algorithm: Algorithm, axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
+def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
   """The algorithm as `init` and `update`, one call of `update` per step and worker.
 
   `update(grads, state, params)` takes this worker's own gradients and gives new params - params. It must run where
   `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` where the state
-  depends on the number of workers (`sharded_sync_sgd`).
+  depends on the number of workers (`sharded_sync_sgd`) or messages stay under way between steps.
 
   Params that are set to a mean come out as old + (mean - old), hence equal between workers up to rounding only.
 
   Args:
-    algorithm: from a factory of `ddl.algorithms`, made with the same `axis_name`.
-    axis_name: the workers' named axis, or a tuple of axes.
+    algorithm: from a factory of `ddl.algorithms`. A period that is a function must take a traced round too.
+    axis_name: the workers' named axis, or a pair of axes.
+    seed: of the key that `init` of the algorithm gets, the same on all workers.
 
   Returns:
-    An optax transformation; `algorithm.evaluate(state.algorithm, params)` gives the consensus params.
+    An optax transformation; `algorithm.evaluate(Group(axis_name), state.algorithm, params)` gives the consensus params.
 
   Raises:
-    ValueError: if `update` gets no params, or the delay does not fit the period.
+    ValueError: if `update` gets no params, or a clock does not fit.
   """
-  due(algorithm, 0)  # complains now rather than at the first step
-  carried = algorithm.delay > 1
-  alike = algorithm.launch is None or (
-    algorithm.period == 1 and not algorithm.start and (algorithm.primed or not algorithm.delay)
-  )
+  group = Group(axis_name)
+  clocks = [Clock(exchange) for exchange in algorithm.exchanges]
+  always = all(clock.every_step for clock in clocks)
 
   def init(params: Tree) -> AsOptaxState:
-    state = algorithm.init(params)
-    # Its type must be the one that `update` gives back, so that the state can be a scan's carry.
-    message = _varying((state, params))(_no_message(algorithm, axis_name, state, params)) if carried else ()
-    return AsOptaxState(jnp.zeros((), jnp.int32), state, message)
+    state = algorithm.init(group, params, jax.random.key(seed))
+    # Its types must be those that `update` gives back, so that the state can be a scan's carry.
+    vary = _varying((state, params))
+    queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
+    return AsOptaxState(jnp.zeros((), jnp.int32), state, queues)
 
   def update(updates: Tree, state: Any, params: Tree | None = None, **extra_args: Any) -> tuple[Tree, AsOptaxState]:
     del extra_args
     if params is None:
       raise ValueError("as_optax: update needs the params: tx.update(grads, state, params)")
-    # The maximum makes the counter one value for all workers: a condition on a per-worker value would become a select
+    # The maximum makes counters one value for all workers: a condition on a per-worker value would become a select
     # under vmap, and the collective would run at every step.
-    now = due(algorithm, 0 if alike else collectives.pmax(state.count, axis_name))
-    cond = _uniform_cond((updates, state, params))
-    launch, merge = algorithm.launch or _never, algorithm.merge or _never
-    inner, message = state.algorithm, state.message
-
-    if algorithm.delay and not carried:
-      message = _no_message(algorithm, axis_name, inner, params)
-    if algorithm.delay:
-      message = cond(now.launch, lambda i, x, m: launch(i, x), lambda i, x, m: m, inner, params, message)
-    new, inner = algorithm.local(updates, inner, params)
-    if algorithm.delay:
-      new, inner = cond(now.merge, merge, lambda m, i, x: (x, i), message, inner, new)
-    new, inner = cond(now.exchange, lambda i, x: merge(launch(i, x), i, x), lambda i, x: (x, i), inner, new)
-
+    times = (state.count, tuple(queue.clock for queue in state.queues))
+    count, clocks_now = (0, [()] * len(clocks)) if always else group.max(times)
+    cond, new, inner = _uniform_cond((updates, state, params)), params, state.algorithm
+    flights = [
+      _Flight(group, clock, count, queue._replace(clock=now), cond)
+      for clock, queue, now in zip(clocks, state.queues, clocks_now, strict=True)
+    ]
+    for flight in flights:
+      inner = flight.leave(inner, new)
+    new, inner = algorithm.local(group, updates, inner, new)
+    for flight in flights:
+      new, inner = flight.arrive(inner, new)
+    for flight in flights:
+      new, inner = flight.exchange(inner, new)
     step = jax.tree.map(lambda x, old: x - old, new, params)
-    return step, AsOptaxState(state.count + 1, inner, message if carried else ())
+    vary = _varying((updates, state, params))
+    return step, AsOptaxState(state.count + 1, inner, tuple(vary(flight.queue()) for flight in flights))
 
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _never(*_: Tree) -> Tree:
-  raise AssertionError("an algorithm without launch and merge has nothing due")
+class _Flight:
+  """One exchange during one step, which begins after `count` finished steps."""
 
+  def __init__(self, group: Group, clock: Clock, count: Any, queue: Queue, cond: Callable[..., Any]):
+    self.group, self.clock, self.count, self.cond, self.times = group, clock, count, cond, queue.clock
+    self.messages: Any = queue.messages  # and one more slot during the step
 
-def _no_message(algorithm: Algorithm, axis_name: AxisName, state: Tree, params: Tree) -> Tree:
-  """Zeros of the shapes that `launch` gives, found without communicating."""
-  launch = algorithm.launch or _never
-  try:
-    shapes = jax.eval_shape(launch, state, params)
-  except NameError:  # `init` outside the axis: bind it with size 1, as a message's shape does not depend on p
-    for name in reversed(collectives.axes(axis_name)):
-      launch = jax.vmap(launch, axis_name=name, axis_size=1, in_axes=None, out_axes=0)
-    depth = len(collectives.axes(axis_name))
-    shapes = jax.tree.map(
-      lambda s: jax.ShapeDtypeStruct(s.shape[depth:], s.dtype), jax.eval_shape(launch, state, params)
+  def leave(self, state: Tree, params: Tree) -> Tree:
+    """A message with a delay leaves, if it is time; returns the state."""
+    if not self.clock.delay:
+      return state
+    group, clock, launch = self.group, self.clock, self.clock.exchange.launch
+    self.messages = (*self.messages, _message(group, clock.exchange, state, params))
+    due, place = self._launches(self.count)
+
+    def yes(state: Tree, params: Tree, messages: tuple[Tree, ...]) -> tuple[Tree, tuple[Tree, ...]]:
+      message, state = launch(group, state, params)
+      if len(messages) == 1:
+        return state, (message,)
+      put = [jax.tree.map(lambda new, old, k=k: jnp.where(place == k, new, old), message, old)
+             for k, old in enumerate(messages)]  # fmt: skip
+      return state, tuple(put)
+
+    state, self.messages = self.cond(due, yes, lambda s, _, m: (s, m), state, params, self.messages)
+    return state
+
+  def arrive(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    """The oldest message arrives, if it is time."""
+    if not self.clock.delay:
+      return params, state
+    group, merge, arrived = self.group, self.clock.exchange.merge, self.count + 1 - self.clock.delay
+
+    def yes(state: Tree, params: Tree, messages: tuple[Tree, ...]) -> tuple[Tree, Tree, tuple[Tree, ...]]:
+      message, *rest = messages
+      params, state = merge(group, message, state, params)
+      return params, state, (*rest, message)
+
+    params, state, self.messages = self.cond(
+      self._leaves(arrived), yes, lambda s, x, m: (x, s, m), state, params, self.messages
     )
+    self.messages = self.messages[:-1]
+    return params, state
+
+  def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    """A message without a delay leaves and arrives, if it is time."""
+    if self.clock.delay:
+      return params, state
+    group, (launch, merge, *_) = self.group, self.clock.exchange
+
+    def yes(state: Tree, params: Tree) -> tuple[Tree, Tree]:
+      message, state = launch(group, state, params)
+      return merge(group, message, state, params)
+
+    due, _ = self._launches(self.count + 1)
+    return self.cond(due, yes, lambda state, params: (params, state), state, params)
+
+  def queue(self) -> Queue:
+    """What goes on to the next step."""
+    return Queue(self.messages, self.times)
+
+  def _launches(self, step: Any) -> tuple[Any, Any]:
+    """(whether a message leaves after so many steps, the messages under way before), and counts it."""
+    clock = self.clock
+    if clock.steady:
+      if clock.every_step:
+        return True, 0
+      return self._leaves(step), sum(self._leaves(step - k).astype(jnp.int32) for k in range(1, clock.delay))
+    round_, next_, left = self.times
+    due, place = next_ == step, jnp.sum(left >= 0, dtype=jnp.int32)
+    period = jnp.asarray(clock.exchange.period(round_ + 1), jnp.int32)  # type: ignore[operator]
+    left = jnp.where(due & (jnp.arange(left.size) == place), step, left)
+    self.times = (round_ + due.astype(jnp.int32), next_ + jnp.where(due, period, jnp.int32(0)), left)
+    return due, place
+
+  def _leaves(self, step: Any) -> Any:
+    """Whether a message left, or leaves now, after so many steps: a Python bool where it always does."""
+    clock = self.clock
+    if clock.steady is None:
+      left = self.times[2]
+      due = (left[0] == step) & (step >= 0)
+      self.times = (*self.times[:2], jnp.where(due, jnp.append(left[1:], jnp.int32(-1)), left))
+      return due
+    if clock.every_step:
+      return True
+    return (step >= clock.first) & ((step - clock.first) % clock.steady == 0)
+
+
+def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
+  messages = (_message(group, clock.exchange, state, params),) * clock.slots if clock.slots else ()
+  if clock.steady:
+    return Queue(messages, ())
+  return Queue(messages, (jnp.int32(0), jnp.int32(clock.first), jnp.full(max(clock.delay, 1), -1, jnp.int32)))
+
+
+def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
+  """Zeros of the shapes that `launch` gives, found without communicating."""
+  try:
+    workers = group.size()
+  except NameError:
+    workers = 1  # outside the axis: few messages depend on the number of workers
+  _, (shapes, _) = record(exchange.launch, state, params, workers=workers)
   return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 

@@ -1,46 +1,129 @@
-"""When an algorithm communicates: the one rule that the compiled rounds and `as_optax` share."""
+"""When an algorithm communicates: the clocks of its exchanges as static Python, shared by all that runs them."""
 
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from math import lcm
+from typing import NamedTuple
 
-from ddl.api import Algorithm
+from ddl.api import Exchange
+
+Ids = tuple[int, ...]  # places in `Algorithm.exchanges`
 
 
 class Due(NamedTuple):
-  """What a step brings besides its local update; Python bools for a Python step, arrays for a traced one."""
+  """What a step brings besides its local update: exchanges by their place."""
 
-  launch: Any = False  # before the step, a message leaves
-  merge: Any = False  # after the step, the message that left delay - 1 steps before this one arrives
-  exchange: Any = False  # after the step, a message leaves and arrives
+  launch: Ids = ()  # before the step, these messages leave, to arrive later
+  merge: Ids = ()  # after the step, these arrive
+  exchange: Ids = ()  # after the step, these leave and arrive
 
-
-def due(algorithm: Algorithm, step: Any) -> Due:
-  """What is due at step t = 0, 1, ... (see `Algorithm` for the words).
-
-  delay = 0: an exchange after the steps t with (t - start + 1) mod tau = 0, and after every t < start.
-  delay = d: a launch before the steps t with (t - start) mod tau = 0, its merge after step t + d - 1.
-
-  Raises:
-    ValueError: if the delay is not in 0..period, or the period is not positive.
-  """
-  period, delay, start = algorithm.period, algorithm.delay, algorithm.start
-  if period < 1 or start < 0:
-    raise ValueError(f"period is {period} and start {start}; a period is at least 1, a start at least 0")
-  if not 0 <= delay <= period:
-    raise ValueError(f"delay is {delay} with period {period}; one message is in flight, so delay lies in 0..{period}")
-  if algorithm.launch is None:
-    return Due()
-  early = step < start if start else False  # what holds at every step stays a Python bool
-  position = (step - start) % period if period > 1 else 0
-  if delay == 0:
-    return Due(exchange=early | (position == period - 1))
-  first = start + (0 if algorithm.primed else period)
-  loaded = step >= first if first else True
-  return Due(loaded & (position == 0), loaded & (position == delay - 1), early)
+  def __bool__(self) -> bool:
+    return bool(self.launch or self.merge or self.exchange)
 
 
-def in_flight(algorithm: Algorithm, step: int) -> bool:
-  """Whether a message that left before an earlier step has not arrived before step t."""
-  into = (step - algorithm.start) % algorithm.period
-  if algorithm.delay < 2 or step <= algorithm.start or not 0 < into < algorithm.delay:
-    return False
-  return bool(due(algorithm, step - into).launch)
+class Clock:
+  """The launches of one exchange."""
+
+  def __init__(self, exchange: Exchange):
+    """Checks the clock.
+
+    Raises:
+      ValueError: for a period below 1, a negative delay, an offset below -period, or an exchange without a delay
+        before the first step.
+    """
+    self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
+    self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it never changes
+    self._times = [self.offset + self.period(0)]  # of the launches so far, where the period changes
+    if self.delay < 0:
+      raise ValueError(f"delay is {self.delay}; invalid: must be at least 0 steps")
+    if self.first < (0 if self.delay else 1):
+      raise ValueError(
+        f"offset is {self.offset} with period {self.period(0)} and delay {self.delay}; invalid: the first launch must "
+        f"lie at step {0 if self.delay else 1} or later"
+      )
+
+  def period(self, round_: int) -> int:
+    """Steps of round k. ValueError if that is not a positive integer."""
+    period = int(self.exchange.period(round_)) if callable(self.exchange.period) else self.exchange.period
+    if period < 1:
+      raise ValueError(f"period is {period} in round {round_}; invalid: must be at least 1 step")
+    return period
+
+  @cached_property
+  def first(self) -> int:
+    """Steps before the first launch."""
+    return self.offset + self.period(0)
+
+  @property
+  def every_step(self) -> bool:
+    """Whether a message leaves and arrives at each step, from the first on."""
+    return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
+
+  def launches(self, step: int) -> int:
+    """Number of launches after at most so many steps."""
+    if self.steady:
+      return max(0, (step - self.first) // self.steady + 1)
+    while self._times[-1] <= step:
+      self._times.append(self._times[-1] + self.period(len(self._times)))
+    return bisect_right(self._times, step)
+
+  def launched(self, step: int) -> bool:
+    """Whether a message leaves after so many steps."""
+    return self.launches(step) > self.launches(step - 1)
+
+  def under_way(self, step: int) -> int:
+    """Messages that left before so many steps were done and have not arrived then."""
+    return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
+
+  def round_at(self, step: int) -> tuple[int, int]:
+    """(steps since the round began that comes after so many steps, its period)."""
+    done = self.launches(step)
+    if self.steady:
+      return (step - self.offset) % self.steady, self.steady
+    return step - (self._times[done - 1] if done else self.offset), self.period(done)
+
+  @property
+  def slots(self) -> int:
+    """The most messages that are under way between two steps."""
+    if self.steady:
+      return -(-max(self.delay - 1, 0) // self.steady)
+    return max(self.delay - 1, 0)
+
+
+class Schedule:
+  """What is due at each step of an algorithm."""
+
+  def __init__(self, exchanges: Sequence[Exchange]):
+    """Checks all clocks. ValueError names what does not fit."""
+    self.clocks = [Clock(exchange) for exchange in exchanges]
+
+  def due(self, step: int) -> Due:
+    """What is due at step t = 0, 1, ..."""
+    launch, merge, exchange = [], [], []
+    for i, clock in enumerate(self.clocks):
+      if not clock.delay:
+        if clock.launched(step + 1):
+          exchange.append(i)
+        continue
+      if clock.launched(step):
+        launch.append(i)
+      if step + 1 >= clock.delay and clock.launched(step + 1 - clock.delay):
+        merge.append(i)
+    return Due(tuple(launch), tuple(merge), tuple(exchange))
+
+  def under_way(self, step: int) -> Ids:
+    """Messages of each exchange that are under way after so many steps."""
+    return tuple(clock.under_way(step) for clock in self.clocks)
+
+  def settled(self, step: int) -> bool:
+    """Whether from here on each cycle brings what the one before brought."""
+    return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
+
+  def cycle(self, step: int) -> tuple[int, int]:
+    """(steps into the cycle after so many steps, steps of a cycle, after which all clocks stand alike)."""
+    rounds = [clock.round_at(step) for clock in self.clocks]
+    length = lcm(*(period for _, period in rounds))
+    if all(clock.steady for clock in self.clocks):
+      return step % length, length
+    return min(into for into, _ in rounds), length

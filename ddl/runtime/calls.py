@@ -1,22 +1,35 @@
-"""A run cut into calls: which steps each compiled call makes, so that evaluations fall between calls."""
+"""A run cut into compiled calls: which steps each one makes, so that evaluations fall between calls."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddl.api import Algorithm
-from ddl.schedule import Due, due
+from ddl.schedule import Due, Ids, Schedule
+
+MOST_KINDS = 4  # compiled for one run, whatever its periods and pauses
+
+
+class Kind(NamedTuple):
+  """What is compiled apart: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
+
+  unit: tuple[Due, ...]  # what is due at each step
+  repeat: int
+  under_way: Ids  # messages of each exchange before the first step
+  longest: int = 0
 
 
 class Call(NamedTuple):
-  """`repeat` times the steps of `unit`, from step `first` on."""
+  """The steps from `first` on; `due` has an entry for each."""
 
   first: int
-  unit: tuple[Due, ...]  # what is due at each step
-  repeat: int
+  kind: Kind
+  due: tuple[Due, ...]
+  under_way: Ids
 
   @property
   def steps(self) -> int:
     """Number of steps."""
-    return len(self.unit) * self.repeat
+    return len(self.due)
 
   @property
   def end(self) -> int:
@@ -24,35 +37,77 @@ class Call(NamedTuple):
     return self.first + self.steps
 
 
-def plan(algorithm: Algorithm, first: int, last: int, every: int, longest: int) -> list[Call]:
-  """Calls of at most `longest` steps that cover first..last-1 and pause at each multiple of `every`.
+def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, flexible: int) -> list[Call]:
+  """Calls that cover the steps first..last-1 and pause at each multiple of `every`, of at most MOST_KINDS kinds.
 
-  Whole rounds are kept together, several to a call, where a round is at most `longest` steps; of each kind of call
-  there are few lengths, since each is compiled. A message may be in flight between two calls.
+  Whole cycles of the clocks are kept together, several to a call, where they are at most `longest` steps. Where that
+  makes too many kinds of calls, the three that cover most steps stay; the others become calls of one kind, whose
+  steps ask at run time what is due. Messages may be under way between two calls.
+
+  Args:
+    schedule: of the algorithm.
+    first, last, every: steps.
+    longest: steps of a call.
+    flexible: steps of a call that asks what is due.
   """
-  calls, step = [], first
+  calls = list(_static(schedule, first, last, every, longest))
+  covered = Counter[Kind]()
+  for call in calls:
+    covered[call.kind] += call.steps
+  if len(covered) <= MOST_KINDS:
+    return calls
+  kept = {kind for kind, _ in covered.most_common(MOST_KINDS - 1)}
+  out: list[Call] = []
+  for call in calls:
+    if call.kind in kept:
+      out.append(call)
+      continue
+    for at, due in enumerate(call.due, call.first):
+      before = out[-1] if out else None
+      if before and not before.kind.unit and at == before.end and at % every and before.steps < flexible:
+        out[-1] = before._replace(due=(*before.due, due))
+      else:
+        under_way = schedule.under_way(at)
+        out.append(Call(at, Kind((), 0, (0,) * len(under_way), flexible), (due,), under_way))
+  return out
+
+
+def _static(schedule: Schedule, first: int, last: int, every: int, longest: int) -> Iterator[Call]:
+  """The calls, each of its own kind."""
+  units: dict[tuple[int, int], tuple[Due, ...]] = {}
+  step = first
   while step < last:
     stop = min(last, (step // every + 1) * every)
-    while step < stop:
-      calls.append(_next(algorithm, step, stop, longest))
-      step = calls[-1].end
-  return calls
+    into, cycle = schedule.cycle(step)
+    length = min(cycle - into, stop - step)
+    if into or length < cycle or cycle > longest:
+      length, repeat = _share(length, longest), 1
+    else:
+      repeat = _share(_alike(schedule, step, (stop - step) // cycle), longest // cycle)
+    unit = None
+    if schedule.settled(step):
+      unit = units.get((into, length))
+    if unit is None:
+      unit = tuple(schedule.due(t) for t in range(step, step + length))
+      if schedule.settled(step):
+        units[into, length] = unit
+    under_way = schedule.under_way(step)
+    call = Call(step, Kind(unit, repeat, under_way), unit * repeat, under_way)
+    yield call
+    step = call.end
 
 
-def _next(algorithm: Algorithm, step: int, stop: int, longest: int) -> Call:
-  """The call from `step` on that ends at `stop` at the latest."""
-  start, period = algorithm.start, algorithm.period
-  if step < start:
-    return Call(step, (due(algorithm, step),), _share(min(stop, start) - step, longest))
-  into = (step - start) % period
-  unit = tuple(due(algorithm, t) for t in range(step, min(step + period - into, stop)))
-  if into or len(unit) < period or period > longest:
-    return Call(step, unit[: _share(len(unit), longest)], 1)
-  rounds = (stop - step) // period
-  alike = 1
-  while alike < rounds and all(due(algorithm, step + alike * period + i) == unit[i] for i in range(period)):
-    alike += 1
-  return Call(step, unit, _share(alike, longest // period))
+def _alike(schedule: Schedule, step: int, cycles: int) -> int:
+  """How many of the next cycles bring the same, the first included."""
+  if schedule.settled(step):
+    return cycles
+  _, cycle = schedule.cycle(step)
+  under_way, unit = schedule.under_way(step), [schedule.due(t) for t in range(step, step + cycle)]
+  for k in range(1, cycles):
+    at = step + k * cycle
+    if schedule.under_way(at) != under_way or any(schedule.due(at + i) != due for i, due in enumerate(unit)):
+      return k
+  return cycles
 
 
 def _share(total: int, longest: int) -> int:

@@ -1,16 +1,25 @@
 """How to run on this backend and model, where no flag says it. `python run.py bench` measures what stands here."""
 
 import os
+from typing import Literal, NamedTuple
 
 import jax
 
 from ddl.api import Tree
-from ddl.runtime.rounds import ExecutionConfig
 from ddl.runtime.workers import Workers
 
 CALL_BYTES = 32 * 2**20  # input of one call, so that two prepared ones do not crowd the memory
 PACKED_BYTES = 2**17  # of a leaf: below, the calls that one vector saves cost more than the copies into it and back
 LONGEST_CALL = 64  # steps; the share of dispatch is then below a hundredth even of a 0.1 ms step
+
+
+class ExecutionConfig(NamedTuple):
+  """How to run; the results agree up to the rounding of another order of operations."""
+
+  gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
+  steps: Literal["unroll", "scan"]
+  steps_per_call: int
+  overlap: bool = True  # False: the steps after a launch wait for its message
 
 
 def cpu_devices(workers: int, processes: int = 1) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ddl.api import Algorithm, Tree
+from ddl.group import Group
 from ddl.runtime.workers import AXIS, Workers
 
 
@@ -18,42 +19,52 @@ class Replication(NamedTuple):
 
   params: Tree
   state: Tree
-  message: Tree  # () for an algorithm that launches none
+  messages: tuple[Tree, ...]  # of each exchange
 
 
-def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> Replication:
-  """The least set of leaves that have to differ, given that gradients do. params: one worker's, as arrays or shapes."""
-  trace = _Trace(workers)
+def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
+  """The least set of leaves that have to differ, given that gradients do, and the shapes of one worker's messages.
+
+  params: one worker's, as arrays or shapes.
+  """
+  trace, group = _Trace(workers), Group(AXIS)
   per_worker = trace.mark(params, True)
   in_params = trace.mark(params, False)
-  state, in_state = trace(algorithm.init, (params, in_params))
-  message: Tree = ()
-  in_message: Tree = ()
+  state, in_state = trace(lambda p: algorithm.init(group, p, jax.random.key(0)), (params, in_params))
+  messages: list[tuple[Tree, Tree]] = [((), ())] * len(algorithm.exchanges)
   while True:
-    before = (in_params, in_state, in_message)
-    _, (p, s) = trace(algorithm.local, (params, per_worker), (state, in_state), (params, in_params))
+    before = (in_params, in_state, [marks for _, marks in messages])
+    _, (p, s) = trace(
+      lambda *args: algorithm.local(group, *args), (params, per_worker), (state, in_state), (params, in_params)
+    )
     in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
-    if algorithm.launch and algorithm.merge:
-      message, in_message = trace(algorithm.launch, (state, in_state), (params, in_params))
-      _, (p, s) = trace(algorithm.merge, (message, in_message), (state, in_state), (params, in_params))
+    for i, exchange in enumerate(algorithm.exchanges):
+      (shapes, _), (marks, s) = trace(
+        lambda *args, e=exchange: e.launch(group, *args), (state, in_state), (params, in_params)
+      )
+      messages[i], in_state = (shapes, marks), trace.join(in_state, s)
+      _, (p, s) = trace(
+        lambda *args, e=exchange: e.merge(group, *args), messages[i], (state, in_state), (params, in_params)
+      )
       in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
-    if before == (in_params, in_state, in_message):
-      return Replication(*before)
+    if before == (in_params, in_state, [marks for _, marks in messages]):
+      shapes, marks = zip(*messages, strict=True) if messages else ((), ())
+      return Replication(in_params, in_state, marks), shapes
 
 
-def axes(copies: Tree) -> Tree:
+def axes(replication: Tree) -> Tree:
   """As `in_axes` or `out_axes` of a vmap over a device's workers."""
-  return jax.tree.map(lambda own: 0 if own else None, copies)
+  return jax.tree.map(lambda own: 0 if own else None, replication)
 
 
-def pack(tree: Tree, copies: Tree) -> Tree:
+def pack(tree: Tree, replication: Tree) -> Tree:
   """On a device: shared leaves [...] -> [1, ...], so that all leaves can be split over the devices."""
-  return jax.tree.map(lambda own, x: x if own else x[None], copies, tree)
+  return jax.tree.map(lambda own, x: x if own else x[None], replication, tree)
 
 
-def unpack(tree: Tree, copies: Tree) -> Tree:
+def unpack(tree: Tree, replication: Tree) -> Tree:
   """The inverse of `pack`."""
-  return jax.tree.map(lambda own, x: x if own else x[0], copies, tree)
+  return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
 
 
 class _Trace:
@@ -62,7 +73,7 @@ class _Trace:
   def __init__(self, workers: Workers):
     self._workers = workers
 
-  def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+  def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
     """(shapes of the result, which of its leaves differ); marked: (an argument's shapes, which of them differ)."""
     found: list[Tree] = []
 

@@ -6,15 +6,20 @@ over a device's workers instead of vmapped, steps can be unrolled instead of sca
 communicate a worker takes all its steps up to the next exchange before the next worker does.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl import collectives
 from ddl.api import Algorithm, Model, Tree
+from ddl.group import Group
+from ddl.runtime.calls import Kind
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.local_step import gradient_of, make_local_step
+from ddl.runtime.loops import over_steps, over_workers
 from ddl.runtime.replication import Replication, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due
@@ -26,184 +31,194 @@ class Carry(NamedTuple):
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
   extra: Tree  # [workers, ...]: the model's non-trained state
-  message: Tree  # [copies, ...] if one is in flight between two calls, else ()
+  messages: tuple[tuple[Tree, ...], ...]  # [copies, ...] of each exchange, those under way first
 
 
-class ExecutionConfig(NamedTuple):
-  """How to run; the results agree up to the rounding of another order of operations."""
+class Rounds:
+  """Makes the calls of one algorithm on one model and layout."""
 
-  gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
-  steps: Literal["unroll", "scan"]
-  steps_per_call: int
-  overlap: bool = True  # False: the steps after a launch wait for its message
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    model: Model,
+    workers: Workers,
+    execution: ExecutionConfig,
+    replication: Replication,
+    independent: bool,
+  ):
+    """independent: whether a local step asks nothing of the group."""
+    self.workers, self.execution, self.replication = workers, execution, replication
+    in_params, in_state, in_messages = (axes(tree) for tree in replication)
+    group = Group(AXIS)
+    update = partial(algorithm.local, group)
+    gradient, step = gradient_of(model), make_local_step(model, update)
+    local = self.everyone(update, (0, in_state, in_params), (in_params, in_state))
 
+    def alone(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
+      """One worker's steps up to the next exchange. batches: [steps, batch, ...]."""
+      return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
-def communicates(algorithm: Algorithm, state: Tree, params: Tree) -> bool:
-  """Whether `local` uses the workers' axis: tracing it where no axis is bound tells."""
-  try:
-    jax.eval_shape(algorithm.local, params, state, params)
-  except NameError:
-    return True
-  return False
+    def together(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
+      """All workers step by step, for a local step that communicates. batches: [workers, steps, batch, ...]."""
 
+      def one(carry: Any, batch_and_key: Any) -> Any:
+        params, state, extra = carry
+        each = over_workers(gradient, execution.gradients, (in_params, 0, 0, 0), 0)
+        (loss, extra), grads = each(params, extra, *batch_and_key)
+        params, state = local(grads, state, params)
+        return (params, state, extra), loss
 
-def make_call(
-  algorithm: Algorithm,
-  model: Model,
-  workers: Workers,
-  how: ExecutionConfig,
-  copies: Replication,
-  free: bool,
-  unit: Sequence[Due],
-  repeat: int,
-) -> Callable[..., tuple[Carry, jax.Array]]:
-  """The jitted function of `repeat` times the steps in `unit`.
+      steps_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batches, keys))
+      carry, losses = over_steps(one, (params, state, extra), steps_first, execution.steps)
+      return carry, losses.T
 
-  Args:
-    algorithm: made with axis_name=AXIS.
-    model: its loss is differentiated.
-    workers: where they live.
-    how: how to run.
-    copies: from `find_replication`.
-    free: whether a local step needs no other worker (not `communicates`).
-    unit: what is due at each step, e.g. one round.
-    repeat: number of units.
+    of_all = over_workers(alone, execution.gradients, (in_params, in_state, 0, 0, 0), ((in_params, in_state, 0), 0))
+    self._steps = of_all if independent else together
+    self._launch = [
+      self.everyone(partial(exchange.launch, group), (in_state, in_params), (in_message, in_state))
+      for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
+    ]
+    self._merge = [
+      self.everyone(partial(exchange.merge, group), (in_message, in_state, in_params), (in_params, in_state))
+      for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
+    ]
+    self._mean = self.everyone(group.mean, (0,), None)
 
-  Returns:
-    call(carry, batches, step, key) -> (carry, losses). batches: [workers, repeat * len(unit), batch, ...]; step: [] the
-    first step's number; key: the experiment's, as key data; losses: [repeat * len(unit)], means over the workers.
-    The carry is donated.
-  """
-  in_params, in_state, in_message = (axes(c) for c in copies)
-  value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
+  def everyone(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """`fn` of one worker for all workers of a device, bound to both axes."""
+    return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
 
-  def everyone(fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=workers.virtual)
+  def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
+    """The jitted function of a kind of calls.
 
-  local = everyone(algorithm.local, (0, in_state, in_params), (in_params, in_state))
-  if algorithm.launch and algorithm.merge:
-    launch = everyone(algorithm.launch, (in_state, in_params), in_message)
-    merge = everyone(algorithm.merge, (in_message, in_state, in_params), (in_params, in_state))
+    call(carry, batches, step, key, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the first
+    step's number; key: the experiment's, as key data; losses: [steps], means over the workers. clock: for a kind
+    without a unit (steps to make [], messages under way [exchanges], and what is due, [steps, exchanges] bool, by the
+    fields of `Due`), else (). The carry is donated.
+    """
+    lifted = self.workers.lift(partial(self._on_device, kind), (True, True, False, False, False), (True, False))
+    return jax.jit(lifted, donate_argnums=0)
 
-  def alone(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-    """One worker's steps up to the next exchange. batches: [steps, batch, ...]."""
+  def _on_device(self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, clock: Any) -> Any:
+    packed = (self.replication.params, self.replication.state)
+    (params, state), messages = unpack((carry.params, carry.state), packed), self._slots(unpack, carry.messages)
+    carry = Carry(params, state, carry.extra, messages)
+    count, virtual = jax.tree.leaves(batches)[0].shape[1], self.workers.virtual
+    ranks = lax.axis_index(AXIS[0]) * virtual + jnp.arange(virtual, dtype=jnp.int32)
+    numbers = step + jnp.arange(count, dtype=step.dtype)
+    key = jax.random.wrap_key_data(key)
+    keys = jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
+    run = self._units if kind.unit else self._as_due
+    carry, losses = run(kind, carry, (batches, keys), clock)
+    params, state = pack((carry.params, carry.state), packed)
+    return Carry(params, state, carry.extra, self._slots(pack, carry.messages)), self._mean(losses)
 
-    def step(carry: Any, batch_and_key: Any) -> Any:
-      params, state, extra = carry
-      (loss, extra), grads = value_and_grad(params, extra, *batch_and_key)
-      params, state = algorithm.local(grads, state, params)
-      return (params, state, extra), loss
+  def _slots(self, fn: Callable[[Tree, Tree], Tree], messages: Any) -> Any:
+    return tuple(
+      tuple(fn(slot, copies) for slot in slots)
+      for slots, copies in zip(messages, self.replication.messages, strict=True)
+    )
 
-    return loop(step, (params, state, extra), (batches, keys), how.steps)
+  def _stretch(self, carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
+    (params, state, extra), losses = self._steps(carry.params, carry.state, carry.extra, batches, keys)
+    return Carry(params, state, extra, carry.messages), losses
 
-  def together(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-    """All workers step by step, for a local step that communicates. batches: [workers, steps, batch, ...]."""
+  # ---- what is due is known when compiling
 
-    def step(carry: Any, batch_and_key: Any) -> Any:
-      params, state, extra = carry
-      each = _spread(value_and_grad, how.gradients, (in_params, 0, 0, 0), 0)
-      (loss, extra), grads = each(params, extra, *batch_and_key)
-      params, state = local(grads, state, params)
-      return (params, state, extra), loss
+  def _units(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
+    del clock
+    one = partial(self._unit, kind)
+    if kind.repeat == 1:
+      return one(carry, batches_and_keys)
 
-    steps_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batches, keys))
-    carry, losses = loop(step, (params, state, extra), steps_first, how.steps)
-    return carry, losses.T
+    def units_first(x: jax.Array) -> jax.Array:
+      return jnp.swapaxes(x.reshape(x.shape[0], kind.repeat, len(kind.unit), *x.shape[2:]), 0, 1)
 
-  def stretch(carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
-    run = together
-    if free:
-      run = _spread(alone, how.gradients, (in_params, in_state, 0, 0, 0), ((in_params, in_state, 0), 0))
-    (params, state, extra), losses = run(carry.params, carry.state, carry.extra, batches, keys)
-    return Carry(params, state, extra, carry.message), losses
+    carry, losses = over_steps(one, carry, jax.tree.map(units_first, batches_and_keys), self.execution.steps)
+    return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
 
-  def one_unit(carry: Carry, batches_and_keys: Any) -> tuple[Carry, jax.Array]:
+  def _unit(self, kind: Kind, carry: Carry, batches_and_keys: Any) -> tuple[Carry, jax.Array]:
+    under_way = [list(slots[:n]) for slots, n in zip(carry.messages, kind.under_way, strict=True)]
     losses, first = [], 0
-    for last, event in enumerate(unit):
-      if event.launch:
-        message = launch(carry.state, carry.params)
-        if how.overlap:  # the same end to what is fused, so that both ways round alike
+    for last, due in enumerate(kind.unit):
+      for i in due.launch:
+        message, state = self._launch[i](carry.state, carry.params)
+        carry = carry._replace(state=state)
+        if self.execution.overlap:  # the same end to what is fused, so that both ways round alike
           message = lax.optimization_barrier(message)
         else:
           message, carry = lax.optimization_barrier((message, carry))
-        carry = carry._replace(message=message)
-      after = unit[last + 1] if last + 1 < len(unit) else Due(launch=True)
-      if event.merge or event.exchange or after.launch:  # the steps since the last event form a stretch
+        under_way[i].append(message)
+      after = kind.unit[last + 1] if last + 1 < len(kind.unit) else Due(launch=(0,))
+      if due.merge or due.exchange or after.launch:  # the steps since the last event form a stretch
         part = jax.tree.map(lambda x, a=first, b=last + 1: x[:, a:b], batches_and_keys)
-        carry, loss = stretch(carry, *part)
+        carry, loss = self._stretch(carry, *part)
         losses.append(loss)
         first = last + 1
-      if event.merge:
-        params, state = merge(carry.message, carry.state, carry.params)
-        carry = Carry(params, state, carry.extra, ())
-      if event.exchange:
-        message = launch(carry.state, carry.params)
-        params, state = merge(message, carry.state, carry.params)
+      for i in due.merge:
+        params, state = self._merge[i](under_way[i].pop(0), carry.state, carry.params)
         carry = carry._replace(params=params, state=state)
-    return carry, jnp.concatenate(losses, axis=1)
+      for i in due.exchange:
+        message, state = self._launch[i](carry.state, carry.params)
+        params, state = self._merge[i](message, state, carry.params)
+        carry = carry._replace(params=params, state=state)
+    messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(under_way, carry.messages, strict=True))
+    return carry._replace(messages=messages), jnp.concatenate(losses, axis=1)
 
-  def device(carry: Carry, batches: Tree, step: jax.Array, key: jax.Array) -> tuple[Carry, jax.Array]:
-    message = unpack(carry.message, copies.message) if jax.tree.leaves(carry.message) else ()
-    carry = Carry(unpack(carry.params, copies.params), unpack(carry.state, copies.state), carry.extra, message)
-    ranks = lax.axis_index(AXIS[0]) * workers.virtual + jnp.arange(workers.virtual, dtype=jnp.int32)
-    numbers = step + jnp.arange(repeat * len(unit), dtype=step.dtype)
-    key = jax.random.wrap_key_data(key)
-    keys = jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
+  # ---- what is due is asked at run time: branches on values that are the same on all devices
 
-    def units_first(x: jax.Array) -> jax.Array:
-      return jnp.swapaxes(x.reshape(x.shape[0], repeat, len(unit), *x.shape[2:]), 0, 1)
+  def _as_due(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
+    steps, under_way, due = clock
+    losses = jnp.zeros((self.workers.virtual, kind.longest), jnp.result_type(float))
 
-    if repeat == 1:
-      carry, losses = one_unit(carry, (batches, keys))
-    else:
-      carry, losses = loop(one_unit, carry, jax.tree.map(units_first, (batches, keys)), how.steps)
-      losses = jnp.swapaxes(losses, 0, 1).reshape(workers.virtual, -1)
-    losses = everyone(lambda x: collectives.pmean(x, AXIS), 0, None)(losses)
-    message = pack(carry.message, copies.message) if jax.tree.leaves(carry.message) else ()
-    return Carry(pack(carry.params, copies.params), pack(carry.state, copies.state), carry.extra, message), losses
+    def one(k: Any, state: tuple[Carry, jax.Array, jax.Array]) -> tuple[Carry, jax.Array, jax.Array]:
+      carry, count, losses = state
+      now = jax.tree.map(lambda x: x[k], due)
+      # A message that leaves and arrives within this step has a slot of its own.
+      spare = tuple(self._empty(i, carry) for i in range(len(self._launch)))
+      carry = carry._replace(messages=tuple((*s, x) for s, x in zip(carry.messages, spare, strict=True)))
+      for i in range(len(self._launch)):
+        carry, count = _when(now["launch"][i], partial(self._leave, i), carry, count)
+      part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, 1, axis=1), batches_and_keys)
+      carry, loss = self._stretch(carry, *part)
+      for i in range(len(self._launch)):
+        carry, count = _when(now["merge"][i], partial(self._arrive, i), carry, count)
+      for i in range(len(self._launch)):
+        carry, count = _when(now["exchange"][i], partial(self._exchange, i), carry, count)
+      carry = carry._replace(messages=tuple(slots[:-1] for slots in carry.messages))
+      losses = lax.dynamic_update_slice_in_dim(losses, loss.astype(losses.dtype), k, axis=1)
+      return carry, count, losses
 
-  lifted = workers.lift(device, (True, True, False, False), (True, False))
-  return jax.jit(lifted, donate_argnums=0)
+    state = (carry, under_way, losses)
+    carry, _, losses = one(0, state) if kind.longest == 1 else lax.fori_loop(0, steps, one, state)
+    return carry, losses
+
+  def _empty(self, i: int, carry: Carry) -> Tree:
+    shapes, _ = jax.eval_shape(self._launch[i], carry.state, carry.params)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  def _leave(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
+    message, state = self._launch[i](carry.state, carry.params)
+    slots = tuple(
+      jax.tree.map(lambda new, old, k=k: jnp.where(count[i] == k, new, old), message, slot)
+      for k, slot in enumerate(carry.messages[i])
+    )
+    return self._replaced(carry._replace(state=state), i, slots), count.at[i].add(1)
+
+  def _arrive(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
+    message, *rest = carry.messages[i]
+    params, state = self._merge[i](message, carry.state, carry.params)
+    carry = carry._replace(params=params, state=state)
+    return self._replaced(carry, i, (*rest, message)), count.at[i].add(-1)
+
+  def _exchange(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
+    message, state = self._launch[i](carry.state, carry.params)
+    params, state = self._merge[i](message, state, carry.params)
+    return carry._replace(params=params, state=state), count
+
+  def _replaced(self, carry: Carry, i: int, slots: tuple[Tree, ...]) -> Carry:
+    return carry._replace(messages=(*carry.messages[:i], slots, *carry.messages[i + 1 :]))
 
 
-def loop(step: Callable[..., Any], carry: Any, xs: Any, steps: str) -> tuple[Any, Any]:
-  """`lax.scan`, or the same unrolled. xs: [steps, ...]."""
-  count = jax.tree.leaves(xs)[0].shape[0]
-  if steps == "scan" and count > 1:
-    return lax.scan(step, carry, xs)
-  out = []
-  for i in range(count):
-    carry, y = step(carry, jax.tree.map(lambda x, i=i: x[i], xs))
-    out.append(y)
-  return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
-
-
-def _spread(fn: Callable[..., Any], mode: str, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
-  """`jax.vmap(fn, in_axes, out_axes)` without a named axis: as it is, as a loop, or unrolled, one copy per worker.
-
-  A result whose out_axes is None is the same for all workers: the last one's.
-  """
-  if mode == "vmap":
-    return jax.vmap(fn, in_axes, out_axes)
-
-  def each_leaf(prefix: Any, tree: Tree, fn: Callable[[bool, Any], Any]) -> Tree:
-    full = jax.tree.broadcast(prefix, tree, is_leaf=lambda x: x is None)
-    return jax.tree.map(lambda axis, x: fn(axis == 0, x), full, tree, is_leaf=lambda x: x is None)
-
-  def run(*args: Any) -> Any:
-    sizes: list[int] = []
-    each_leaf(in_axes, args, lambda own, x: sizes.append(x.shape[0]) if own else None)
-    count = sizes[0]
-
-    def pick(i: Any) -> Any:
-      return fn(*each_leaf(in_axes, args, lambda own, x: x[i] if own else x))
-
-    if count == 1:
-      return each_leaf(out_axes, pick(0), lambda own, x: x[None] if own else x)
-    if mode == "map":
-      return each_leaf(out_axes, lax.map(pick, jnp.arange(count)), lambda own, x: x if own else x[-1])
-    results = [pick(i) for i in range(count)]
-    stacked = iter(zip(*(jax.tree.leaves(r) for r in results), strict=True))
-    return each_leaf(out_axes, results[-1], lambda own, x: jnp.stack(next(stacked)) if own else (next(stacked), x)[1])
-
-  return run
+def _when(flag: Any, fn: Callable[..., Any], *args: Any) -> Any:
+  return lax.cond(flag, fn, lambda *args: args, *args)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.runtime.rounds import loop
+from ddl.runtime.local_step import make_local_step
+from ddl.runtime.loops import over_steps
 
 REST, FULL, RESTART = range(3)  # what a worker does in a wave: nothing, or only ask; its steps; come back anew
 
@@ -33,19 +34,12 @@ def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[
   back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period]. Losses
   are 0 where no step was made. `steps`: "scan" or "unroll".
   """
-  value_and_grad = jax.value_and_grad(model.loss, has_aux=True)
-  delay = algorithm.delay
-
-  def step(carry: Any, batch_and_key: Any) -> Any:
-    params, state, extra = carry
-    (loss, extra), grads = value_and_grad(params, extra, *batch_and_key)
-    params, state = algorithm.local(grads, state, params)
-    return (params, state, extra), loss
+  step, delay = make_local_step(model, algorithm.local), algorithm.delay
 
   def run(worker: Worker, batches_and_keys: Any) -> tuple[Worker, list[jax.Array]]:
     if not len(batches_and_keys[1]):
       return worker, []
-    carry, losses = loop(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
+    carry, losses = over_steps(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
     params, state, extra = carry
     return Worker(params, state, extra), [losses]
 

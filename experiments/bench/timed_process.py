@@ -46,7 +46,10 @@ def ddl_side(workload: Any, algorithm: str) -> tuple[Callable[[int], float], Cal
     return time.perf_counter() - began
 
   def compiled() -> dict[str, Any]:
-    return {"compile_s": trainer.compile_seconds, "how": f"{trainer.workers.devices} dev, {'/'.join(trainer.how[:2])}"}
+    return {
+      "compile_s": trainer.compile_seconds,
+      "how": f"{trainer.workers.devices} dev, {'/'.join(trainer.execution[:2])}",
+    }
 
   return block, compiled
 

@@ -18,9 +18,8 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.runtime.trainer import Feed
-from ddl.runtime.workers import AXIS
-from ddl.schedule import due
-from experiments.config.factories import Config, hyper, named, section, settings
+from ddl.schedule import Schedule
+from experiments.config.factories import Config, hyper, make, named, section, settings
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ALGORITHMS = COLLECTIVE | SERVER
@@ -150,10 +149,9 @@ def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
   chosen = hyper(spec, config.algorithm, config.workers)
   if chosen.get("period", 1) < 1:
     raise ValueError(f"config.algorithm.period is {chosen['period']}; it has to be at least 1")
-  if config.algorithm.name not in COLLECTIVE:
-    return spec.factory(_optimizer(config), workers=config.workers, **chosen)
-  algorithm = spec.factory(_optimizer(config), axis_name=AXIS, **chosen)
-  due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
+  algorithm = make(spec, _optimizer(config), config.workers, chosen)
+  if isinstance(algorithm, Algorithm):
+    Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
   return algorithm
 
 
@@ -228,9 +226,9 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
     raise ValueError(f"config.optimizer.learning_rate is {rate}; it has to be positive")
   make_schedule = named("schedule", SCHEDULES, config.schedule.name)
   schedule = make_schedule(rate, config.steps, **settings("schedule", make_schedule, config.schedule))
-  make = named("optimizer", OPTIMIZERS, config.optimizer.name)
+  factory = named("optimizer", OPTIMIZERS, config.optimizer.name)
   rest = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
-  return make(schedule, **settings("optimizer", make, rest))
+  return factory(schedule, **settings("optimizer", factory, rest))
 
 
 def _order(config: Config, train: Source) -> Order:

@@ -22,7 +22,7 @@ Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker k
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
   """The keyword-only arguments of a factory that a config may set."""
   parameters = inspect.signature(factory).parameters
-  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("axis_name", "workers", "seed")}
+  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:
@@ -80,6 +80,12 @@ def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]
     if given[key] is None:
       raise ValueError(f"config.algorithm.{key} must be set for '{chosen['name']}': {declared.meaning}")
   return given
+
+
+def make(spec: Spec, inner: Any, workers: int, chosen: Mapping[str, Any]) -> Any:
+  """The algorithm of these hyper-parameters; a factory that takes `workers` is told how many there are."""
+  takes = "workers" in inspect.signature(spec.factory).parameters
+  return spec.factory(inner, **chosen, **({"workers": workers} if takes else {}))
 
 
 def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:

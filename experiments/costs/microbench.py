@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ddl.api import Algorithm
-from ddl.runtime.calls import Call
+from ddl.runtime.calls import Kind
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import Workers
 from ddl.schedule import Due
@@ -96,7 +96,8 @@ def trainer_blocks(trainer: Trainer, experiment: configs.Experiment) -> tuple[Bl
   """(steps through the runner, input included; the same compiled calls on input that is there) -> seconds."""
   feed, key = experiment.training_feed(trainer.workers.local), configs.training_key(0)
   state: dict[str, Any] = {"carry": trainer.start(configs.initial_key(0)), "step": 0}
-  whole = trainer.how.steps_per_call // trainer.algorithm.period * trainer.algorithm.period or trainer.algorithm.period
+  _, cycle = trainer.schedule.cycle(0)
+  whole = trainer.execution.steps_per_call // cycle * cycle or cycle
 
   def loop(count: int) -> float:
     first = state["step"]
@@ -113,11 +114,11 @@ def trainer_blocks(trainer: Trainer, experiment: configs.Experiment) -> tuple[Bl
     (call,) = trainer.plan(first, first + whole, 10**9)
     batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
     data = trainer.workers.replicate(jax.random.key_data(key))
-    fn = trainer.compiled(call, state["carry"], batches, step, data)
+    fn = trainer.compiled(call.kind, state["carry"], batches, step, data, ())
     jax.block_until_ready((state["carry"], batches))
     began = time.perf_counter()
     for _ in range(count):
-      state["carry"], losses = fn(state["carry"], batches, step, data)
+      state["carry"], losses = fn(state["carry"], batches, step, data, ())
       jax.block_until_ready(losses)
     jax.block_until_ready(state["carry"])
     return time.perf_counter() - began
@@ -139,11 +140,11 @@ def make_trainer(
   config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.01
   experiment = configs.build(config, _data(case.model))
   assert isinstance(experiment.algorithm, Algorithm)
-  how = build.how(experiment, workers)
-  trainer = Trainer(experiment.algorithm, experiment.model, workers, how)
+  execution = build.how(experiment, workers)
+  trainer = Trainer(experiment.algorithm, experiment.model, workers, execution)
   step = step or _describe(trainer, experiment)
-  longest = max(experiment.algorithm.period, min(how.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
-  trainer.how = how._replace(steps_per_call=longest)
+  longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
+  trainer.execution = execution._replace(steps_per_call=longest)
   return trainer, experiment, step
 
 
@@ -155,7 +156,8 @@ def _describe(trainer: Trainer, experiment: configs.Experiment) -> Step:
   carry = trainer.start(configs.initial_key(0))
   batches = trainer.workers.put(experiment.training_feed(trainer.workers.local)(0, 1))
   key = trainer.workers.replicate(jax.random.key_data(configs.training_key(0)))
-  program = trainer.compiled(Call(0, (Due(),), 1), carry, batches, trainer.workers.replicate(np.int32(0)), key)
+  kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
+  program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
   leaves = jax.tree.leaves(jax.eval_shape(experiment.model.init, jax.random.key(0))[0])
   return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))

@@ -12,8 +12,8 @@ import numpy as np
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
 from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
-from ddl.runtime import rounds
-from ddl.runtime.calls import Call
+from ddl.runtime.calls import Kind
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.worker_round import FULL, Worker, make_turn
 from ddl.runtime.workers import make_workers
@@ -104,14 +104,14 @@ def analyse(compiled: Any) -> Compiled:
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
   """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
-  trainer = Trainer(algorithm, model, make_workers(1, 1), rounds.ExecutionConfig("unroll", "unroll", 1))
-  event = Due()
-  if algorithm.launch is not None:
-    event = Due(launch=True, merge=True) if algorithm.delay else Due(exchange=True)
+  trainer = Trainer(algorithm, model, make_workers(1, 1), ExecutionConfig("unroll", "unroll", 1))
+  delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
+  at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
+  kind = Kind((Due(launch=delayed, merge=delayed, exchange=at_once),), 1, (0,) * len(algorithm.exchanges))
   carry = jax.eval_shape(trainer.start, jax.random.key(0))
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, 1, *x.shape), x.dtype), batch)
   step, key = jax.eval_shape(lambda: (np.int32(0), jax.random.key_data(jax.random.key(0))))
-  return trainer.compiled(Call(0, (event,), 1), carry, batches, step, key)
+  return trainer.compiled(kind, carry, batches, step, key, ())
 
 
 def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:

@@ -10,8 +10,8 @@ import jax
 
 from ddl.api import Algorithm
 from ddl.events.record import Events
-from ddl.runtime import execution, hosts
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime import hosts
+from ddl.runtime.execution import ExecutionConfig, choose_execution, cpu_devices
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import Workers, make_workers
@@ -31,7 +31,7 @@ def start_devices(workers: int) -> None:
     ValueError: if the processes do not divide the workers or the devices.
   """
   processes = check_processes(workers, hosts.processes())
-  mine = flags.DEVICES.value // processes or execution.cpu_devices(workers, processes)
+  mine = flags.DEVICES.value // processes or cpu_devices(workers, processes)
   jax.config.update("jax_num_cpu_devices", mine)
   hosts.join()
 
@@ -87,7 +87,7 @@ def clock(trainer: Runner, config: Config) -> Callable[[int], float]:
 def how(experiment: Experiment, workers: Workers) -> ExecutionConfig:
   """How to run: what is chosen for this backend and model, and the flags over it."""
   step = experiment.feed(workers.local)(0, 1)
-  chosen = execution.choose_execution(workers, experiment.model.dense, sum(x.nbytes for x in step.values()))
+  chosen = choose_execution(workers, experiment.model.dense, sum(x.nbytes for x in step.values()))
   gradients: Any = chosen.gradients if flags.GRADIENTS.value == "auto" else flags.GRADIENTS.value
   steps: Any = chosen.steps if flags.STEPS.value == "auto" else flags.STEPS.value
   return ExecutionConfig(
@@ -97,7 +97,7 @@ def how(experiment: Experiment, workers: Workers) -> ExecutionConfig:
 
 def describe(trainer: Runner) -> str:
   """One line that says how a run is run."""
-  w, h = trainer.workers, trainer.how
+  w, h = trainer.workers, trainer.execution
   layout = (
     f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
     f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
@@ -105,7 +105,7 @@ def describe(trainer: Runner) -> str:
   if isinstance(trainer, Simulator):
     return layout + f"virtual time: {len(trainer.events.worker)} visits"
   assert isinstance(trainer, Trainer)
-  alike = not any(jax.tree.leaves(trainer.copies.params))
+  alike = not any(jax.tree.leaves(trainer.replication.params))
   copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Model, Source, Tree
-from ddl.runtime.trainer import Consensus
+from ddl.runtime.consensus import Consensus
 
 BATCH = 512  # examples
 CACHED = 256 * 2**20  # bytes; a smaller test set stays on the device

@@ -12,10 +12,10 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
+from ddl.runtime.consensus import Consensus
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.trainer import Consensus
 from ddl.runtime.virtual.wave_plan import visits
 from experiments.config.experiment import Experiment, initial_key, training_key
 from experiments.config.factories import Config

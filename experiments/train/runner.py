@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from ddl.runtime.consensus import Consensus
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import is_main
-from ddl.runtime.rounds import ExecutionConfig
-from ddl.runtime.trainer import Consensus
 from ddl.runtime.workers import Workers
 from experiments.config.experiment import Experiment, initial_key, training_key
 
@@ -19,11 +19,11 @@ class Runner(Protocol):
   """What `Trainer` and `Simulator` have in common: a run as a sequence of compiled calls."""
 
   workers: Workers
-  how: ExecutionConfig
+  execution: ExecutionConfig
   compile_seconds: float
 
   def start(self, key: jax.Array) -> Any: ...
-  def shapes(self, carry: Any, step: int) -> Any: ...
+  def shapes(self, carry: Any) -> Any: ...
   def consensus(self, carry: Any) -> Consensus: ...
   def plan(self, first: int, last: int, every: int) -> list[Any]: ...
   def run(self, carry: Any, calls: list[Any], feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, jax.Array]]: ...
@@ -50,7 +50,8 @@ class Clock:
 def rehearse(experiment: Experiment, trainer: Runner, label: str) -> None:
   """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
   config = experiment.resolved
-  calls = trainer.plan(0, min(config["steps"], 2 * config["eval_every"]), config["eval_every"])
+  calls = trainer.plan(0, config["steps"], config["eval_every"])  # of the whole run, as that decides on the kinds
+  calls = [call for call in calls if call.end <= 2 * config["eval_every"]]
   feed, key = experiment.training_feed(trainer.workers.local), training_key(config["seed"])
   hidden = None if is_main() else True
   with tqdm(total=len(calls), disable=hidden, desc=f"{label}: compiling", leave=False) as bar:

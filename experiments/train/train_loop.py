@@ -11,8 +11,8 @@ import numpy as np
 from tqdm import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import Vote, is_main
-from ddl.runtime.trainer import Consensus
 from experiments.config.experiment import Experiment, initial_key, training_key
 from experiments.train.evaluate import REESTIMATED, Evaluator
 from experiments.train.run_dir import RunFolder
@@ -77,7 +77,11 @@ class _Run:
   ):
     self.experiment, self.trainer, self.folder = experiment, trainer, folder
     self.evaluator, self.options, self.config = evaluator, options, experiment.resolved
-    self.layout = {"devices": trainer.workers.devices, "how": list(trainer.how), "processes": jax.process_count()}
+    self.layout = {
+      "devices": trainer.workers.devices,
+      "execution": list(trainer.execution),
+      "processes": jax.process_count(),
+    }
     self.about = about | {"layout": self.layout}
     self.calls = trainer.plan(0, self.config["steps"], self.config["eval_every"])
     self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
@@ -158,7 +162,7 @@ class _Run:
         "--step_loop, --steps_per_call, --overlap and --processes"
       )
     self.folder.truncate(self.figures["lines"])
-    like = self.trainer.shapes(carry, step)
+    like = self.trainer.shapes(carry)
     return self.checkpoints.carry(step, like)
 
   def _account(self, entry: tuple[Any, jax.Array, Any], vote: Vote) -> bool:
@@ -226,4 +230,4 @@ class _Run:
 
 
 def _words(layout: dict[str, Any]) -> str:
-  return f"{layout['processes']} process(es), {layout['devices']} device(s), {tuple(layout['how'])}"
+  return f"{layout['processes']} process(es), {layout['devices']} device(s), {tuple(layout['execution'])}"

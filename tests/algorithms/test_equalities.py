@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.twins import INNER, W, build, close, drive, tree_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import collective as reference
-from test_algorithms import INNER, build, close, drive, tree_of
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -52,7 +52,8 @@ def test_sharded_equals_unsharded(inner, workers):
 def test_sharded_optimiser_state_is_one_pth():
   algorithm = build("sharded_sync_sgd", optax.adam(0.1))
   params = {"a": jnp.zeros((8, 300, 20)), "b": jnp.zeros((8, 401))}  # 6401 values a worker
-  state = jax.eval_shape(jax.vmap(algorithm.init, axis_name="w"), params)
+  init = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")
+  state = jax.eval_shape(init, params)
   sizes = [leaf.shape for leaf in jax.tree.leaves(state) if leaf.ndim > 1]
   assert sizes == [(8, 801), (8, 801)]  # mu and nu: ceil(6401 / 8)
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.twins import INNER, close, flat_of, tree_of
 from reference import collective as reference
 from reference import server as server_reference
-from test_algorithms import INNER, close, flat_of, tree_of
 
 from ddl import api
 from ddl.algorithms import SERVER

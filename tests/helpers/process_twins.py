@@ -19,7 +19,7 @@ def main() -> None:
   from helpers.runs import HYPER, equals_twin, make, record
 
   from ddl.algorithms import COLLECTIVE
-  from ddl.runtime.rounds import ExecutionConfig
+  from ddl.runtime.execution import ExecutionConfig
 
   for name in COLLECTIVE:
     trainer = make(name, 4, ExecutionConfig("vmap", "scan", 5))

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from helpers.twins import INNER, close, flat_of, tree_of
 from reference import collective as reference
-from test_algorithms import INNER, close, flat_of, tree_of
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.workers import AXIS, make_workers
+from ddl.runtime.workers import make_workers
 
 WORKERS, STEPS = 8, 12
 HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
@@ -63,7 +63,7 @@ def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
   """A Trainer of eight workers."""
-  algorithm = COLLECTIVE[name].factory(INNER[inner][0], axis_name=AXIS, **(hyper or HYPER.get(name, {})))
+  algorithm = COLLECTIVE[name].factory(INNER[inner][0], **(hyper or HYPER.get(name, {})))
   return Trainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 
@@ -73,9 +73,9 @@ def record(trainer: Trainer, steps: int = STEPS, every: int = STEPS) -> Record:
   mine = partial(feed, workers=trainer.workers.local)
   for call, carry, loss in trainer.run(start, trainer.plan(0, steps, every), mine, jax.random.key(1)):
     consensus = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), trainer.consensus(carry))
-    params = each(trainer, carry.params, trainer.copies.params)
+    params = each(trainer, carry.params, trainer.replication.params)
     rows.append((flat_rows(params), flat_rows(consensus.params, 0), consensus.distance))
-    losses.append(np.asarray(loss.addressable_data(0)))
+    losses.append(trainer.losses(call, loss))
     ends.append(call.end)
   return Record(ends, *map(np.stack, zip(*rows, strict=True)), np.concatenate(losses))
 

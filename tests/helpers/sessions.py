@@ -11,8 +11,8 @@ import numpy as np
 from helpers.commands import metrics
 
 from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import Vote
-from ddl.runtime.rounds import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 from experiments.config import experiment as configs

@@ -136,25 +136,25 @@ def post_local_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, pe
 
 
 def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int, delay: int, keep: float) -> History:
-  """Zhou et al.: the mean taken at the end of a round is blended in after the d-th step of the next.
+  """Zhou et al.: the mean taken at the end of a round is blended in d steps later.
 
-  d = 0 means that it is blended in at once.
+  d = 0 means that it is blended in at once; with d > tau several means are on their way.
   """
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
-  snapshot = None
-  for t in range(steps):
-    s = t % period + 1  # 1..tau
+  under_way = {}  # step after which it arrives -> mean
+  for t in range(1, steps + 1):
     for i in range(workers):
-      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
-    if s == delay and snapshot is not None:
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t in under_way:
       for i in range(workers):
-        x[i] = keep * x[i] + (1 - keep) * snapshot
-    if s == period:
-      snapshot = sum(x) / workers
+        x[i] = keep * x[i] + (1 - keep) * under_way[t]
+    if t % period == 0:
+      mean = sum(x) / workers
       if delay == 0:
         for i in range(workers):
-          x[i] = keep * x[i] + (1 - keep) * snapshot
+          x[i] = keep * x[i] + (1 - keep) * mean
+      under_way[t + delay] = mean
     params.append(x.copy())
     evaluate.append(sum(x) / workers)
   return History(np.array(params), np.array(evaluate))

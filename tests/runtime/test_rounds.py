@@ -8,8 +8,7 @@ import pytest
 from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
-from ddl.runtime import rounds
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -60,6 +59,8 @@ def test_equals_its_twin_with_adam(name):
     ("dasgd", {"period": 4, "delay": 4, "keep": 0.25}),
     ("dasgd", {"period": 1, "delay": 1, "keep": 0.5}),
     ("dasgd", {"period": 5, "delay": 2, "keep": 0.0}),
+    ("dasgd", {"period": 2, "delay": 5, "keep": 0.25}),
+    ("dasgd", {"period": 1, "delay": 3, "keep": 0.25}),
     ("post_local_sgd", {"period": 2, "start": 1000}),
     ("post_local_sgd", {"period": 4, "start": 1}),
     ("easgd", {"alpha": 0.1, "period": 1}),
@@ -83,13 +84,11 @@ def test_overlap_off_waits(overlap):
   """Bitwise equal results could also mean that the flag does nothing: the steps' own values go through the barrier."""
   trainer = make("easgd", 2, ExecutionConfig("vmap", "scan", 12, overlap))
   call, *_ = trainer.plan(0, STEPS, STEPS)
-  fn = rounds.make_call(
-    trainer.algorithm, trainer.model, trainer.workers, trainer.how, trainer.copies, trainer.free, call.unit, call.repeat
-  )
+  fn = trainer.rounds.make_call(call.kind)
   key = jax.random.key_data(jax.random.key(1))
-  text = fn.lower(trainer.start(jax.random.key(0)), feed(0, STEPS), np.int32(0), key).as_text()
+  text = fn.lower(trainer.start(jax.random.key(0)), feed(0, STEPS), np.int32(0), key, ()).as_text()
   together = [line.count("tensor<") for line in text.splitlines() if "optimization_barrier" in line]
-  carry, message = (len(jax.tree.leaves(x)) for x in (trainer.start(jax.random.key(0)), trainer.copies.message))
+  carry, message = (len(jax.tree.leaves(x)) for x in (trainer.start(jax.random.key(0)), trainer.replication.messages))
   assert set(together) == {message if overlap else message + carry}
 
 

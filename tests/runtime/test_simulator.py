@@ -12,7 +12,7 @@ from ddl.events.operations import COLLECT, READ, RESTART, operations
 from ddl.events.schedule import schedule
 from ddl.events.times import lognormal
 from ddl.events.waves import stops, waves
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.sequential import Sequential

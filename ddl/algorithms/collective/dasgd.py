@@ -6,22 +6,20 @@ x_i(k+1) = xi (x_i(k) - eta g_i(k)) + (1 - xi) xbar,  xbar = (1/p) sum_j x_j(k+1
 There is no correction for the delay, so a round makes (tau - (1 - xi) d) / tau of the nominal progress.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
 
 
 class DaSGDState(NamedTuple):
   inner: optax.OptState
 
 
-def dasgd(
-  inner: optax.GradientTransformation, *, period: int, delay: int, keep: float, axis_name: AxisName
-) -> Algorithm:
+def dasgd(inner: optax.GradientTransformation, *, period: int, delay: int, keep: float) -> Algorithm:
   """x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar of d steps ago.
 
   delay = 0 and keep = 0 is local SGD; keep = 1 never synchronises. The first round has no average to merge.
@@ -29,9 +27,8 @@ def dasgd(
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average (tau).
-    delay: steps that run while the average is in flight (d), 0..period.
+    delay: steps that run while the average is in flight (d); above the period several are.
     keep: weight of the worker's own model (xi), 0..1.
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
     An `Algorithm` that sends parameters once per period.
@@ -42,26 +39,28 @@ def dasgd(
   if not 0 <= keep <= 1:
     raise ValueError(f"dasgd: keep is {keep}; the share of the worker's own model lies in 0..1")
 
-  def init(params: Tree) -> DaSGDState:
+  def init(group: Group, params: Tree, key: Any) -> DaSGDState:
+    del group, key
     return DaSGDState(inner.init(params))
 
-  def local(grads: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+  def local(group: Group, grads: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+    del group
     params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
     return params, DaSGDState(inner_state)
 
-  def launch(state: DaSGDState, params: Tree) -> Tree:
-    del state
-    return collectives.pmean(params, axis_name)  # xbar = (1/p) sum_j x_j
+  def launch(group: Group, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+    return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
-  def merge(message: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+  def merge(group: Group, message: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+    del group
     blend = jax.tree.map(lambda x, mean: keep * x + (1 - keep) * mean, params, message)  # xi x_i + (1 - xi) xbar
     return blend, state
 
-  def evaluate(state: DaSGDState, params: Tree) -> Tree:
+  def evaluate(group: Group, state: DaSGDState, params: Tree) -> Tree:
     del state
-    return collectives.pmean(params, axis_name)
+    return group.mean(params)
 
-  return Algorithm(init, local, launch, merge, evaluate, period=period, delay=delay)
+  return Algorithm(init, local, (Exchange(launch, merge, period, delay),), evaluate)
 
 
 SPEC = Spec(

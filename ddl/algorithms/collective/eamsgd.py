@@ -6,14 +6,14 @@ v' = delta v - eta g(x + delta v),  x' = x + v' - alpha (x - z),  z' = z + alpha
 The parameters that ddl holds and differentiates are the look-ahead point y = x + delta v; x = y - delta v.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
+from ddl.group import Group
 
 
 class EAMSGDState(NamedTuple):
@@ -22,9 +22,7 @@ class EAMSGDState(NamedTuple):
   center: Tree  # z, equal on all workers
 
 
-def eamsgd(
-  inner: optax.GradientTransformation, *, alpha: float, momentum: float, period: int, axis_name: AxisName
-) -> Algorithm:
+def eamsgd(inner: optax.GradientTransformation, *, alpha: float, momentum: float, period: int) -> Algorithm:
   """v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v.
 
   Args:
@@ -32,16 +30,17 @@ def eamsgd(
     alpha: elastic rate (eta rho).
     momentum: delta.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
     An `Algorithm` whose params are the look-ahead points and whose differences travel during one step (delay 1).
   """
 
-  def init(params: Tree) -> EAMSGDState:
+  def init(group: Group, params: Tree, key: Any) -> EAMSGDState:
+    del group, key
     return EAMSGDState(inner.init(params), jax.tree.map(jnp.zeros_like, params), params)
 
-  def local(grads: Tree, state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
+  def local(group: Group, grads: Tree, state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
+    del group
     updates, inner_state = inner.update(grads, state.inner, params)
     velocity = jax.tree.map(lambda v, u: momentum * v + u, state.velocity, updates)  # v' = delta v - eta g(y)
     params = jax.tree.map(  # y' = x' + delta v', with x' = x + v' and x = y - delta v
@@ -49,23 +48,24 @@ def eamsgd(
     )
     return params, state._replace(inner=inner_state, velocity=velocity)
 
-  def launch(state: EAMSGDState, params: Tree) -> tuple[Tree, Tree]:
+  def launch(group: Group, state: EAMSGDState, params: Tree) -> tuple[tuple[Tree, Tree], EAMSGDState]:
     diff = jax.tree.map(  # x - z, before the step
       lambda y, v, z: y - momentum * v - z, params, state.velocity, state.center
     )
-    return diff, collectives.psum(diff, axis_name)  # sum_i (x_i - z)
+    return (diff, group.sum(diff)), state  # sum_i (x_i - z)
 
-  def merge(message: tuple[Tree, Tree], state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
+  def merge(group: Group, message: tuple[Tree, Tree], state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
+    del group
     diff, total = message
     params = jax.tree.map(lambda y, d: y - alpha * d, params, diff)  # x and hence y <- y - alpha (x - z)
     center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha sum_i (x_i - z)
     return params, state._replace(center=center)
 
-  def evaluate(state: EAMSGDState, params: Tree) -> Tree:
-    del params
+  def evaluate(group: Group, state: EAMSGDState, params: Tree) -> Tree:
+    del group, params
     return state.center
 
-  return Algorithm(init, local, launch, merge, evaluate, period=period, delay=1, primed=True)
+  return Algorithm(init, local, (Exchange(launch, merge, period, delay=1, offset=-period),), evaluate)
 
 
 SPEC = Spec(

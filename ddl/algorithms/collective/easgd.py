@@ -5,13 +5,13 @@ variants 1 and 3 are this one without and with overlap. Jacobi form: both update
 x_i(t+1) = x_i(t) - eta g_i(t) - alpha (x_i(t) - z(t)),  z(t+1) = z(t) + alpha sum_i (x_i(t) - z(t)),  alpha = eta rho.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
 
 
 class EASGDState(NamedTuple):
@@ -19,7 +19,7 @@ class EASGDState(NamedTuple):
   center: Tree  # z, equal on all workers
 
 
-def easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, axis_name: AxisName) -> Algorithm:
+def easgd(inner: optax.GradientTransformation, *, alpha: float, period: int) -> Algorithm:
   """x_i <- x_i + inner(g_i) - alpha (x_i - z); z <- z + alpha sum_i (x_i - z), on the first step of each round.
 
   The center has no 1/p: its own coefficient is 1 - p alpha, so p alpha (beta in the paper) should not exceed 1, and
@@ -29,34 +29,36 @@ def easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, axi
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho).
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
     An `Algorithm` whose differences travel during one step (delay 1), as x_i and z do not change meanwhile.
   """
 
-  def init(params: Tree) -> EASGDState:
+  def init(group: Group, params: Tree, key: Any) -> EASGDState:
+    del group, key
     return EASGDState(inner.init(params), params)
 
-  def local(grads: Tree, state: EASGDState, params: Tree) -> tuple[Tree, EASGDState]:
+  def local(group: Group, grads: Tree, state: EASGDState, params: Tree) -> tuple[Tree, EASGDState]:
+    del group
     params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
     return params, state._replace(inner=inner_state)
 
-  def launch(state: EASGDState, params: Tree) -> tuple[Tree, Tree]:
+  def launch(group: Group, state: EASGDState, params: Tree) -> tuple[tuple[Tree, Tree], EASGDState]:
     diff = jax.tree.map(lambda x, z: x - z, params, state.center)  # x_i - z, before the step
-    return diff, collectives.psum(diff, axis_name)  # sum_i (x_i - z)
+    return (diff, group.sum(diff)), state  # sum_i (x_i - z)
 
-  def merge(message: tuple[Tree, Tree], state: EASGDState, params: Tree) -> tuple[Tree, EASGDState]:
+  def merge(group: Group, message: tuple[Tree, Tree], state: EASGDState, params: Tree) -> tuple[Tree, EASGDState]:
+    del group
     diff, total = message
     params = jax.tree.map(lambda x, d: x - alpha * d, params, diff)  # x_i <- x_i - alpha (x_i - z)
     center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha sum_i (x_i - z)
     return params, state._replace(center=center)
 
-  def evaluate(state: EASGDState, params: Tree) -> Tree:
-    del params
+  def evaluate(group: Group, state: EASGDState, params: Tree) -> Tree:
+    del group, params
     return state.center
 
-  return Algorithm(init, local, launch, merge, evaluate, period=period, delay=1, primed=True)
+  return Algorithm(init, local, (Exchange(launch, merge, period, delay=1, offset=-period),), evaluate)
 
 
 SPEC = Spec(

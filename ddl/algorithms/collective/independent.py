@@ -4,41 +4,42 @@ Local SGD whose first average never comes; what is tested is the mean of the mod
 at the end (Zinkevich et al. 2010).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
 
 
 class IndependentState(NamedTuple):
   inner: optax.OptState
 
 
-def independent(inner: optax.GradientTransformation, *, axis_name: AxisName) -> Algorithm:
+def independent(inner: optax.GradientTransformation) -> Algorithm:
   """x_i <- x_i + inner(g_i), and nothing else.
 
   Args:
     inner: optimizer of each worker.
-    axis_name: the workers' named axis, or a tuple of axes; only `evaluate` communicates.
 
   Returns:
-    An `Algorithm` with period 1 that sends nothing.
+    An `Algorithm` that sends nothing; only `evaluate` communicates.
   """
 
-  def init(params: Tree) -> IndependentState:
+  def init(group: Group, params: Tree, key: Any) -> IndependentState:
+    del group, key
     return IndependentState(inner.init(params))
 
-  def local(grads: Tree, state: IndependentState, params: Tree) -> tuple[Tree, IndependentState]:
+  def local(group: Group, grads: Tree, state: IndependentState, params: Tree) -> tuple[Tree, IndependentState]:
+    del group
     params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
     return params, IndependentState(inner_state)
 
-  def evaluate(state: IndependentState, params: Tree) -> Tree:
+  def evaluate(group: Group, state: IndependentState, params: Tree) -> Tree:
     del state
-    return collectives.pmean(params, axis_name)
+    return group.mean(params)
 
-  return Algorithm(init, local, None, None, evaluate)
+  return Algorithm(init, local, (), evaluate)
 
 
 SPEC = Spec(

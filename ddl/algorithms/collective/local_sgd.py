@@ -3,50 +3,51 @@
 Stich 2018, arXiv 1805.09767. The inner optimizer's state stays local; averaging it is another algorithm.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
 
 
 class LocalSGDState(NamedTuple):
   inner: optax.OptState
 
 
-def local_sgd(inner: optax.GradientTransformation, *, period: int, axis_name: AxisName) -> Algorithm:
+def local_sgd(inner: optax.GradientTransformation, *, period: int | Callable[[int], int]) -> Algorithm:
   """x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/p) sum_j x_j.
 
   Args:
     inner: optimizer of each worker.
-    period: local steps per average (tau).
-    axis_name: the workers' named axis, or a tuple of axes.
+    period: local steps per average (tau), or those of round k = 0, 1, ... as a function of k.
 
   Returns:
     An `Algorithm` that sends parameters once per period.
   """
 
-  def init(params: Tree) -> LocalSGDState:
+  def init(group: Group, params: Tree, key: Any) -> LocalSGDState:
+    del group, key
     return LocalSGDState(inner.init(params))
 
-  def local(grads: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+  def local(group: Group, grads: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+    del group
     params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
     return params, LocalSGDState(inner_state)
 
-  def launch(state: LocalSGDState, params: Tree) -> Tree:
-    del state
-    return collectives.pmean(params, axis_name)  # xbar = (1/p) sum_j x_j
+  def launch(group: Group, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+    return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
-  def merge(message: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
-    del params
+  def merge(group: Group, message: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+    del group, params
     return message, state  # x_i <- xbar
 
-  def evaluate(state: LocalSGDState, params: Tree) -> Tree:
+  def evaluate(group: Group, state: LocalSGDState, params: Tree) -> Tree:
     del state
-    return collectives.pmean(params, axis_name)
+    return group.mean(params)
 
-  return Algorithm(init, local, launch, merge, evaluate, period=period)
+  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
 
 
 SPEC = Spec(

@@ -3,25 +3,36 @@
 Lin et al. 2018, arXiv 1808.07217, where `start` is the first decay of the learning rate.
 """
 
+from typing import Any
+
+import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.collective.local_sgd import local_sgd
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy
+from ddl.api import Algorithm, Hyper, Spec, Taxonomy
 
 
-def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: int, axis_name: AxisName) -> Algorithm:
+def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: int) -> Algorithm:
   """`local_sgd` with tau = 1 for the first `start` steps and tau = `period` after them.
 
   Args:
     inner: optimizer of each worker.
     period: local steps per average (tau) from step `start` on; averages follow steps start + tau, start + 2 tau, ...
     start: steps that each end in an average.
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
     An `Algorithm` that sends parameters.
+
+  Raises:
+    ValueError: if start is negative.
   """
-  return local_sgd(inner, period=period, axis_name=axis_name)._replace(start=start)  # tau = 1 if t < start
+  if start < 0:
+    raise ValueError(f"post_local_sgd: start is {start}; invalid: must be at least 0 steps")
+
+  def steps(k: Any) -> Any:  # tau = 1 for the first `start` rounds
+    return (1 if k < start else period) if isinstance(k, int) else jnp.where(k < start, 1, period)
+
+  return local_sgd(inner, period=steps)
 
 
 SPEC = Spec(

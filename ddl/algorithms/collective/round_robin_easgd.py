@@ -7,14 +7,14 @@ In the paper's implementation the others idle while j computes; here a step give
 each worker exchanges once in p of its steps.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
 
 
 class RoundRobinEASGDState(NamedTuple):
@@ -23,7 +23,7 @@ class RoundRobinEASGDState(NamedTuple):
   turn: jax.Array  # [] int32: t mod p, the rank that exchanges at this step
 
 
-def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float, axis_name: AxisName) -> Algorithm:
+def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float) -> Algorithm:
   """x_i <- x_i + inner(g_i); then, for j = t mod p alone, x_j -= alpha (x_j - z) and z += alpha (x_j - z).
 
   Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
@@ -31,36 +31,39 @@ def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float, axis
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho).
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
     An `Algorithm` with period 1; the difference travels during the step (delay 1).
   """
 
-  def init(params: Tree) -> RoundRobinEASGDState:
+  def init(group: Group, params: Tree, key: Any) -> RoundRobinEASGDState:
+    del group, key
     return RoundRobinEASGDState(inner.init(params), params, jnp.zeros((), jnp.int32))
 
-  def local(grads: Tree, state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
+  def local(group: Group, grads: Tree, state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
+    del group
     params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
     return params, state._replace(inner=inner_state)
 
-  def launch(state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, Tree]:
-    mine = collectives.index(axis_name) == state.turn  # i = j
+  def launch(group: Group, state: RoundRobinEASGDState, params: Tree) -> tuple[tuple[Tree, Tree], RoundRobinEASGDState]:
+    mine = group.index() == state.turn  # i = j
     diff = jax.tree.map(lambda x, z: jnp.where(mine, x - z, jnp.zeros_like(z)), params, state.center)
-    return diff, collectives.psum(diff, axis_name)  # x_j - z, known to all
+    return (diff, group.sum(diff)), state  # x_j - z, known to all
 
-  def merge(message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
+  def merge(
+    group: Group, message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree
+  ) -> tuple[Tree, RoundRobinEASGDState]:
     diff, total = message
     params = jax.tree.map(lambda x, d: x - alpha * d, params, diff)  # x_j <- x_j - alpha (x_j - z); others: diff 0
     center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha (x_j - z)
-    turn = (state.turn + 1) % collectives.size(axis_name)  # j = (t + 1) mod p
+    turn = (state.turn + 1) % group.size()  # j = (t + 1) mod p
     return params, RoundRobinEASGDState(state.inner, center, turn)
 
-  def evaluate(state: RoundRobinEASGDState, params: Tree) -> Tree:
-    del params
+  def evaluate(group: Group, state: RoundRobinEASGDState, params: Tree) -> Tree:
+    del group, params
     return state.center
 
-  return Algorithm(init, local, launch, merge, evaluate, delay=1, primed=True)
+  return Algorithm(init, local, (Exchange(launch, merge, period=1, delay=1, offset=-1),), evaluate)
 
 
 SPEC = Spec(

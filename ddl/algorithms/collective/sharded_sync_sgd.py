@@ -4,7 +4,7 @@ Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p str
 keeps its optimizer state. The mathematics is that of `sync_sgd`, the optimizer's memory and work are 1/p per worker.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,15 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from ddl import collectives
-from ddl.api import Algorithm, AxisName, Spec, Taxonomy, Tree
+from ddl.api import Algorithm, Spec, Taxonomy, Tree
+from ddl.group import Group
 
 
 class ShardedSyncSGDState(NamedTuple):
   inner: optax.OptState  # of this worker's strip: [ceil(n / p)]
 
 
-def sharded_sync_sgd(inner: optax.GradientTransformation, *, axis_name: AxisName) -> Algorithm:
+def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   """Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered.
 
   Equals `sync_sgd` for an inner optimizer that works element by element (SGD, momentum, Adam, weight decay). It does
@@ -29,39 +29,37 @@ def sharded_sync_sgd(inner: optax.GradientTransformation, *, axis_name: AxisName
 
   Args:
     inner: element-wise optimizer; its state covers this worker's strip, of the packed vector's dtype.
-    axis_name: the workers' named axis, or a tuple of axes.
 
   Returns:
-    An `Algorithm` with period 1 whose collectives are in `local`. Its `init` must run where the axis is bound,
-    because a strip's length depends on the number of workers.
+    An `Algorithm` whose collectives are in `local`. A strip's length depends on the number of workers, so that its
+    `init` must run where the group's axis is bound.
   """
 
-  def strip(packed: jax.Array) -> jax.Array:
-    padded = pad(packed)
-    length = padded.shape[0] // collectives.size(axis_name)
-    return lax.dynamic_slice_in_dim(padded, collectives.index(axis_name) * length, length)
+  def pad(group: Group, packed: jax.Array) -> jax.Array:
+    return jnp.pad(packed, (0, -packed.shape[0] % group.size()))
 
-  def pad(packed: jax.Array) -> jax.Array:
-    return jnp.pad(packed, (0, -packed.shape[0] % collectives.size(axis_name)))
+  def strip(group: Group, packed: jax.Array) -> jax.Array:
+    padded = pad(group, packed)
+    length = padded.shape[0] // group.size()
+    return lax.dynamic_slice_in_dim(padded, group.index() * length, length)
 
-  def init(params: Tree) -> ShardedSyncSGDState:
-    return ShardedSyncSGDState(inner.init(strip(ravel_pytree(params)[0])))
+  def init(group: Group, params: Tree, key: Any) -> ShardedSyncSGDState:
+    del key
+    return ShardedSyncSGDState(inner.init(strip(group, ravel_pytree(params)[0])))
 
-  def local(grads: Tree, state: ShardedSyncSGDState, params: Tree) -> tuple[Tree, ShardedSyncSGDState]:
+  def local(group: Group, grads: Tree, state: ShardedSyncSGDState, params: Tree) -> tuple[Tree, ShardedSyncSGDState]:
     packed, unpack = ravel_pytree(params)
-    total = collectives.psum_scatter(pad(ravel_pytree(grads)[0]), axis_name)  # part-reduce: sum_j g_j on strip i
-    mean = total / collectives.size(axis_name)  # g = (1/p) sum_j g_j
-    strip_updates, inner_state = inner.update(mean, state.inner, strip(packed))  # u_s = -eta g_s, by its owner
-    updates = collectives.all_gather(jnp.asarray(strip_updates), axis_name).reshape(-1)[
-      : packed.shape[0]
-    ]  # part-broadcast
+    total = group.reduce_scatter(pad(group, ravel_pytree(grads)[0]))  # part-reduce: sum_j g_j on strip i
+    mean = total / group.size()  # g = (1/p) sum_j g_j
+    strip_updates, inner_state = inner.update(mean, state.inner, strip(group, packed))  # u_s = -eta g_s, by its owner
+    updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # part-broadcast
     return unpack(packed + updates), ShardedSyncSGDState(inner_state)  # x <- x + u
 
-  def evaluate(state: ShardedSyncSGDState, params: Tree) -> Tree:
-    del state
+  def evaluate(group: Group, state: ShardedSyncSGDState, params: Tree) -> Tree:
+    del group, state
     return params
 
-  return Algorithm(init, local, None, None, evaluate)
+  return Algorithm(init, local, (), evaluate)
 
 
 SPEC = Spec(

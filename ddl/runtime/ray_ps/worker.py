@@ -13,6 +13,7 @@ import numpy as np
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.cluster import draw_peers
 from ddl.runtime.flat_params import flatten, leads_of, packed, traffic
+from ddl.runtime.local_step import make_local_step
 from ddl.runtime.ray_ps import transport as wire
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
@@ -72,20 +73,19 @@ class RayWorker:
     self.size, self.dtype = flat.size, flat.dtype
     self.make, rule = make, packed(algorithm, params)
     self._init, self._merge = jax.jit(rule.init), jax.jit(rule.merge)
-    self._step = jax.jit(self._step_of)
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
     """Makes its model and data, connects, and compiles before the first turn begins."""
     model, self.take = self.make(self.worker)
-    self._grad = jax.value_and_grad(model.loss, has_aux=True)
+    self._step = jax.jit(make_local_step(model, self.algorithm.local))
     where = self.settings["addresses"], self.settings["token"]
     self.exchange = Exchange(self.algorithm, self.size, self.dtype, *where)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
     for _ in range(2):  # what a first step gives may have other types
       params, state = self._merge(reply, state, params)
-      params, state, extra, _ = self._step(params, state, extra, *self.take(self.worker, 0))
+      (params, state, extra), _ = self._step((params, state, extra), self.take(self.worker, 0))
       jax.block_until_ready(self._request(state, params))
 
   def pid(self) -> int:
@@ -105,7 +105,7 @@ class RayWorker:
     def steps(first: int, count: int) -> None:
       nonlocal params, state, extra
       for step in range(first, first + count):
-        params, state, extra, loss = self._step(params, state, extra, *self.take(self.worker, step))
+        (params, state, extra), loss = self._step((params, state, extra), self.take(self.worker, step))
         losses.append(loss)
 
     with ThreadPoolExecutor(1) as pool:
@@ -158,10 +158,6 @@ class RayWorker:
     return int(self._peers[turn])
 
   _peers = np.zeros(0, np.int32)
-
-  def _step_of(self, params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
-    (loss, extra), grads = self._grad(params, extra, batch, key)
-    return (*self.algorithm.local(grads, state, params), extra, loss)
 
 
 def _for(what: int, header: np.ndarray) -> np.ndarray:

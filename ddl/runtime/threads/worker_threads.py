@@ -9,6 +9,7 @@ increment's product into the addition.
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,17 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ddl import collectives
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.cluster import Row
 from ddl.events.operations import Operations
 from ddl.events.record import Events
+from ddl.group import Group
+from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.local_step import make_local_step
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.threads.shared_server import SharedServer, make_rules
-from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.worker_round import Worker
-from ddl.runtime.workers import AXIS
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
 Watch = Callable[
@@ -65,16 +66,12 @@ class Threads:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
     if workers < 1 or blocks < 0:
       raise ValueError(f"workers is {workers} and blocks {blocks}; give at least one worker, and 0 blocks or more")
-    devices, value_and_grad = jax.local_devices(), jax.value_and_grad(model.loss, has_aux=True)
+    devices = jax.local_devices()
     self.algorithm, self.workers = algorithm, workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
     self._about: Any = {"workers": workers, "blocks": blocks, "seed": seed, "barrier": barrier}
-
-    def step(params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
-      (loss, extra), grads = value_and_grad(params, extra, batch, key)
-      return (*algorithm.local(grads, state, params), extra), loss
-
-    self._step, self._merge, self._request = jax.jit(step), jax.jit(algorithm.merge), jax.jit(algorithm.request)
+    self._step = jax.jit(make_local_step(model, algorithm.local))
+    self._merge, self._request = jax.jit(algorithm.merge), jax.jit(algorithm.request)
     self._rules, self._consensus = make_rules(algorithm, blocks), jax.jit(self._consensus_of)
     self._ended = SimpleQueue[int]()  # ranks of threads that have, and STOP
 
@@ -172,15 +169,14 @@ class Threads:
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
     """The steps first, ..., first + count - 1, fewer where all is over."""
-    (params, state, extra), losses = me, []
+    carry, losses = tuple(me), []
     for step in range(first, first + count):
       if self._shared.pace.over:
         break
       self._at[worker] = step
-      batch, key = jax.device_put(self._take(worker, step), self.devices[worker])
-      (params, state, extra), loss = self._step(params, state, extra, batch, key)
+      carry, loss = self._step(carry, jax.device_put(self._take(worker, step), self.devices[worker]))
       losses.append(loss)
-    return Worker(params, state, extra), losses
+    return Worker(*carry), losses
 
   def _checked(self, worker: int, first: int, losses: list[jax.Array]) -> np.ndarray:
     values = np.array([float(loss) for loss in losses])
@@ -206,11 +202,6 @@ class Threads:
     return self._consensus(shared.state(), *jax.device_put((self.params, self.extra), shared.host))
 
   def _consensus_of(self, server: Tree, params: list[Tree], extra: list[Tree]) -> Consensus:
-    def one(params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
-      gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, collectives.pmean(params, AXIS))
-      return mean_extra(extra), jnp.sqrt(collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS))
-
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *zip(params, extra, strict=True))
-    everyone = jax.vmap(jax.vmap(one, axis_name=AXIS[1]), axis_name=AXIS[0])
-    extra_mean, distance = everyone(*jax.tree.map(lambda x: x[None], stacked))
-    return Consensus(self.algorithm.evaluate(server), *jax.tree.map(lambda x: x[0, 0], (extra_mean, distance)))
+    agreed = jax.vmap(partial(agree, Group("workers")), axis_name="workers")(*stacked)
+    return Consensus(self.algorithm.evaluate(server), *jax.tree.map(lambda x: x[0], agreed))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from ddl.api import Model, ServerAlgorithm, Tree, Visit
 from ddl.events.operations import ADD, APPLY, COLLECT, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
+from ddl.runtime.local_step import make_local_step
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
 from ddl.runtime.worker_round import first_step
 
@@ -23,8 +24,7 @@ class Sequential:
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
     self._lock_free = bool((operations.kind == LOOK).any())
-    self._grad = jax.value_and_grad(model.loss, has_aux=True)
-    self._steps = jax.jit(self._steps_of)
+    self._step = jax.jit(make_local_step(model, algorithm.local))
     self._collect = jax.jit(
       lambda total, message, w: jax.tree.map(lambda t, m: t + jnp.asarray(w, m.dtype) * m, total, message)
     )
@@ -90,12 +90,8 @@ class Sequential:
   def _some_steps(self, w: int, first: int, count: int, take: Take) -> None:
     for step in range(first, first + count):
       batch, key = take(w, step)
-      done = self._steps(self.params[w], self.state[w], self.extra[w], batch, key)
+      done, _ = self._step((self.params[w], self.state[w], self.extra[w]), (batch, key))
       self.params[w], self.state[w], self.extra[w] = done
-
-  def _steps_of(self, params: Tree, state: Tree, extra: Tree, batch: Any, key: Any) -> Any:
-    (_, extra), grads = self._grad(params, extra, batch, key)
-    return (*self.algorithm.local(grads, state, params), extra)
 
   def _block(self, w: int, block: int, kind: int) -> None:
     center = to_blocks(self.server, self.blocks)

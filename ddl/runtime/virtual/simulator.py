@@ -8,6 +8,7 @@ vector.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,15 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ddl import collectives
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.operations import READ, Operations
 from ddl.events.record import Events
-from ddl.runtime.execution import packs
+from ddl.group import Group
+from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
-from ddl.runtime.rounds import ExecutionConfig
 from ddl.runtime.server_traffic import exchange_nbytes, reply_nbytes
-from ddl.runtime.trainer import Consensus, mean_extra
 from ddl.runtime.virtual import server_state
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
 from ddl.runtime.worker_round import Worker, make_turn
@@ -47,13 +47,13 @@ class Simulator:
     algorithm: ServerAlgorithm,
     model: Model,
     workers: Workers,
-    how: ExecutionConfig,
+    execution: ExecutionConfig,
     events: Events,
     operations: Operations,
     widest: int | None = None,
   ):
     """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
-    self.model, self.workers, self.how = model, workers, how
+    self.model, self.workers, self.execution = model, workers, execution
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
@@ -80,9 +80,8 @@ class Simulator:
     params, extra = jax.jit(self.model.init)(key)
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
-  def shapes(self, carry: SimulatorCarry, step: int) -> SimulatorCarry:
+  def shapes(self, carry: SimulatorCarry) -> SimulatorCarry:
     """Shapes and shardings of the carry: what a checkpoint restores."""
-    del step
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
@@ -91,7 +90,7 @@ class Simulator:
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
     """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on."""
-    longest, boundaries = max(self.how.steps_per_call, 1), [0]
+    longest, boundaries = max(self.execution.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
       boundaries.append(min(last, (at // every + 1) * every, at + longest))
@@ -173,10 +172,10 @@ class Simulator:
   def _call(self, carry: SimulatorCarry, batches: Tree, turns: Any, server: Any, key: jax.Array) -> Any:
     """Some waves on one device."""
     virtual, period = self.workers.virtual, self.algorithm.period
-    apart = self.how.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    apart = self.execution.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
-    turn = make_turn(self.algorithm, self.model, self.how.steps)
+    turn = make_turn(self.algorithm, self.model, self.execution.steps)
     serve = server_state.make_serving(self.algorithm, self.kinds, self.blocks)
 
     def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
@@ -194,7 +193,7 @@ class Simulator:
       if not apart:
         own = jax.tree.map(lambda x: x[:virtual], anew)
         args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
-        batched = self.how.gradients == "vmap"
+        batched = self.execution.gradients == "vmap"
         workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
       else:
         done = []
@@ -249,12 +248,7 @@ class Simulator:
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))
 
   def _consensus_of(self, carry: SimulatorCarry) -> Consensus:
-    def one(params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
-      gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, collectives.pmean(params, AXIS))
-      return mean_extra(extra), jnp.sqrt(collectives.pmean(sum(jax.tree.leaves(gaps)), AXIS))
-
-    virtual = self.workers.virtual
-    lifted = jax.vmap(one, axis_name=AXIS[1], axis_size=virtual)
+    lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
     extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
     server = jax.tree.map(lambda x: x[0], carry.desk.server)
     return Consensus(self.algorithm.evaluate(server), extra, distance)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import AXIS, make_workers
 from experiments.commands.list import markdown

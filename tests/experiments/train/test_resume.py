@@ -14,7 +14,7 @@ from helpers.sessions import Run, at_call, config, send, snapshot
 
 from ddl.models.flax_model import from_flax
 from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.workers import make_workers
 from experiments.train import train_loop
 

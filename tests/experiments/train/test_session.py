@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import metrics
 from helpers.sessions import Run, config
 
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from experiments.config.experiment import initial_key, training_key
 
 

@@ -1,0 +1,262 @@
+"""The group of workers that an algorithm is handed: what it may ask of the others, whatever stands behind it."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import get_opaque_trace_state
+
+from ddl.api import AxisName, Tree
+
+
+class Group:
+  """p workers along a named axis, or along a pair of them: worker id = outer index * inner size + inner index.
+
+  Every worker calls the same methods in the same order. Trees pass leaf by leaf.
+  """
+
+  def __init__(self, axis: AxisName):
+    """axis: one named axis or a pair, bound by `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`."""
+    self.axes = axis if isinstance(axis, tuple) else (axis,)
+    if len(self.axes) > 2:
+      raise ValueError(f"invalid axis {axis}: must be one named axis or a pair of them")
+
+  def size(self) -> int:
+    """Number of workers p."""
+    return prod(lax.axis_size(name) for name in self.axes)
+
+  def index(self) -> jax.Array:
+    """This worker's rank: [] int32 in 0..p-1."""
+    return lax.axis_index(self.axes)
+
+  def sum(self, tree: Tree) -> Tree:
+    """sum_i x_i."""
+    return lax.psum(tree, self.axes)
+
+  def mean(self, tree: Tree) -> Tree:
+    """(1/p) sum_i x_i."""
+    return lax.pmean(tree, self.axes)
+
+  def max(self, tree: Tree) -> Tree:
+    """max_i x_i."""
+    return lax.pmax(tree, self.axes)
+
+  def gather(self, tree: Tree) -> Tree:
+    """Every worker's value in rank order: [...] -> [p, ...]."""
+
+    def one(x: jax.Array) -> jax.Array:
+      shape = jnp.shape(x)
+      for name in reversed(self.axes):
+        x = lax.all_gather(x, name)
+      return x.reshape((-1, *shape))
+
+    return jax.tree.map(one, tree)
+
+  def reduce_scatter(self, tree: Tree) -> Tree:
+    """Strip i of sum_j x_j on worker i: [p n, ...] -> [n, ...].
+
+    Raises:
+      ValueError: if p does not divide the leading dimension.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+      if x.shape[0] % self.size():
+        raise ValueError(f"reduce_scatter: {self.size()} workers do not divide {x.shape[0]} values; pad them first")
+      for name in self.axes:
+        x = lax.psum_scatter(x, name, tiled=True)
+      return x
+
+    return jax.tree.map(one, tree)
+
+  def shift(self, tree: Tree, steps: int) -> Tree:
+    """The value of worker (rank - steps) mod p on a ring; at most two permutes per level."""
+
+    def ring(x: jax.Array, name: Any, by: int) -> jax.Array:
+      count = lax.axis_size(name)
+      return lax.ppermute(x, name, [(i, (i + by) % count) for i in range(count)]) if by % count else x
+
+    def one(x: jax.Array) -> jax.Array:
+      if len(self.axes) == 1:
+        return ring(x, self.axes[0], steps)
+      outer, inner = self.axes
+      jump, rest = divmod(steps % self.size(), lax.axis_size(inner))
+      x = ring(x, inner, rest)
+      if not rest:
+        return ring(x, outer, jump)
+      # Values that wrapped round the inner ring come from one outer step further back.
+      return jnp.where(lax.axis_index(inner) < rest, ring(x, outer, jump + 1), ring(x, outer, jump))
+
+    return jax.tree.map(one, tree)
+
+  def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
+    """The value of worker sources[rank]; zeros where that is None. No worker is the source of two.
+
+    Raises:
+      ValueError: if `sources` has not one entry per worker, or a source twice or outside 0..p-1.
+    """
+    given = [s for s in sources if s is not None]
+    if len(sources) != self.size() or len({*given}) < len(given) or not {*given} <= {*range(self.size())}:
+      raise ValueError(f"permute: invalid sources {list(sources)}: must be {self.size()} different ranks or None")
+    if len(self.axes) == 1:
+      rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]
+    else:
+      rounds = _rounds(sources, *(lax.axis_size(name) for name in self.axes))
+    here, takes = lax.axis_index(self.axes[0]), jnp.asarray([s is not None for s in sources])[self.index()]
+
+    def one(x: jax.Array) -> jax.Array:
+      if len(self.axes) == 1:
+        out = lax.ppermute(x, self.axes[0], rounds[0][0])
+      else:
+        local, out, slot = lax.all_gather(x, self.axes[1]), jnp.zeros_like(x), lax.axis_index(self.axes[1])
+        for pairs, send, take in rounds:
+          moved = lax.ppermute(local[jnp.asarray(send)[here]], self.axes[0], pairs)
+          out = jnp.where(jnp.asarray(take)[here] == slot, moved, out)
+      return out if None not in sources else jnp.where(takes, out, jnp.zeros_like(out))
+
+    return jax.tree.map(one, tree)
+
+
+def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
+  """(source, target) of all ranks, as `lax.ppermute` under vmap wants them; those without a partner keep their own."""
+  free = set(range(count)) - set(targets.values())
+  left = [i for i in range(count) if i not in targets]
+  own = {i: i for i in left if i in free}
+  rest = zip([i for i in left if i not in own], sorted(free - set(own)), strict=True)
+  return sorted((targets | own | dict(rest)).items())
+
+
+def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:
+  """A permutation of workers as permutations of their devices, each moving one worker of a device at most.
+
+  Returns (device pairs, the slot that each device sends, the slot that takes what comes; -1 for none) of each.
+  """
+  from scipy.sparse import csr_array
+  from scipy.sparse.csgraph import maximum_bipartite_matching
+
+  left = {i: s for i, s in enumerate(sources) if s is not None}
+  rounds = []
+  while left:
+    edges: dict[tuple[int, int], int] = {(s // inner, i // inner): i for i, s in left.items()}
+    rows, columns = zip(*edges, strict=True)
+    graph = csr_array((np.ones(len(edges)), (rows, columns)), shape=(outer, outer))
+    match = maximum_bipartite_matching(graph, perm_type="column")  # a device that this one sends to, or -1
+    moves = {a: int(b) for a, b in enumerate(match) if b >= 0}
+    send, take = np.zeros(outer, np.int32), np.full(outer, -1, np.int32)
+    for a, b in moves.items():
+      i = edges[a, b]
+      send[a], take[b] = left.pop(i) % inner, i % inner
+    rounds.append((_complete(moves, outer), send, take))
+  return rounds
+
+
+class Present(Group):
+  """A group that leaves workers out: sums, means and maxima are those of the others; every worker gets them."""
+
+  def __init__(self, group: Group, present: Any):
+    """present: [] bool of this worker."""
+    super().__init__(group.axes)
+    self.group, self.present = group, present
+
+  def sum(self, tree: Tree) -> Tree:
+    """The sum over the workers that are present."""
+    return self.group.sum(jax.tree.map(lambda x: jnp.where(self.present, x, jnp.zeros_like(x)), tree))
+
+  def mean(self, tree: Tree) -> Tree:
+    """The mean over the workers that are present."""
+    count = self.group.sum(jnp.asarray(self.present, jnp.int32))
+    return jax.tree.map(lambda x: x / count.astype(x.dtype), self.sum(tree))
+
+  def max(self, tree: Tree) -> Tree:
+    """The maximum over the workers that are present."""
+
+    def lowest(x: jax.Array) -> jax.Array:
+      return jnp.full_like(x, -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min)
+
+    return self.group.max(jax.tree.map(lambda x: jnp.where(self.present, x, lowest(x)), tree))
+
+
+class Sent(NamedTuple):
+  """One collective that a worker took part in."""
+
+  kind: str  # all_reduce, all_gather, reduce_scatter or permute
+  nbytes: int  # of the whole vector: for an all_gather of what all workers have together
+  messages: int  # arrays
+
+  def per_worker(self, workers: int) -> float:
+    """Bytes that each of p workers sends, as few as can be: n (p - 1) / p, twice that for an all-reduce."""
+    if self.kind == "permute":
+      return float(self.nbytes)
+    return (2 if self.kind == "all_reduce" else 1) * self.nbytes * (workers - 1) / workers
+
+
+class Recorder(Group):
+  """A group that asks nobody: it keeps what it is asked, and answers in the shapes that an answer has."""
+
+  def __init__(self, workers: int):
+    """workers: p."""
+    super().__init__("workers")
+    self.workers, self.sent, self.asked = workers, list[Sent](), False
+    self._trace = get_opaque_trace_state(convention="flax")
+
+  def size(self) -> int:
+    """Number of workers p."""
+    return self.workers
+
+  def index(self) -> jax.Array:
+    """Rank 0."""
+    self.asked = True
+    return jnp.int32(0)
+
+  def sum(self, tree: Tree) -> Tree:
+    """The value itself."""
+    return self._keep("all_reduce", tree)
+
+  mean = max = sum
+
+  def gather(self, tree: Tree) -> Tree:
+    """The value p times."""
+    self._keep("all_gather", tree, self.workers)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree)
+
+  def reduce_scatter(self, tree: Tree) -> Tree:
+    """The first strip."""
+    self._keep("reduce_scatter", tree)
+    return jax.tree.map(lambda x: x[: x.shape[0] // self.workers], tree)
+
+  def shift(self, tree: Tree, steps: int) -> Tree:
+    """The value itself."""
+    return self._keep("permute", tree) if steps % self.workers else tree
+
+  def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
+    """The value itself."""
+    return self._keep("permute", tree) if any(s not in (None, i) for i, s in enumerate(sources)) else tree
+
+  def _keep(self, kind: str, tree: Tree, times: int = 1) -> Tree:
+    self.asked = True
+    if get_opaque_trace_state(convention="flax") != self._trace:
+      raise ValueError("a collective inside a loop, a condition or a jit of JAX can't be counted; use Python's")
+    leaves = jax.tree.leaves(tree)
+    if leaves and self.workers > 1:
+      nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)
+      self.sent.append(Sent(kind, nbytes * times, len(leaves)))
+    return tree
+
+
+def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder, Tree]:
+  """What fn(group, *args) asks of a group of so many workers, and the shapes of its result; nothing is computed.
+
+  Raises:
+    ValueError: for a collective inside a loop, a condition or a jit, whose repetitions are not seen.
+  """
+  found: list[Recorder] = []
+
+  def traced(*args: Tree) -> Tree:
+    found.append(Recorder(workers))
+    return fn(found[-1], *args)
+
+  shapes = jax.eval_shape(traced, *args)
+  return found[-1], shapes

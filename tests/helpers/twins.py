@@ -1,0 +1,124 @@
+"""What all that compares with the NumPy twins shares: inner optimizers, a tree of leaves, a plain loop, a tolerance."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from reference import collective as reference
+
+from ddl.algorithms import COLLECTIVE
+from ddl.group import Group
+
+W = Group("w")
+
+
+def lenient(inner):
+  """The optimizer under standard dtype promotion: optax.adam's `b1**count` is not strict. ddl's own code stays so."""
+
+  def update(*args):
+    with jax.numpy_dtype_promotion("standard"):
+      return inner.update(*args)
+
+  return optax.GradientTransformation(inner.init, update)
+
+
+INNER = {  # the same optimizer twice: for ddl and for the twin
+  "sgd": (optax.sgd(0.1), reference.sgd(0.1)),
+  "momentum": (optax.sgd(0.05, momentum=0.9), reference.heavy_ball(0.05, 0.9)),
+  "nesterov": (optax.sgd(0.05, momentum=0.9, nesterov=True), reference.nesterov(0.05, 0.9)),
+  "adam": (lenient(optax.adam(0.05)), reference.adam(0.05)),
+  "adamw": (lenient(optax.adamw(0.05, weight_decay=0.1)), reference.adam(0.05, decay=0.1)),
+  "decay": (
+    optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
+    reference.sgd(0.1, decay=0.1),
+  ),
+}
+SHAPES = {"bias": (), "kernel": (2, 3)}  # 7 values: neither 2 nor 8 workers divide them
+
+
+def tree_of(flat):
+  """[n] -> a tree of leaves of several shapes, packed in the order of their names."""
+  leaves, at = {}, 0
+  for name, shape in SHAPES.items():
+    count = int(np.prod(shape))
+    leaves[name] = flat[at : at + count].reshape(shape)
+    at += count
+  return leaves
+
+
+def flat_of(tree):
+  return ravel_pytree(tree)[0]
+
+
+def events(exchange, t):
+  """(whether a message leaves, whether one arrives) after t steps: the contract of `ddl.api.Exchange`, word by word."""
+
+  def leaves(t):
+    if isinstance(exchange.period, int):
+      k, rest = divmod(t - exchange.offset, exchange.period)
+      return t >= 0 and rest == 0 and k >= 1
+    at, k = exchange.offset, 0
+    while at < t or k == 0:
+      at, k = at + exchange.period(k), k + 1
+    return t >= 0 and at == t
+
+  return leaves(t), t >= exchange.delay and leaves(t - exchange.delay)
+
+
+@cache
+def gradients(grad):
+  """(step, params) of all workers -> their gradients, compiled once per gradient function."""
+
+  def one(worker, step, params):
+    return tree_of(grad(worker, step, flat_of(params)))
+
+  lifted = jax.jit(jax.vmap(one, in_axes=(0, None, 0)))
+  return lambda step, params: lifted(jnp.arange(params["bias"].shape[0]), step, params)
+
+
+def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, group=W):
+  """Returns (params, evaluate: [steps, workers, n], state); x0 is [n], or [workers, n] to start apart.
+
+  The algorithm runs without jit, because compiling it costs more than ten such steps. group: one, or a function of the
+  worker's rank.
+  """
+
+  def everywhere(fn):
+    def one(rank, *args):
+      return fn(group(rank) if callable(group) else group, *args)
+
+    return lambda *args: jax.vmap(one, axis_name="w")(jnp.arange(workers), *args)
+
+  params = everywhere(lambda _, x: tree_of(x))(jnp.broadcast_to(jnp.asarray(x0), (workers, np.shape(x0)[-1])))
+  state = prepare(everywhere(lambda g, x: algorithm.init(g, x, jax.random.key(0)))(params))
+  under_way, history, evaluated = [[] for _ in algorithm.exchanges], [], []
+  for t in range(steps + 1):
+    if t:
+      params, state = everywhere(algorithm.local)(gradients(grad)(t - 1, params), state, params)
+    for i, exchange in enumerate(algorithm.exchanges):
+      if exchange.delay and events(exchange, t)[1]:
+        params, state = everywhere(exchange.merge)(under_way[i].pop(0), state, params)
+    for exchange in algorithm.exchanges:
+      if not exchange.delay and events(exchange, t)[0]:
+        message, state = everywhere(exchange.launch)(state, params)
+        params, state = everywhere(exchange.merge)(message, state, params)
+    if t:
+      history.append(everywhere(lambda _, x: flat_of(x))(params))
+      evaluated.append(everywhere(lambda g, s, x: flat_of(algorithm.evaluate(g, s, x)))(state, params))
+    for i, exchange in enumerate(algorithm.exchanges):
+      if exchange.delay and events(exchange, t)[0]:
+        message, state = everywhere(exchange.launch)(state, params)
+        under_way[i].append(message)
+  return jnp.stack(history), jnp.stack(evaluated), state
+
+
+def build(name, inner, **hyper):
+  return COLLECTIVE[name].factory(inner, **hyper)
+
+
+def close(actual, expected):
+  # The values are of size one; a coordinate that passes through zero has no relative precision.
+  np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)

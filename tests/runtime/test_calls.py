@@ -1,0 +1,94 @@
+"""The clocks, and the cutting of a run into compiled calls."""
+
+import pytest
+from helpers.twins import events
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.api import Exchange
+from ddl.runtime.calls import MOST_KINDS, plan
+from ddl.schedule import Schedule
+
+
+@st.composite
+def exchanges(draw):
+  period, delay = draw(st.integers(1, 7)), draw(st.integers(0, 12))
+  if draw(st.booleans()) and draw(st.booleans()):  # post-local: 1, ..., 1, period, period, ...
+    start = draw(st.integers(0, 9))
+    return Exchange(None, None, lambda k: 1 if k < start else period, delay)  # type: ignore[arg-type]
+  return Exchange(None, None, period, delay, draw(st.integers(-period + (not delay), 2 * period)))  # type: ignore[arg-type]
+
+
+SCHEDULES = st.lists(exchanges(), max_size=3)
+
+
+@settings(max_examples=300)
+@given(SCHEDULES)
+def test_due_follows_the_contract(made):
+  schedule = Schedule(made)
+  under_way = [0] * len(made)
+  for t in range(60):
+    due = schedule.due(t)
+    assert schedule.under_way(t) == tuple(under_way)
+    assert all(n <= clock.slots for n, clock in zip(under_way, schedule.clocks, strict=True))
+    for i, exchange in enumerate(made):
+      assert (i in due.launch) == bool(exchange.delay and events(exchange, t)[0])
+      assert (i in due.merge) == bool(exchange.delay and events(exchange, t + 1)[1])
+      assert (i in due.exchange) == bool(not exchange.delay and events(exchange, t + 1)[0])
+      under_way[i] += (i in due.launch) - (i in due.merge)
+
+
+@pytest.mark.parametrize(
+  "wrong", [{"period": 0}, {"delay": -1}, {"period": 3, "offset": -4}, {"period": 3, "delay": 1, "offset": -4},
+            {"period": 3, "offset": -3}, {"period": lambda k: -k}],
+)  # fmt: skip
+def test_a_clock_names_what_does_not_fit(wrong):
+  name = "period" if callable(wrong.get("period")) else [*wrong][-1]
+  with pytest.raises(ValueError, match=f"{name} is "):
+    Schedule([Exchange(None, None, **wrong)])  # type: ignore[arg-type]
+
+
+def cut(schedule, first, last, every, longest, flexible=None):
+  calls = plan(schedule, first, last, every, longest, flexible or longest)
+  assert [t for call in calls for t in range(call.first, call.end)] == list(range(first, last))
+  assert [due for call in calls for due in call.due] == [schedule.due(t) for t in range(first, last)]
+  for call in calls:
+    assert 1 <= call.steps <= longest and call.under_way == schedule.under_way(call.first)
+    assert call.kind.unit or call.steps <= call.kind.longest
+    assert not call.kind.unit or (call.kind.unit * call.kind.repeat, call.kind.under_way) == (call.due, call.under_way)
+  assert {call.end for call in calls} >= {t for t in range(first + 1, last + 1) if t % every == 0 or t == last}
+  return calls
+
+
+@settings(max_examples=400)
+@given(SCHEDULES, st.integers(0, 60), st.integers(0, 90), st.integers(1, 25), st.integers(1, 20), st.booleans())
+def test_calls_cover_the_steps_and_do_what_is_due(made, first, count, every, longest, single):
+  cut(Schedule(made), first, first + count, every, longest, 1 if single else None)
+
+
+@settings(max_examples=200)
+@given(SCHEDULES, st.integers(1, 1000), st.integers(1, 60), st.integers(1, 64))
+def test_few_kinds_are_compiled_whatever_the_periods(made, steps, every, longest):
+  assert len({call.kind for call in cut(Schedule(made), 0, steps, every, longest)}) <= MOST_KINDS
+
+
+@pytest.mark.parametrize("period, every", [(13, 20), (7, 50), (10, 1), (1000, 64), (64, 63)])
+@pytest.mark.parametrize("delay", [0, 1, 5, 17])
+def test_no_compile_storm(period, every, delay):
+  calls = cut(Schedule([Exchange(None, None, period, delay)]), 0, 2000, every, 64)  # type: ignore[arg-type]
+  assert len({call.kind for call in calls}) <= MOST_KINDS
+  assert len(calls) <= 2000 / min(every, 64) + 3 * 2000 / period + 2
+
+
+@pytest.mark.parametrize("every, longest", [(100, 64), (20, 64), (1000, 64), (100, 10), (10, 1000)])
+def test_rounds_are_kept_together(every, longest):
+  """Period 10, delay 2: the first round has no merge; the others are alike."""
+  calls = cut(Schedule([Exchange(None, None, 10, 2)]), 0, 1000, every, longest)  # type: ignore[arg-type]
+  assert all(call.first % 10 == 0 and len(call.kind.unit) == 10 for call in calls)
+  assert len(calls) <= 1 + 1000 / min(every, longest // 10 * 10) * 1.25
+
+
+def test_a_run_resumed_between_two_calls_goes_on_with_the_same_calls():
+  schedule = Schedule([Exchange(None, None, 4, 3)])  # type: ignore[arg-type]
+  for longest in (1, 3, 4, 9):
+    assert any(call.end == 20 for call in cut(schedule, 0, 50, 10, longest))
