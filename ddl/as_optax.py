@@ -91,14 +91,15 @@ class _Flight:
 
   def __init__(self, group: Group, clock: Clock, count: Any, queue: Queue, cond: Callable[..., Any]):
     self.group, self.clock, self.count, self.cond, self.times = group, clock, count, cond, queue.clock
-    self.messages: Any = queue.messages  # and one more slot during the step
+    self.messages: Any = queue.messages  # with as many slots as `capacity` during the step
 
   def leave(self, state: Tree, params: Tree) -> Tree:
     """A message with a delay leaves, if it is time; returns the state."""
     if not self.clock.delay:
       return state
     group, clock, launch = self.group, self.clock, self.clock.exchange.launch
-    self.messages = (*self.messages, _message(group, clock.exchange, state, params))
+    spare = clock.capacity - clock.slots
+    self.messages += (_message(group, clock.exchange, state, params),) * spare if spare else ()
     due, place = self._launches(self.count)
 
     def yes(state: Tree, params: Tree, messages: tuple[Tree, ...]) -> tuple[Tree, tuple[Tree, ...]]:
@@ -126,7 +127,7 @@ class _Flight:
     params, state, self.messages = self.cond(
       self._leaves(arrived), yes, lambda s, x, m: (x, s, m), state, params, self.messages
     )
-    self.messages = self.messages[:-1]
+    self.messages = self.messages[: self.clock.slots]
     return params, state
 
   def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
@@ -156,7 +157,7 @@ class _Flight:
     round_, next_, left = self.times
     due, place = next_ == step, jnp.sum(left >= 0, dtype=jnp.int32)
     period = jnp.asarray(clock.exchange.period(round_ + 1), jnp.int32)  # type: ignore[operator]
-    left = jnp.where(due & (jnp.arange(left.size) == place), step, left)
+    left = jnp.where(due & (jnp.arange(left.size, dtype=jnp.int32) == place), step, left)
     self.times = (round_ + due.astype(jnp.int32), next_ + jnp.where(due, period, jnp.int32(0)), left)
     return due, place
 

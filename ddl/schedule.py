@@ -86,9 +86,12 @@ class Clock:
   @property
   def slots(self) -> int:
     """The most messages that are under way between two steps."""
-    if self.steady:
-      return -(-max(self.delay - 1, 0) // self.steady)
-    return max(self.delay - 1, 0)
+    return -(-max(self.delay - 1, 0) // (self.steady or 1))
+
+  @property
+  def capacity(self) -> int:
+    """The most messages that are under way within a step."""
+    return -(-self.delay // (self.steady or 1))
 
 
 class Schedule:

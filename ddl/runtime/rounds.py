@@ -22,7 +22,7 @@ from ddl.runtime.local_step import gradient_of, make_local_step
 from ddl.runtime.loops import over_steps, over_workers
 from ddl.runtime.replication import Replication, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
-from ddl.schedule import Due
+from ddl.schedule import Due, Schedule
 
 
 class Carry(NamedTuple):
@@ -48,6 +48,7 @@ class Rounds:
   ):
     """independent: whether a local step asks nothing of the group."""
     self.workers, self.execution, self.replication = workers, execution, replication
+    self.clocks = Schedule(algorithm.exchanges).clocks
     in_params, in_state, in_messages = (axes(tree) for tree in replication)
     group = Group(AXIS)
     update = partial(algorithm.local, group)
@@ -174,9 +175,12 @@ class Rounds:
     def one(k: Any, state: tuple[Carry, jax.Array, jax.Array]) -> tuple[Carry, jax.Array, jax.Array]:
       carry, count, losses = state
       now = jax.tree.map(lambda x: x[k], due)
-      # A message that leaves and arrives within this step has a slot of its own.
-      spare = tuple(self._empty(i, carry) for i in range(len(self._launch)))
-      carry = carry._replace(messages=tuple((*s, x) for s, x in zip(carry.messages, spare, strict=True)))
+      room = [clock.capacity - clock.slots for clock in self.clocks]  # within a step there may be one more under way
+      carry = carry._replace(
+        messages=tuple(
+          (*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in enumerate(zip(carry.messages, room, strict=True))
+        )
+      )
       for i in range(len(self._launch)):
         carry, count = _when(now["launch"][i], partial(self._leave, i), carry, count)
       part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, 1, axis=1), batches_and_keys)
@@ -185,7 +189,9 @@ class Rounds:
         carry, count = _when(now["merge"][i], partial(self._arrive, i), carry, count)
       for i in range(len(self._launch)):
         carry, count = _when(now["exchange"][i], partial(self._exchange, i), carry, count)
-      carry = carry._replace(messages=tuple(slots[:-1] for slots in carry.messages))
+      carry = carry._replace(
+        messages=tuple(slots[: c.slots] for slots, c in zip(carry.messages, self.clocks, strict=True))
+      )
       losses = lax.dynamic_update_slice_in_dim(losses, loss.astype(losses.dtype), k, axis=1)
       return carry, count, losses
 
