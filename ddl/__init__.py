@@ -1,3 +1,38 @@
-"""ddl: distributed SGD variants as pure functions, run for real and compared fairly."""
+# ruff: noqa: F403, F405
+"""ddl: distributed SGD variants as pure functions, run for real and compared fairly.
+
+The names below are those of `ddl.public`, imported when the first is asked for: parts such as the cost model do
+without JAX.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from ddl.public import *
 
 __version__ = "0.1.0"
+__all__ = [
+  "COLLECTIVE",
+  "DATA",
+  "MODELS",
+  "SERVER",
+  "Algorithm",
+  "Data",
+  "Exchange",
+  "ExecutionConfig",
+  "Group",
+  "Model",
+  "ServerAlgorithm",
+  "Simulator",
+  "Source",
+  "Trainer",
+  "make_workers",
+]
+
+
+def __getattr__(name: str) -> Any:
+  if name not in __all__:
+    raise AttributeError(f"module 'ddl' has no attribute '{name}'; there are {', '.join(__all__)}")
+  from ddl import public
+
+  return getattr(public, name)

@@ -1,0 +1,29 @@
+"""The public names of ddl; `ddl.as_optax` and each algorithm's factory are in modules of their own."""
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
+from ddl.data import DATA
+from ddl.group import Group
+from ddl.models import MODELS
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.virtual.simulator import Simulator
+from ddl.runtime.workers import make_workers
+
+__all__ = [
+  "COLLECTIVE",
+  "DATA",
+  "MODELS",
+  "SERVER",
+  "Algorithm",
+  "Data",
+  "Exchange",
+  "ExecutionConfig",
+  "Group",
+  "Model",
+  "ServerAlgorithm",
+  "Simulator",
+  "Source",
+  "Trainer",
+  "make_workers",
+]

@@ -1,0 +1,43 @@
+"""ddl as a package: its public names, from anywhere, and installed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddl
+from ddl import public
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_public_names_are_those_of_public():
+  assert ddl.__all__ == public.__all__
+  assert all(getattr(ddl, name) is getattr(public, name) for name in ddl.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+  with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+    _ = ddl.Trainr
+
+
+def test_the_cost_model_does_without_jax():
+  code = "import sys, ddl, ddl.perf.planning.planner; assert 'jax' not in sys.modules; ddl.Trainer, sys.modules['jax']"
+  subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_installed_it_is_found_from_anywhere(tmp_path):
+  """pip builds and installs the package without its dependencies; pages' templates come along."""
+  pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", ROOT]
+  subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
+  code = (
+    "import ddl, experiments.report.report as r; assert r.TEMPLATE.exists(); print(ddl.__file__, len(ddl.COLLECTIVE))"
+  )
+  found = subprocess.run(
+    [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")}, check=True,
+    capture_output=True, text=True,
+  ).stdout  # fmt: skip
+  assert found.split() == [str(tmp_path / "site" / "ddl" / "__init__.py"), str(len(ddl.COLLECTIVE))]
