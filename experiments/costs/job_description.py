@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from ddl.api import Model, Tree
 from ddl.perf.planning.batch import Job
@@ -14,9 +13,8 @@ from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, settings
 from experiments.config.optimizers import OPTIMIZERS
 from experiments.costs.cluster_clock import params_bytes
+from experiments.costs.param_flops import products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
-
-PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def experiment_job(experiment: Experiment, config: Config, workers: int | None = None) -> Job:
@@ -78,22 +76,8 @@ def feature_maps(model: Model, batch: Tree) -> int:
   """Bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
   key = jax.random.key(0)
   params, extra = jax.eval_shape(model.init, key)
-  return _products(jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr)
-
-
-def _products(jaxpr: Any) -> int:
-  total = 0
-  for eqn in jaxpr.eqns:
-    if eqn.primitive.name in PRODUCTS:
-      total += sum(_nbytes(x.aval) for x in eqn.outvars)
-    inner = [x for x in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
-    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-    total += times * sum(_products(getattr(x, "jaxpr", x)) for x in inner)
-  return total
-
-
-def _is_jaxpr(x: Any) -> bool:
-  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+  traced = jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr
+  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in products(traced.eqns))
 
 
 def _nbytes(tree: Any) -> int:

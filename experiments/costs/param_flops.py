@@ -1,5 +1,6 @@
 """A model of the project as a sequence of parameter arrays, for timelines: gradient bytes, and shares of the FLOP."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,8 @@ import numpy as np
 from jax.extend import core
 
 from ddl.api import Model, Tree
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 class Leaf(NamedTuple):
@@ -39,7 +42,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
     for var in eqn.invars:
       if isinstance(var, core.Var) and var in index:
         i = index[var]
-        positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if _multiplies(eqn) else 0
+        positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if any(products([eqn])) else 0
         macs[i] = macs.get(i, 0) + arrays[i][1].size * positions
   macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # arrays that nothing uses come last
   weights = macs if any(macs.values()) else {i: arrays[i][1].size for i in macs}
@@ -54,12 +57,15 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   )
 
 
-def _multiplies(eqn: Any) -> bool:
-  """Whether it is a matrix product or a convolution, or a call of a function with one in it."""
-  if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
-    return True
-  inner = [x for x in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
-  return any(_multiplies(e) for x in inner for e in getattr(x, "jaxpr", x).eqns)
+def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+  """(matrix product or convolution, how often it runs), through all functions and loops that these equations call."""
+  for eqn in equations:
+    if eqn.primitive.name in PRODUCTS:
+      yield eqn, 1
+    repeats = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    for called in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr):
+      if _is_jaxpr(called):
+        yield from ((product, repeats * times) for product, times in products(getattr(called, "jaxpr", called).eqns))
 
 
 def _is_jaxpr(x: Any) -> bool:
