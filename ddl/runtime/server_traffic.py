@@ -39,6 +39,11 @@ def reply_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   return _nbytes(jax.eval_shape(algorithm.init, params)[2])
 
 
+def extra_nbytes(model: Model) -> int:
+  """Of a model's non-trained state, which the messages of a quorum bring along, and its answers to those it drops."""
+  return _nbytes(jax.eval_shape(model.init, jax.random.key(0))[1])
+
+
 def _differ(a: Tree, b: Tree) -> bool:
   return any(not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.lockstep import finish
-from ddl.events.operations import ADD, APPLY, COLLECT, READ, RESTART, SERVE, operations
+from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
@@ -234,7 +234,7 @@ def test_operations_of_a_quorum(spare):
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.5, death_rate=0.2, down_seconds=0.05)
   events = run(backup(spare=spare), times=times)
   done = operations(events, rereads=False, quorum=True)
-  assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART}
+  assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART} | ({DROP} if spare else set())
   at, sent = 0, 4 - spare
   for turn in range(events.turn.max() + 1):
     collected = []
@@ -247,6 +247,10 @@ def test_operations_of_a_quorum(spare):
       at += 1
     assert collected == np.flatnonzero((events.turn == turn) & ~events.dropped).tolist() and len(collected) == sent
     assert done.kind[at] == APPLY and done.event[at] == collected[-1]
+    dropped = np.flatnonzero((events.turn == turn) & events.dropped)
+    assert (done.kind[at + 1 : at + 1 + spare] == DROP).all()
+    assert done.event[at + 1 : at + 1 + spare].tolist() == dropped.tolist()
+    at += spare
     assert (done.kind[at + 1 : at + 5] == READ).all() and (done.worker[at + 1 : at + 5] == range(4)).all()
     assert (events.turn[done.event[at + 1 : at + 5]] == turn).all()
     at += 5

@@ -10,7 +10,7 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.waves import Wave, stops, waves
 from ddl.runtime.virtual.server_state import Step
-from ddl.runtime.worker_round import FULL, REST, RESTART, first_step
+from ddl.runtime.worker_round import DROPPED, FULL, REST, RESTART, first_step
 
 
 class SimulatorCall(NamedTuple):
@@ -114,11 +114,15 @@ class WavePlan:
     return first_step(self.algorithm.delay, int(self.events.turn[event]), self.algorithm.period)
 
   def _mode(self, event: int) -> int:
+    if self.events.dropped[event]:
+      return DROPPED
     if self.events.restarted[event]:
       return RESTART
     return FULL if self.has_steps(event) else REST
 
   def has_steps(self, event: int) -> bool:
-    """Whether the visit's turn has steps, or the worker only asks."""
+    """Whether the visit's turn has steps, or the worker only asks, or is dropped."""
+    if self.events.dropped[event]:
+      return False
     delayed = self.algorithm.delay > 0
     return not delayed or bool(self.events.turn[event] > 0 and not self.events.restarted[event])
