@@ -15,7 +15,7 @@ def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   """
   params, _ = jax.eval_shape(model.init, jax.random.key(0))
   state, _, reply = jax.eval_shape(algorithm.init, params)
-  if algorithm.peers == "none":
+  if algorithm.arrivals.peers == "none":
     return _nbytes(jax.eval_shape(algorithm.request, state, params)) + _nbytes(reply)
   keys = iter(jax.random.split(jax.random.key(0), 1000))
 

@@ -151,7 +151,9 @@ def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
   if chosen.get("period", 1) < 1:
     raise ValueError(f"config.algorithm.period is {chosen['period']}; it has to be at least 1")
   if config.algorithm.name not in COLLECTIVE:
-    return spec.factory(_optimizer(config), workers=config.workers, **chosen)
+    algorithm = spec.factory(_optimizer(config), workers=config.workers, **chosen)
+    blocks = config.network.blocks if algorithm.lock_free else 0
+    return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
   algorithm = spec.factory(_optimizer(config), axis_name=AXIS, **chosen)
   due(algorithm, 0)  # complains of a delay that does not fit the period before anything runs
   return algorithm

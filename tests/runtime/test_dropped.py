@@ -10,8 +10,7 @@ from test_algorithms import INNER, close, flat_of, tree_of
 from ddl.algorithms import SERVER
 from ddl.api import Model
 from ddl.events.barriers import backup, cutoff
-from ddl.events.operations import operations
-from ddl.events.schedule import schedule
+from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
 from ddl.events.waves import stops
 from ddl.runtime.rounds import ExecutionConfig
@@ -54,19 +53,11 @@ def build(name, period):
   return SERVER[name].factory(INNER["momentum"][0], workers=WORKERS, **hyper)
 
 
-def plan(period, barrier, trouble):
-  events = schedule(
-    workers=WORKERS,
-    turns_total=WORKERS * ROUNDS,
-    period=period,
-    delay=0,
-    times=lognormal(workers=WORKERS, seed=0, **trouble),
-    barrier=barrier,
-    message_seconds=0.001,
-    service_seconds=0.0,
-    seed=0,
-  )
-  return events, operations(events, rereads=True, quorum=True)
+def plan(algorithm, barrier, trouble):
+  """Of so many rounds."""
+  times = lognormal(workers=WORKERS, seed=0, **trouble)
+  steps = algorithm.period * ROUNDS
+  return make_schedule(algorithm, workers=WORKERS, steps=steps, times=times, barrier=barrier, message_seconds=0.001)
 
 
 def rows(pairs, steps):
@@ -121,12 +112,13 @@ def by_hand(name, period, events):
 @pytest.mark.parametrize("name, period, barrier, trouble", CASES)
 @pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
 def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, trouble, devices, gradients):
-  schedule_ = plan(period, barrier, trouble)
+  algorithm = build(name, period)
+  schedule_ = plan(algorithm, barrier, trouble)
   events = schedule_[0]
   assert events.dropped.any()
   if trouble == ALWAYS:
     assert (events.dropped == (events.worker == SLOW)).all()
-  seen, carry = simulate(build(name, period), period, schedule_, devices, gradients)
+  seen, carry = simulate(algorithm, period, schedule_, devices, gradients)
   history = by_hand(name, period, events)
   for consensus, (center, params, extra, count) in zip(seen, history, strict=True):
     close(flat_of(consensus.params), center)
@@ -142,7 +134,8 @@ def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, tro
 
 @pytest.mark.parametrize("name, period, barrier, trouble", [*CASES, ("downpour", 2, backup(spare=1), DEATHS)])
 def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, barrier, trouble):
-  algorithm, schedule_ = build(name, period), plan(period, barrier, trouble)
+  algorithm = build(name, period)
+  schedule_ = plan(algorithm, barrier, trouble)
   assert schedule_[0].dropped.any() and schedule_[0].restarted.any() == (trouble == DEATHS)
   _, carry = simulate(algorithm, period, schedule_)
   one = one_by_one(algorithm, period, schedule_)
@@ -153,10 +146,9 @@ def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, ba
 
 
 def test_messages_of_a_quorum_bring_the_statistics_along():
-  schedule_, steps = plan(1, backup(spare=1), ALWAYS), ROUNDS
-  simulator = Simulator(
-    build("async_sgd", 1), model(steps), make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 64), *schedule_
-  )
+  algorithm, steps = build("async_sgd", 1), ROUNDS
+  workers, how = make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 64)
+  simulator = Simulator(algorithm, model(steps), workers, how, *plan(algorithm, backup(spare=1), ALWAYS))
   moved = sum(map(simulator.nbytes, simulator.plan(0, steps, 1)))
   x = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[0]))
   extra = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[1]))

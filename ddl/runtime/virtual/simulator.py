@@ -132,7 +132,7 @@ class Simulator:
   def nbytes(self, call: SimulatorCall) -> float:
     """Bytes that a worker sends and is sent in a call, on average over the workers."""
     visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
-    if self.algorithm.peers != "none":
+    if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]

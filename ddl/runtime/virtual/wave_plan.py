@@ -8,6 +8,7 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.operations import Operations
 from ddl.events.record import Events
+from ddl.events.schedule import visits
 from ddl.events.waves import Wave, stops, waves
 from ddl.runtime.virtual.server_state import Step
 from ddl.runtime.worker_round import DROPPED, FULL, REST, RESTART, first_step
@@ -44,11 +45,6 @@ class Arrays(NamedTuple):
   steps: Step  # [waves, operations]
   turns: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
   most_rows: int  # that a device has room for
-
-
-def visits(algorithm: ServerAlgorithm, workers: int, step: int) -> int:
-  """Visits after which they have made `step` steps on average; with a delay, each worker's first comes before any."""
-  return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
 
 class WavePlan:
