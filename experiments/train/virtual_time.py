@@ -14,6 +14,7 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.events.times import TIMES
+from experiments.config.experiment import NETWORK
 from experiments.config.factories import Config, named, settings
 
 ROUNDS = 50  # that a record of a synchronous algorithm holds
@@ -41,9 +42,14 @@ def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None 
   Raises:
     ValueError: for times that can't be, or a barrier that does not fit the algorithm.
   """
-  barrier = barrier_of(config)
+  barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
+  if blocks not in (0, NETWORK["blocks"][0]) and not config.network.service_seconds:
+    warnings.warn(
+      f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so that visits do not meet",
+      stacklevel=2,
+    )
   return make_schedule(
     algorithm,
     workers=config.workers,
