@@ -104,6 +104,23 @@ def visits(algorithm: Rule, workers: int, step: int) -> int:
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
 
+def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
+  """Raises ValueError, one line, where a schedule is not one of this algorithm and so many workers.
+
+  Peers: each visit has one with `peer_probability`, so that a short schedule may be without any; refused is one whose
+  chance of that is below 1e-9.
+  """
+  found = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
+  if found != workers:
+    raise ValueError(f"the schedule is of {found} workers, but {workers} are to follow it: make one of {workers}")
+  peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
+  if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
+    raise ValueError(
+      f"no visit of the schedule has a peer, but the algorithm's have {peers} ones with probability {chance:g}: make "
+      "the schedule with the algorithm's own arrivals"
+    )
+
+
 def schedule(
   *,
   workers: int,

@@ -99,7 +99,12 @@ def clock(config: Config, algorithm: Algorithm | ServerAlgorithm) -> Callable[[f
     mean = config.network.exchange_seconds if _averages_to_test(algorithm, config.workers) else 0.0
     return lambda step: seconds(int(step)) + (mean if step else 0.0)
   events = schedule(config, algorithm)
-  return lambda step: float(events.served[visits(algorithm, config.workers, int(step)) - 1]) if step else 0.0
+
+  def seconds_of(step: float) -> float:
+    count = visits(algorithm, config.workers, int(step))
+    return float(events.served[count - 1]) if count else 0.0
+
+  return seconds_of
 
 
 def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:

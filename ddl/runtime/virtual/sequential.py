@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from ddl.api import Model, ServerAlgorithm, Tree, Visit
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
+from ddl.events.schedule import check_schedule
 from ddl.runtime.virtual.server_state import Sent, collect, from_blocks, nothing, to_blocks
 from ddl.runtime.worker_round import first_step
 
@@ -19,7 +20,8 @@ class Sequential:
   """Workers in a list, a server, and one operation after the other; a turn is made when its visit begins."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
-    """events, operations: what happens when."""
+    """events, operations: what happens when. ValueError as of `check_schedule`."""
+    check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
     self._lock_free = bool((operations.kind == LOOK).any())
@@ -43,7 +45,9 @@ class Sequential:
     self.round_extra = extra  # the mean over those whom the last round served
 
   def run(self, first: int, last: int, take: Take) -> None:
-    """The operations first..last-1."""
+    """The operations first..last-1. ValueError if there are fewer."""
+    if last > len(self.operations.kind):
+      raise ValueError(f"the schedule has {len(self.operations.kind)} operations, not {last}: make one of more steps")
     for i in range(first, last):
       o = self.operations
       kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])

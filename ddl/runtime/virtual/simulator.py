@@ -67,14 +67,18 @@ class Simulator:
     self._extra = extra_nbytes(model)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """From now on this schedule; what is compiled serves it too, if its calls fit."""
+    """From now on this schedule; what is compiled serves it too, if its calls fit.
+
+    Raises:
+      ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    """
+    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
     blocks = int(operations.block.max(initial=0)) + 1
     if (kinds, blocks) != (self.kinds, self.blocks):
       self._shape = None
       self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
-    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
 
   def start(self, key: jax.Array) -> SimulatorCarry:
     """The carry before the first turn: every worker and the server with the model that `key` gives."""
@@ -91,7 +95,11 @@ class Simulator:
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on."""
+    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on.
+
+    Raises:
+      ValueError: one line, if the schedule ends before.
+    """
     longest, boundaries = max(self.how.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
@@ -141,8 +149,8 @@ class Simulator:
     return (len(visits) * (self._exchange + extra) + told * (self._reply + extra)) / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """When the workers have made `step` steps on average, by the schedule."""
-    return float(self.events.served[self.plans.visits(step) - 1]) if step else 0.0
+    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    return self.plans.seconds(step)
 
   def _arrays(self, call: SimulatorCall) -> Arrays:
     if self._shape is None:

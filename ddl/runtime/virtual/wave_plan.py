@@ -8,7 +8,7 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.operations import Operations
 from ddl.events.record import Events
-from ddl.events.schedule import visits
+from ddl.events.schedule import check_schedule, visits
 from ddl.events.waves import Wave, stops, waves
 from ddl.runtime.virtual.server_state import Step
 from ddl.runtime.worker_round import DROPPED, FULL, REST, RESTART, first_step
@@ -51,16 +51,27 @@ class WavePlan:
   """The calls of a run and their arrays."""
 
   def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
-    """events and operations: of the whole run."""
+    """events and operations: of the whole run. ValueError if they are of another number of workers, or lack peers."""
+    check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
 
   def visits(self, step: int) -> int:
-    """Visits after which the workers have made `step` steps on average."""
-    return visits(self.algorithm, self.workers, step)
+    """Visits after which the workers have made `step` steps on average. ValueError if the schedule ends before."""
+    count, there = visits(self.algorithm, self.workers, step), len(self.events.worker)
+    if count > there:
+      raise ValueError(
+        f"the schedule ends after {there} visits, but step {step} takes {count}: make one of {step} steps"
+      )
+    return count
+
+  def seconds(self, step: int) -> float:
+    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    count = self.visits(step)
+    return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Calls between successive steps in `boundaries`, which begin with 0."""
+    """Calls between successive steps in `boundaries`, which begin with 0. ValueError beyond the schedule's end."""
     cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
     parts = waves(self.operations, cuts, widest)
     return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]
