@@ -52,7 +52,25 @@ class Visit(NamedTuple):
   """Whose message is served: [] int32 each."""
 
   worker: Any
-  peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `peers` is "none"
+  peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
+
+
+class Arrivals(NamedTuple):
+  """How workers come to the server and whom they meet: what a schedule (`ddl.events`) needs to know of an algorithm."""
+
+  order: str = "first_come"  # one of ORDERS
+  peers: str = "none"  # whom a visit touches: one of PEERS
+  peer_probability: float = 1.0  # of having a peer at all
+  blocks: int = 0  # that a visit without a lock reads, and adds to, one by one; 0: a lock
+
+  @property
+  def round_robin(self) -> bool:
+    """Whether workers are served by rank, each starting when the one before it is done."""
+    return self.order == "round_robin"
+
+
+ORDERS = ("first_come", "round_robin")  # who is done first; by rank
+PEERS = ("none", "uniform", "bipartite")  # nobody; any other worker; ring neighbours, even ranks with odd ones
 
 
 class LockFree(NamedTuple):
@@ -86,12 +104,7 @@ class ServerAlgorithm(NamedTuple):
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
   # what a worker is told that a barrier kept back, or that comes back; None: what it was told stays right
   lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
-  peers: str = "none"  # whom a visit touches: one of PEERS
-  peer_probability: float = 1.0  # of having a peer at all
-  round_robin: bool = False  # served in rank order, the next worker starts when the one before is done
-
-
-PEERS = ("none", "uniform", "bipartite")  # nobody; any other worker; ring neighbours, even ranks with odd ones
+  arrivals: Arrivals = Arrivals()  # who comes when, and meets whom
 
 
 class Hyper(NamedTuple):

@@ -3,6 +3,13 @@
 A *bounded* barrier lets a worker that has finished `clock` turns go on if clock - min(clocks of those in question) is
 at most its bound. A *quorum* barrier runs rounds: all compute, the first messages to come are served as one mean, the
 others are dropped, and everybody starts anew from that answer.
+
+A dropped worker abandons its turn, as in Chen et al. 2016 (arXiv 1604.00981): none of the turn's steps counts, done or
+half done. Its parameters are those with which the turn began, and its next turn begins with the round's answer, like
+that of a served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last
+served turn. Its model's `extra` (batch-norm statistics) becomes the mean over the round's served workers, so that the
+mean over all workers is theirs. Its step numbers go on: the next turn has its own batches and keys, and the abandoned
+turn's examples are not seen in that epoch. A worker that is down is dropped until it is back.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,19 @@ from ddl.events.rng import Stream
 from ddl.events.times import Times
 
 Seconds = float | Callable[[int], float]  # the same for all, or by worker
+
+
+class Arrivals(Protocol):
+  """`ddl.api.Arrivals`, which says what these are; `ddl.events` needs no JAX."""
+
+  @property
+  def order(self) -> str: ...
+  @property
+  def peers(self) -> str: ...
+  @property
+  def peer_probability(self) -> float: ...
+  @property
+  def blocks(self) -> int: ...
 
 
 class Work(NamedTuple):
@@ -67,14 +80,12 @@ class Cluster:
     return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, death is not None)
 
 
-def draw_peers(
-  worker: np.ndarray, turn: np.ndarray, *, workers: int, peers: str, probability: float, seed: int
-) -> np.ndarray:
+def draw_peers(worker: np.ndarray, turn: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
   """Each visit's peer, a pure function of (seed, worker, turn): [events] int32, -1 for none.
 
-  peers: "none"; "uniform", any other worker; "bipartite", one of the two neighbours on a ring, so that even ranks meet
-  odd ones. probability: of having one at all. ValueError, one line, where the workers can't be paired like that.
+  ValueError, one line, where the workers can't be paired as `arrivals` says.
   """
+  peers, probability = arrivals.peers, arrivals.peer_probability
   if not 0 <= probability <= 1:
     raise ValueError(f"peer_probability is {probability:g}; a probability lies in 0..1")
   if peers == "none":

@@ -6,16 +6,16 @@ import numpy as np
 
 from ddl.events.record import Events, known
 
-SERVE, COLLECT, APPLY, READ, RESTART, LOOK, ADD = range(7)
+SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
 
 
 class Operations(NamedTuple):
-  """Equally long arrays [operations], in order.
+  """Equally long arrays [operations], in order, and of how many workers they are.
 
   SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, is told the center
-  anew. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last collected.
-  RESTART: a worker that died comes back from the center, before its turn. LOOK, ADD: a visit without a lock reads, or
-  adds to, one block of coordinates.
+  anew. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last collected;
+  DROP: a worker that the round did not wait for abandons its turn. RESTART: a worker that died comes back from the
+  center, before its turn. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
   """
 
   kind: np.ndarray  # int8
@@ -23,14 +23,23 @@ class Operations(NamedTuple):
   event: np.ndarray  # int32: index into the events
   block: np.ndarray  # int32: of LOOK and ADD, else 0
   weight: np.ndarray  # float64: of COLLECT, 1 / (messages of the round), else 1
+  workers: int
 
 
 def operations(
-  events: Events, *, rereads: bool, quorum: bool = False, blocks: int = 0, reads_first: bool = False, seed: int = 0
+  events: Events,
+  *,
+  workers: int,
+  rereads: bool,
+  quorum: bool = False,
+  blocks: int = 0,
+  reads_first: bool = False,
+  seed: int = 0,
 ) -> Operations:
   """The operations of a schedule, in order.
 
   Args:
+    workers: that the schedule is of; some may have no event.
     rereads: READ where a barrier held a worker back; False: what it was told when it was served stays right.
     quorum: the barrier was one that serves a round's messages as one mean. Its READs don't depend on `rereads`.
     blocks: 0: the server is locked. Else each visit LOOKs at, and ADDs to, so many blocks of the center from its
@@ -64,6 +73,7 @@ def operations(
     event.astype(np.int32),
     block[order].astype(np.int32),
     weight[order].astype(np.float64),
+    workers,
   )
 
 
@@ -83,7 +93,7 @@ def _part(
 
 def _rounds(events: Events) -> list[_Part]:
   index = np.arange(len(events.worker))
-  came = index[~events.dropped]
+  came, dropped = index[~events.dropped], index[events.dropped]
   count = np.bincount(events.turn[came])
   last = np.zeros_like(count)
   np.maximum.at(last, events.turn[came], came)
@@ -91,6 +101,7 @@ def _rounds(events: Events) -> list[_Part]:
   return [
     _part(COLLECT, came, came, events.served[came], weight=1 / count[events.turn[came]]),
     _part(APPLY, last, last + 0.25, events.served[last]),
+    _part(DROP, dropped, dropped, events.served[dropped]),
     _part(READ, all_workers, events.told[all_workers] - 0.5, events.served[events.told[all_workers] - 1]),
   ]
 

@@ -1,13 +1,124 @@
 """The whole run as a schedule, computed before any training: event times depend on no parameter value."""
 
+from typing import Any, Protocol
+
 import numpy as np
 
-from ddl.events.barriers import Barrier, Quorum
-from ddl.events.cluster import Cluster, Seconds, draw_peers
-from ddl.events.event_loop import first_come, in_turn
-from ddl.events.quorum import in_rounds
+from ddl.events.barriers import Barrier, Quorum, asp
+from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
+from ddl.events.event_loop import first_come, in_rounds, in_turn
+from ddl.events.operations import Operations, operations
 from ddl.events.record import TYPES, Events, known
 from ddl.events.times import Times
+
+NOBODY_WAITS = asp()
+
+
+class Rule(Protocol):
+  """What a schedule needs to know of a `ddl.api.ServerAlgorithm`; `ddl.events` needs no JAX."""
+
+  @property
+  def period(self) -> int: ...
+  @property
+  def delay(self) -> int: ...
+  @property
+  def read(self) -> Any: ...
+  @property
+  def lock_free(self) -> Any: ...
+  @property
+  def arrivals(self) -> Arrivals: ...
+
+
+def make_schedule(
+  algorithm: Rule,
+  *,
+  workers: int,
+  steps: int,
+  times: Times,
+  barrier: Barrier = NOBODY_WAITS,
+  message_seconds: Seconds = 0.0,
+  service_seconds: Seconds = 0.0,
+  seed: int = 0,
+) -> tuple[Events, Operations]:
+  """The schedule of an algorithm's whole run, and what the server does in it: what a `Simulator` follows.
+
+  make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) is one without barrier or network.
+
+  Args:
+    algorithm: a `ServerAlgorithm`, which brings its period, delay and arrivals.
+    workers: number of workers.
+    steps: of each worker, on average; at least 1.
+    times: seconds of each step, and deaths, of so many workers: from `ddl.events.times`.
+    barrier: who waits for whom, from `ddl.events.barriers`; by default nobody.
+    message_seconds: one way, to or from the server: a number or a function of the worker.
+    service_seconds: for which the server is busy with one message; likewise.
+    seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.
+
+  Raises:
+    ValueError: one line, for values that can't be or don't go together.
+  """
+  turns = visits(algorithm, workers, steps)
+  if turns < 1:
+    raise ValueError(
+      f"steps is {steps} of {workers} workers, who come to the server after {algorithm.period} steps: give at least "
+      "so many that one of them comes"
+    )
+  events = schedule(
+    workers=workers,
+    turns_total=turns,
+    period=algorithm.period,
+    delay=algorithm.delay,
+    times=times,
+    barrier=barrier,
+    message_seconds=message_seconds,
+    service_seconds=service_seconds,
+    seed=seed,
+    arrivals=algorithm.arrivals,
+  )
+  return events, operations_of(algorithm, events, workers=workers, barrier=barrier, seed=seed)
+
+
+def operations_of(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
+  """What the server does in these events, which may be recorded ones. Arguments and errors as of `make_schedule`."""
+  quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
+  if blocks and not rule:
+    raise ValueError(f"arrivals.blocks is {blocks}; an algorithm without a lock-free rule has a lock: 0")
+  if quorum and algorithm.read is None:
+    raise ValueError(
+      "backup and cutoff barriers serve the mean of a round; that takes an algorithm whose workers start from what the "
+      "server tells them, such as async_sgd"
+    )
+  return operations(
+    events,
+    workers=workers,
+    rereads=algorithm.read is not None,
+    quorum=quorum,
+    blocks=blocks,
+    reads_first=bool(blocks and rule.reads_first),
+    seed=seed,
+  )
+
+
+def visits(algorithm: Rule, workers: int, step: int) -> int:
+  """Visits after which they have made `step` steps on average; with a delay, each worker's first comes before any."""
+  return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
+
+
+def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
+  """Raises ValueError, one line, where a schedule is not one of this algorithm and so many workers.
+
+  Peers: each visit has one with `peer_probability`, so that a short schedule may be without any; refused is one whose
+  chance of that is below 1e-9.
+  """
+  found = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
+  if found != workers:
+    raise ValueError(f"the schedule is of {found} workers, but {workers} are to follow it: make one of {workers}")
+  peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
+  if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
+    raise ValueError(
+      f"no visit of the schedule has a peer, but the algorithm's have {peers} ones with probability {chance:g}: make "
+      "the schedule with the algorithm's own arrivals"
+    )
 
 
 def schedule(
@@ -21,10 +132,7 @@ def schedule(
   message_seconds: Seconds,
   service_seconds: Seconds,
   seed: int,
-  peers: str = "none",
-  peer_probability: float = 1.0,
-  round_robin: bool = False,
-  lock_free: bool = False,
+  arrivals: Arrivals,
 ) -> Events:
   """Who computes, waits and is served when, until `turns_total` visits are served.
 
@@ -39,8 +147,7 @@ def schedule(
     message_seconds: one way, to or from the server: a number or a function of the worker.
     service_seconds: for which the server is busy with one message; likewise.
     seed: of peers and samples of a barrier; the times have their own.
-    peers, peer_probability, round_robin: as in `ddl.api.ServerAlgorithm`.
-    lock_free: nobody queues.
+    arrivals: a `ddl.api.Arrivals`; nobody queues where it has blocks.
 
   Returns:
     `Events`; `check` holds. The last turn of a worker whom a barrier holds at the end is released there.
@@ -52,6 +159,11 @@ def schedule(
     raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
   if times.workers != workers:
     raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
+  if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:
+    raise ValueError(
+      f"arrivals.order is {arrivals.order!r} and blocks {arrivals.blocks}; there are first_come and round_robin, and 0 "
+      "blocks or more"
+    )
   cluster = Cluster(
     workers=workers,
     period=period,
@@ -61,31 +173,31 @@ def schedule(
     service_seconds=service_seconds,
   )
   if isinstance(barrier, Quorum):
-    _check_quorum(delay, peers, round_robin, lock_free)
+    _check_quorum(delay, arrivals)
     rows = in_rounds(cluster, barrier, turns_total=turns_total)
-  elif round_robin:
+  elif arrivals.order == "round_robin":
     if barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
     rows = in_turn(cluster, turns_total=turns_total)
   else:
-    rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=lock_free)
+    rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=arrivals.blocks > 0)
   columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
   worker, turn, start, served = (columns[name] for name in ("worker", "turn", "start", "served"))
   seen = known(worker, start, served, columns["told"], columns["restarted"])
   staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
-  peer = draw_peers(worker, turn, workers=workers, peers=peers, probability=peer_probability, seed=seed)
+  peer = draw_peers(worker, turn, workers=workers, arrivals=arrivals, seed=seed)
   return Events(**columns, staleness=staleness.astype(np.int32), peer=peer)
 
 
 _ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
 
 
-def _check_quorum(delay: int, peers: str, round_robin: bool, lock_free: bool) -> None:
+def _check_quorum(delay: int, arrivals: Arrivals) -> None:
   why = {
     f"delay {delay}, where messages leave before the steps": delay,
-    f"{peers} peers": peers != "none",
-    "a round robin": round_robin,
-    "a lock-free server": lock_free,
+    f"{arrivals.peers} peers": arrivals.peers != "none",
+    "a round robin": arrivals.order == "round_robin",
+    "a lock-free server": arrivals.blocks,
   }
   for what, wrong in why.items():
     if wrong:

@@ -95,7 +95,7 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
     serve = jax.jit(algorithm.serve)
     for scale in SCALES:
       message = jax.tree.map(lambda x, scale=scale: _some(x, next(keys), scale), algorithm.request(state, params))
-      visit = Visit(jnp.int32(0), jnp.int32(-1 if algorithm.peers == "none" else 1))
+      visit = Visit(jnp.int32(0), jnp.int32(-1 if algorithm.arrivals.peers == "none" else 1))
       server, reply = serve(server, message, visit)
       parts = _halves(_pack(message, leads.message), leads.message)
       halves, replies = zip(*(serve(x, m, visit) for x, m in zip(halves, parts, strict=True)), strict=True)

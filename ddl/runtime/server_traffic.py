@@ -15,7 +15,7 @@ def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   """
   params, _ = jax.eval_shape(model.init, jax.random.key(0))
   state, _, reply = jax.eval_shape(algorithm.init, params)
-  if algorithm.peers == "none":
+  if algorithm.arrivals.peers == "none":
     return _nbytes(jax.eval_shape(algorithm.request, state, params)) + _nbytes(reply)
   keys = iter(jax.random.split(jax.random.key(0), 1000))
 
@@ -37,6 +37,11 @@ def reply_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   """What a worker is told in a visit, or where a quorum ends its turn."""
   params, _ = jax.eval_shape(model.init, jax.random.key(0))
   return _nbytes(jax.eval_shape(algorithm.init, params)[2])
+
+
+def extra_nbytes(model: Model) -> int:
+  """Of a model's non-trained state, which the messages of a quorum bring along, and its answers to those it drops."""
+  return _nbytes(jax.eval_shape(model.init, jax.random.key(0))[1])
 
 
 def _differ(a: Tree, b: Tree) -> bool:

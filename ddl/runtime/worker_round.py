@@ -11,7 +11,7 @@ from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.runtime.local_step import make_local_step
 from ddl.runtime.loops import over_steps
 
-REST, FULL, RESTART = range(3)  # what a worker does in a wave: nothing, or only ask; its steps; come back anew
+REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: nothing, or only asks; its steps; none; comes back anew
 
 
 class Worker(NamedTuple):
@@ -27,12 +27,15 @@ def first_step(delay: int, turn: int, period: int) -> int:
   return (turn - 1 if delay else turn) * period
 
 
-def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[..., tuple[Worker, jax.Array]]:
+def make_turn(
+  algorithm: ServerAlgorithm, model: Model, steps: str, drops: bool
+) -> Callable[..., tuple[Worker, jax.Array]]:
   """turn(mode, worker, reply, anew, take) -> (worker, losses [period]).
 
-  mode: [] int32, one of REST, FULL, RESTART; reply: of the last visit; anew: the model that a worker which comes
-  back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period]. Losses
-  are 0 where no step was made. `steps`: "scan" or "unroll".
+  mode: [] int32, one of REST, FULL, DROPPED, RESTART; reply: of the last visit; anew: the model that a worker which
+  comes back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period].
+  Losses are 0 where no step was made. `steps`: "scan" or "unroll". drops: some workers are DROPPED: their turn ends as
+  it began, with the answer of the last visit.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 
@@ -59,7 +62,14 @@ def make_turn(algorithm: ServerAlgorithm, model: Model, steps: str) -> Callable[
       fresh = worker._replace(params=anew, state=state)
       return (fresh, nothing) if delay else full(fresh, reply if algorithm.read else told, take())
 
-    branches = [lambda: (worker, nothing), lambda: full(worker, reply, take()), restart]
-    return lax.switch(mode, branches[: 2 if anew is None else 3])
+    def rest() -> tuple[Worker, jax.Array]:
+      return worker, nothing
+
+    def dropped() -> tuple[Worker, jax.Array]:
+      params, state = algorithm.merge(reply, worker.state, worker.params)
+      return worker._replace(params=params, state=state), nothing
+
+    branches = [rest, lambda: full(worker, reply, take()), dropped if drops else rest, restart]
+    return lax.switch(mode, branches[: (3 if drops else 2) if anew is None else 4])
 
   return turn

@@ -152,7 +152,9 @@ def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
   algorithm = make(spec, _optimizer(config), config.workers, chosen)
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
-  return algorithm
+    return algorithm
+  blocks = config.network.blocks if algorithm.lock_free else 0
+  return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
 
 def _warn_of_momentum(config: Config, spec: Spec, own: float | None) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events.record import Events
+from ddl.events.schedule import visits
 from ddl.events.times import TIMES
 from ddl.perf.comm import collectives, patterns, server
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import main_link, server_link
 from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime import traffic
-from ddl.runtime.virtual.wave_plan import visits
 from ddl.runtime.workers import AXIS
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, keywords
@@ -83,7 +83,7 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
   if found.peers:
     out.network.service_seconds = 0.0
     shared = server.node_seconds(up, down, config.workers, cluster.network, peers=True)
-    visited, turn = algorithm.peer_probability, (algorithm.period - algorithm.delay) * out.times.seconds
+    visited, turn = algorithm.arrivals.peer_probability, (algorithm.period - algorithm.delay) * out.times.seconds
     out.network.message_seconds = float(max(visited * visit, visited * shared - turn) / 2)  # the mean over visits
   else:
     busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
@@ -99,7 +99,12 @@ def clock(config: Config, algorithm: Algorithm | ServerAlgorithm) -> Callable[[f
     mean = config.network.exchange_seconds if _averages_to_test(algorithm, config.workers) else 0.0
     return lambda step: seconds(int(step)) + (mean if step else 0.0)
   events = schedule(config, algorithm)
-  return lambda step: float(events.served[visits(algorithm, config.workers, int(step)) - 1]) if step else 0.0
+
+  def seconds_of(step: float) -> float:
+    count = visits(algorithm, config.workers, int(step))
+    return float(events.served[count - 1]) if count else 0.0
+
+  return seconds_of
 
 
 def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:
@@ -116,8 +121,8 @@ def schedule(config: Config, algorithm: ServerAlgorithm) -> Events:
 
   What a lock would hold up is the update, and that takes no time of its own here (see `ddl.perf.comm.server`).
   """
-  algorithm = algorithm._replace(lock_free=None)
-  return virtual_time.schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
+  locked = algorithm._replace(lock_free=None, arrivals=algorithm.arrivals._replace(blocks=0))
+  return virtual_time.whole_run(config, locked)[0]
 
 
 def staleness(events: Events) -> float:

@@ -13,7 +13,6 @@ from ddl.perf.hardware.cluster import main_link, with_bandwidth
 from ddl.perf.hardware.device import Step
 from ddl.perf.planning import time_to_accuracy
 from ddl.perf.planning.time_to_accuracy import Hit
-from ddl.runtime.virtual.wave_plan import visits
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config
 from experiments.costs import cluster_clock, xla_cost
@@ -107,11 +106,11 @@ def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callabl
   }
   if not isinstance(algorithm, ServerAlgorithm):
     return out | {"exchange_seconds": first.network.exchange_seconds}
-  trained, visited = entrant.config.copy_and_resolve_references(), visits(algorithm, first.workers, first.steps)
+  trained = entrant.config.copy_and_resolve_references()
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in there:
     trained.seed = config.seed
-    stale["trained"].append(cluster_clock.staleness(virtual_time.schedule_of(trained, algorithm, visited)))
+    stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
   parts = {key: first.network[key] for key in ("message_seconds", "service_seconds")}
   return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}

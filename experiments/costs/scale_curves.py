@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import optax
 
 from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import Arrivals, ServerAlgorithm
 from ddl.models import MODELS
 from ddl.perf import tables
 from ddl.perf.comm import patterns
@@ -126,13 +127,14 @@ def schedules(
     chosen = settings(name, period, delay)
     algorithm, _ = _algorithm(name, **chosen)
     taken |= set(chosen)
+    arrivals = algorithm.arrivals if isinstance(algorithm, ServerAlgorithm) else Arrivals()
     found[name] = Schedule(
       period=algorithm.period,
       delay=algorithm.delay,
-      round_robin=getattr(algorithm, "round_robin", False),
+      round_robin=arrivals.round_robin,
       servers=servers,
       overlap=overlap,
-      probability=getattr(algorithm, "peer_probability", 1.0),
+      probability=arrivals.peer_probability,
       bucket=bucket,
       order=order,
     )

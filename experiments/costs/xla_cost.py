@@ -117,7 +117,7 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
 def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   """One step of a worker: the reply merged, the gradient, the local update, the request."""
   algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
-  turn = make_turn(algorithm, model, "unroll")
+  turn = make_turn(algorithm, model, "unroll", drops=False)
 
   def start(key: jax.Array) -> tuple[Worker, Tree]:
     params, extra = model.init(key)

@@ -12,11 +12,11 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
+from ddl.events.schedule import visits
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.virtual.wave_plan import visits
 from experiments.config.experiment import Experiment, initial_key, training_key
 from experiments.config.factories import Config
 from experiments.train import replay, train_loop, virtual_time
@@ -89,8 +89,7 @@ def threads(experiment: Experiment, config: Config, folder: RunFolder, about: di
   algorithm, take = experiment.algorithm, _take(experiment, config.seed)
   assert isinstance(algorithm, ServerAlgorithm)
   runner = Threads(
-    algorithm, experiment.model, workers=config.workers, blocks=config.network.blocks if algorithm.lock_free else 0,
-    seed=config.seed, barrier=virtual_time.barrier_of(config),
+    algorithm, experiment.model, workers=config.workers, seed=config.seed, barrier=virtual_time.barrier_of(config),
   )  # fmt: skip
   params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
   folder.create(experiment.resolved, about)

@@ -12,7 +12,7 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events import record
 from ddl.events.record import Events
-from ddl.runtime.virtual.wave_plan import visits
+from ddl.events.schedule import visits
 from experiments.config.experiment import Experiment
 from experiments.train.run_dir import ABOUT, CONFIG, EVENTS, read_json
 

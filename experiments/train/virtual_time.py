@@ -9,12 +9,12 @@ import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
-from ddl.events.barriers import BARRIERS, Barrier, Quorum
-from ddl.events.operations import Operations, operations
+from ddl.events.barriers import BARRIERS, Barrier
+from ddl.events.operations import Operations
 from ddl.events.record import Events
-from ddl.events.schedule import schedule
+from ddl.events.schedule import make_schedule, operations_of
 from ddl.events.times import TIMES
-from ddl.runtime.virtual.wave_plan import visits
+from experiments.config.experiment import NETWORK
 from experiments.config.factories import Config, named, settings
 
 ROUNDS = 50  # that a record of a synchronous algorithm holds
@@ -36,50 +36,28 @@ def barrier_of(config: Config) -> Barrier:
   return factory(**settings("barrier", factory, config.barrier))
 
 
-def schedule_of(config: Config, algorithm: ServerAlgorithm, visits: int) -> Events:
-  """Who is served when, for `visits` visits.
+def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
+  """What happens in config.steps steps of each worker, on average, or in the events that are given.
 
   Raises:
     ValueError: for times that can't be, or a barrier that does not fit the algorithm.
   """
-  barrier = barrier_of(config)
-  if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
-    raise ValueError(
-      f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
-      f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
+  barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
+  if events:
+    return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
+  if blocks not in (0, NETWORK["blocks"][0]) and not config.network.service_seconds:
+    warnings.warn(
+      f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so that visits do not meet",
+      stacklevel=2,
     )
-  return schedule(
+  return make_schedule(
+    algorithm,
     workers=config.workers,
-    turns_total=visits,
-    period=algorithm.period,
-    delay=algorithm.delay,
+    steps=config.steps,
     times=step_times(config),
     barrier=barrier,
     message_seconds=config.network.message_seconds,
     service_seconds=config.network.service_seconds,
-    seed=config.seed,
-    peers=algorithm.peers,
-    peer_probability=algorithm.peer_probability,
-    round_robin=algorithm.round_robin,
-    lock_free=algorithm.lock_free is not None,
-  )
-
-
-def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
-  """As many events as config.steps steps of each worker, on average, need, or those given; and what the server does."""
-  events = events or schedule_of(config, algorithm, visits(algorithm, config.workers, config.steps))
-  return events, operations_of(config, algorithm, events)
-
-
-def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) -> Operations:
-  """What the server does in the order of these events."""
-  rule = algorithm.lock_free
-  return operations(
-    events,
-    rereads=algorithm.read is not None,
-    quorum=isinstance(barrier_of(config), Quorum),
-    blocks=config.network.blocks if rule else 0,
-    reads_first=rule.reads_first if rule else False,
     seed=config.seed,
   )
 

@@ -123,8 +123,8 @@ def test_original_easgd_is_async_easgd_served_by_rank():
   same(
     run("original_easgd", "adam", alpha=0.2, order=order), run("async_easgd", "adam", alpha=0.2, period=1, order=order)
   )
-  assert build("original_easgd", workers=4).round_robin
-  assert not build("async_easgd", workers=4).round_robin
+  assert build("original_easgd", workers=4).arrivals.round_robin
+  assert not build("async_easgd", workers=4).arrivals.round_robin
 
 
 def test_a_worker_that_has_just_read_is_not_late():
@@ -211,7 +211,7 @@ MOVES = {  # what worker 2, with no change of its own, and peer 0 hold after the
 @pytest.mark.parametrize("name", PEERS)
 def test_who_moves_when_peers_meet(name):
   algorithm = build(name, workers=4)
-  assert algorithm.peers == ("bipartite" if name == "ad_psgd" else "uniform")
+  assert algorithm.arrivals.peers == ("bipartite" if name == "ad_psgd" else "uniform")
   models = np.random.default_rng(0).normal(size=(4, 7))
   board, change = jax.vmap(tree_of)(jnp.asarray(models)), tree_of(np.zeros(7))
   server = algorithm.init(change)[1]
@@ -230,7 +230,7 @@ def test_who_moves_when_peers_meet(name):
 
 
 def test_gosgd_without_pushes_is_pull_gossip_alone():
-  assert build("gosgd", workers=4, probability=0.25).peer_probability == 0.25
+  assert build("gosgd", workers=4, probability=0.25).arrivals.peer_probability == 0.25
   x0, grad = reference.problem(4, 4 * EVENTS)
   order, _ = visits(4)
   runs = [drive(build(name, "adam", workers=4), x0, grad, order, workers=4) for name in ("gosgd", "pull_gossip")]

@@ -186,4 +186,5 @@ def test_spec(name):
   for axis in ("parallelism", "optimization", "scheduling", "pattern", "payload"):
     assert getattr(spec.taxonomy, axis) in getattr(api, axis.upper())
   assert "arXiv" in spec.citation or name == "dynsgd"  # which was never put there
-  assert build(name, workers=4).peers in api.PEERS
+  arrivals = build(name, workers=4).arrivals
+  assert arrivals.peers in api.PEERS and arrivals.order in api.ORDERS

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from ddl.api import Arrivals
 from ddl.events import cutoff as estimation
 from ddl.events.barriers import BARRIERS, Quorum, asp, backup, bsp, cutoff, psp, ssp
 from ddl.events.record import check
@@ -27,7 +28,7 @@ RUNS = st.fixed_dictionaries(
 def run(given_, barrier, *, delay=0, jitter=0.6, **trouble):
   trouble = dict(death_rate=0.1, down_seconds=0.05) | trouble
   times = TIMES["lognormal"](workers=given_["workers"], seed=given_["seed"], jitter=jitter, **trouble)
-  events = schedule(**given_, delay=delay, times=times, barrier=barrier)
+  events = schedule(**given_, delay=delay, times=times, barrier=barrier, arrivals=Arrivals())
   check(events, given_["workers"])
   return events
 
@@ -260,12 +261,13 @@ def test_bad_barriers_are_one_line(name, hyper, line):
 
 
 @pytest.mark.parametrize(
-  "changes", [dict(delay=1), dict(peers="uniform"), dict(round_robin=True), dict(lock_free=True)]
+  ("delay", "arrivals"),
+  [(1, Arrivals()), (0, Arrivals(peers="uniform")), (0, Arrivals("round_robin")), (0, Arrivals(blocks=1))],
 )
-def test_what_a_quorum_does_not_go_with(changes):
-  settings_ = dict(workers=4, period=1, delay=0, turns_total=8, message_seconds=0.0, service_seconds=0.0, seed=0)
+def test_what_a_quorum_does_not_go_with(delay, arrivals):
+  settings_ = dict(workers=4, period=1, turns_total=8, message_seconds=0.0, service_seconds=0.0, seed=0)
   times = TIMES["constant"](workers=4, seed=0)
   for barrier in (backup(spare=1), cutoff(window=2)):
     assert isinstance(barrier, Quorum)
     with pytest.raises(ValueError, match=r"^backup and cutoff barriers [^\n]*use another one$"):
-      schedule(**settings_ | changes, times=times, barrier=barrier)
+      schedule(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)

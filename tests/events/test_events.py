@@ -1,17 +1,19 @@
 """The schedule in virtual time: who is served when, by which rules; its operations, its record and its clock."""
 
 from collections import Counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.lockstep import finish
-from ddl.events.operations import ADD, APPLY, COLLECT, READ, RESTART, SERVE, operations
+from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
-from ddl.events.schedule import schedule
+from ddl.events.schedule import make_schedule, schedule
 from ddl.events.times import TIMES
 
 COSTS = st.sampled_from([0.0, 0.003, lambda worker: 0.001 * (worker + 1)])
@@ -46,7 +48,7 @@ def settings_of_a_run(draw):
 
 def run(barrier=None, **changes):
   plain = dict(workers=4, turns_total=200, period=1, delay=0, message_seconds=0.001, service_seconds=0.0005, seed=0)
-  plain |= dict(barrier=barrier or asp(), **changes)
+  plain |= dict(barrier=barrier or asp(), arrivals=Arrivals()) | changes
   return schedule(**{"times": TIMES["lognormal"](workers=plain["workers"], seed=0, jitter=0.4)} | plain)
 
 
@@ -66,7 +68,7 @@ def equal(a, b):
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
-  events = schedule(**given_, barrier=barrier, lock_free=lock_free)
+  events = schedule(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
   check(events, given_["workers"])
   assert len(events.worker) == given_["turns_total"] and not events.dropped.any()
   delay, times, busy_until = given_["delay"], given_["times"], 0.0
@@ -108,21 +110,57 @@ def test_step_times_of_other_workers_are_refused():
       message_seconds=0,
       service_seconds=0,
       seed=0,
+      arrivals=Arrivals(),
     )
 
 
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):
-  first, second = (schedule(**given_, barrier=barrier, lock_free=lock_free, peers="uniform") for _ in range(2))
+  arrivals = Arrivals(peers="uniform", blocks=int(lock_free))
+  first, second = (schedule(**given_, barrier=barrier, arrivals=arrivals) for _ in range(2))
   assert equal(first, second)
+
+
+class Rule(NamedTuple):
+  """What a schedule asks of an algorithm."""
+
+  period: int = 3
+  delay: int = 0
+  read: Any = True
+  lock_free: Any = None
+  arrivals: Arrivals = Arrivals()
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(delay=2, arrivals=Arrivals("round_robin")), Rule(period=1, read=None)])
+def test_one_call_makes_the_schedule_of_a_run(rule):
+  times = TIMES["lognormal"](workers=4, seed=0, jitter=0.4, death_rate=0.1, down_seconds=0.1)
+  events, done = make_schedule(rule, workers=4, steps=12, times=times, message_seconds=0.002, seed=5)
+  turns = 4 * 12 // rule.period + (4 if rule.delay else 0)
+  plain = dict(turns_total=turns, period=rule.period, delay=rule.delay, arrivals=rule.arrivals, times=times)
+  assert equal(events, run(**plain, message_seconds=0.002, service_seconds=0.0, seed=5))
+  assert equal(done, operations(events, workers=4, rereads=rule.read is not None, seed=5)) and done.workers == 4
+
+
+@pytest.mark.parametrize(
+  ("rule", "changes", "line"),
+  [
+    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers, who come to the server after 9 steps"),
+    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2; an algorithm without a lock-free rule"),
+    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers serve the mean of a round"),
+  ],
+)
+def test_what_no_schedule_can_be_made_of(rule, changes, line):
+  times = TIMES["constant"](workers=4, seed=0)
+  with pytest.raises(ValueError, match=f"^{line}[^\n]*$"):
+    make_schedule(rule, **dict(workers=4, steps=12, times=times) | changes)
 
 
 @settings(deadline=None)
 @given(settings_of_a_run(), st.integers(1, 20))
 def test_a_longer_run_begins_like_a_shorter_one(given_, more):
-  short = schedule(**given_, barrier=asp())
-  long = schedule(**given_ | {"turns_total": given_["turns_total"] + more}, barrier=asp())
+  short = schedule(**given_, barrier=asp(), arrivals=Arrivals())
+  long = schedule(**given_ | {"turns_total": given_["turns_total"] + more}, barrier=asp(), arrivals=Arrivals())
   assert equal(short, Events(*(column[: len(short.worker)] for column in long)))
 
 
@@ -135,9 +173,9 @@ def test_seeds_and_ties():
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_staleness_and_operations_recounted(given_, barrier, lock_free):
-  events = schedule(**given_, barrier=barrier, lock_free=lock_free)
+  events = schedule(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
   version, learnt = 0, [0] * given_["workers"]
-  done = operations(events, rereads=True)
+  done = operations(events, workers=given_["workers"], rereads=True)
   for kind, worker, event in zip(done.kind, done.worker, done.event, strict=True):
     assert worker == events.worker[event]
     if kind == SERVE:
@@ -151,7 +189,7 @@ def test_staleness_and_operations_recounted(given_, barrier, lock_free):
   assert version == len(events.worker) and np.sum(done.kind == RESTART) == events.restarted.sum()
   held = np.flatnonzero(events.told > np.arange(version) + 1)
   np.testing.assert_array_equal(np.sort(done.event[done.kind == READ]), held)
-  assert READ not in operations(events, rereads=False).kind
+  assert READ not in operations(events, workers=4, rereads=False).kind
 
 
 def test_who_comes_back_knows_what_is_served_at_that_moment():
@@ -165,7 +203,7 @@ def test_who_comes_back_knows_what_is_served_at_that_moment():
 @pytest.mark.parametrize("delay", [0, 1])
 def test_round_robin_is_serial(delay):
   times = TIMES["lognormal"](workers=4, seed=0)
-  events = run(round_robin=True, period=2, delay=delay, times=times)
+  events = run(arrivals=Arrivals("round_robin"), period=2, delay=delay, times=times)
   np.testing.assert_array_equal(events.worker, np.arange(200) % 4)
   over = events.released.copy()
   if delay:
@@ -176,7 +214,7 @@ def test_round_robin_is_serial(delay):
 
 @pytest.mark.parametrize(("peers", "workers"), [("uniform", 5), ("uniform", 2), ("bipartite", 6), ("bipartite", 2)])
 def test_peers(peers, workers):
-  events = run(workers=workers, turns_total=6000, peers=peers, peer_probability=0.75)
+  events = run(workers=workers, turns_total=6000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
   met = events.peer >= 0
   assert np.mean(met) == pytest.approx(0.75, abs=0.02)
   pairs = Counter(zip(events.worker[met].tolist(), events.peer[met].tolist(), strict=True))
@@ -186,7 +224,7 @@ def test_peers(peers, workers):
     assert all((a + b) % 2 for a, b in near)
   assert set(pairs) == near
   assert min(pairs.values()) > 0.7 * max(pairs.values())
-  later = run(bsp(), workers=workers, turns_total=3000, peers=peers, peer_probability=0.75)
+  later = run(bsp(), workers=workers, turns_total=3000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
   of_turn = {(w, t): p for w, t, p in zip(events.worker, events.turn, events.peer, strict=True)}
   assert all(of_turn.get((w, t), p) == p for w, t, p in zip(later.worker, later.turn, later.peer, strict=True))
   assert (run().peer == -1).all()
@@ -196,8 +234,8 @@ def test_peers(peers, workers):
 @pytest.mark.parametrize("service_seconds", [0.0, 0.02])
 def test_lock_free_visits(reads_first, service_seconds):
   blocks = 5
-  events = run(lock_free=True, service_seconds=service_seconds)
-  done = operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=3)
+  events = run(arrivals=Arrivals(blocks=blocks), service_seconds=service_seconds)
+  done = operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=3)
   assert len(done.kind) == len(events.worker) * 2 * blocks
   place = np.empty((len(events.worker), 2, blocks), int)  # [event, (look, add), block]
   place[done.event, (done.kind == ADD).astype(int), done.block] = np.arange(len(done.kind))
@@ -212,16 +250,16 @@ def test_lock_free_visits(reads_first, service_seconds):
   assert torn.any() == bool(service_seconds)
   if not service_seconds:
     np.testing.assert_array_equal(done.event, np.repeat(np.arange(len(events.worker)), 2 * blocks))
-  assert equal(done, operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=3))
+  assert equal(done, operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=3))
   if service_seconds:
-    assert not equal(done, operations(events, rereads=False, blocks=blocks, reads_first=reads_first, seed=4))
+    assert not equal(done, operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=4))
 
 
 def test_lock_free_restarts_come_before_their_visit():
   times = TIMES["constant"](workers=4, seed=0, death_rate=0.3, down_seconds=0.1)
   for costs in (0.0, 0.004):
-    events = run(lock_free=True, times=times, delay=1, message_seconds=0.0, service_seconds=costs)
-    done = operations(events, rereads=True, blocks=3, seed=0)
+    events = run(arrivals=Arrivals(blocks=3), times=times, delay=1, message_seconds=0.0, service_seconds=costs)
+    done = operations(events, workers=4, rereads=True, blocks=3, seed=0)
     restarts = np.flatnonzero(done.kind == RESTART)
     assert len(restarts) == events.restarted.sum() > 20
     for at in restarts:
@@ -233,8 +271,8 @@ def test_lock_free_restarts_come_before_their_visit():
 def test_operations_of_a_quorum(spare):
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.5, death_rate=0.2, down_seconds=0.05)
   events = run(backup(spare=spare), times=times)
-  done = operations(events, rereads=False, quorum=True)
-  assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART}
+  done = operations(events, workers=4, rereads=False, quorum=True)
+  assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART} | ({DROP} if spare else set())
   at, sent = 0, 4 - spare
   for turn in range(events.turn.max() + 1):
     collected = []
@@ -247,6 +285,10 @@ def test_operations_of_a_quorum(spare):
       at += 1
     assert collected == np.flatnonzero((events.turn == turn) & ~events.dropped).tolist() and len(collected) == sent
     assert done.kind[at] == APPLY and done.event[at] == collected[-1]
+    dropped = np.flatnonzero((events.turn == turn) & events.dropped)
+    assert (done.kind[at + 1 : at + 1 + spare] == DROP).all()
+    assert done.event[at + 1 : at + 1 + spare].tolist() == dropped.tolist()
+    at += spare
     assert (done.kind[at + 1 : at + 5] == READ).all() and (done.worker[at + 1 : at + 5] == range(4)).all()
     assert (events.turn[done.event[at + 1 : at + 5]] == turn).all()
     at += 5
@@ -254,7 +296,7 @@ def test_operations_of_a_quorum(spare):
 
 
 def test_a_saved_record_is_the_same(tmp_path):
-  events = run(bsp(), peers="uniform")
+  events = run(bsp(), arrivals=Arrivals(peers="uniform"))
   save(tmp_path / "events", events)
   again = load(tmp_path / "events")
   assert equal(events, again) and all(a.dtype == b.dtype for a, b in zip(events, again, strict=True))
@@ -320,12 +362,14 @@ def test_a_turn_begins_after_the_last_one():
     (dict(delay=2), "delay 2"),
     (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),
     (dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0), "service_seconds of worker 2 is nan"),
-    (dict(peers="ring"), "peers is 'ring'"),
-    (dict(peers="bipartite", workers=3), "an even number if bipartite; here are 3"),
-    (dict(peers="uniform", workers=1), "two or more workers"),
-    (dict(peers="uniform", peer_probability=1.5), "peer_probability is 1.5"),
-    (dict(peers="uniform", seed=-1), "seed is -1"),
-    (dict(round_robin=True, barrier=bsp()), "asp"),
+    (dict(arrivals=Arrivals(peers="ring")), "peers is 'ring'"),
+    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "an even number if bipartite; here are 3"),
+    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "two or more workers"),
+    (dict(arrivals=Arrivals(peers="uniform", peer_probability=1.5)), "peer_probability is 1.5"),
+    (dict(arrivals=Arrivals(peers="uniform"), seed=-1), "seed is -1"),
+    (dict(arrivals=Arrivals("round_robin"), barrier=bsp()), "asp"),
+    (dict(arrivals=Arrivals("by rank")), "arrivals.order is 'by rank'"),
+    (dict(arrivals=Arrivals(blocks=-1)), "blocks -1"),
   ],
 )
 def test_bad_settings_are_one_line(changes, line):

@@ -107,7 +107,7 @@ def test_servers_are_sent_and_send_the_leaves_of_their_messages(name):
   algorithm = server_algorithm(name, 4)
   state, _, reply = jax.eval_shape(algorithm.init, params)
   message = jax.eval_shape(algorithm.request, state, params)
-  assert algorithm.peers == "none"
+  assert algorithm.arrivals.peers == "none"
   assert PATTERNS[name].up * nbytes_of(params) == nbytes_of(message)
   assert PATTERNS[name].down * nbytes_of(params) == nbytes_of(reply)
 
@@ -116,8 +116,8 @@ def test_servers_are_sent_and_send_the_leaves_of_their_messages(name):
 def test_a_visit_moves_what_the_functions_move(name):
   """Peer to peer, the models that move are found by trying with and without a peer."""
   algorithm, nbytes = server_algorithm(name, 4), nbytes_of(params_of("lenet"))
-  assert PATTERNS[name].peers == (algorithm.peers != "none")
-  counted, chance = exchange_nbytes(algorithm, lenet()), algorithm.peer_probability
+  assert PATTERNS[name].peers == (algorithm.arrivals.peers != "none")
+  counted, chance = exchange_nbytes(algorithm, lenet()), algorithm.arrivals.peer_probability
   assert patterns.exchange_bytes(name, nbytes, 4) == counted
   average = patterns.bytes_sent(name, nbytes, 4, period=algorithm.period, probability=chance)
   assert average == pytest.approx(counted * chance / algorithm.period, rel=1e-12)

@@ -37,7 +37,7 @@ def test_a_vector_is_served_as_the_tree_is(name):
   (state, server, reply), (_, ours, told) = algorithm.init(PARAMS), rule.init(PARAMS)
   params, mine = PARAMS, PARAMS
   for turn, worker in enumerate((2, 0, 2, 3, 0)):
-    visit = Visit(jnp.int32(worker), jnp.int32(-1 if algorithm.peers == "none" else (worker + 1) % WORKERS))
+    visit = Visit(jnp.int32(worker), jnp.int32(-1 if algorithm.arrivals.peers == "none" else (worker + 1) % WORKERS))
     (params, state), (mine, _) = (algorithm.local(drawn(PARAMS, turn), state, x) for x in (params, mine))
     server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
     ours, told = rule.serve(ours, rule.request(state, mine), visit)

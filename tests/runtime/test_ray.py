@@ -63,7 +63,7 @@ def build(name, learning_rate=0.05, **hyper):
 
 def replay(algorithm, events):
   """The center after the recorded events, one at a time."""
-  what = operations(events, rereads=algorithm.read is not None)
+  what = operations(events, workers=WORKERS, rereads=algorithm.read is not None)
   runner = Sequential(algorithm, make(0)[0], events, what, WORKERS)
   runner.start(jax.tree.map(jnp.asarray, PARAMS), jax.tree.map(jnp.asarray, EXTRA))
   runner.run(0, len(what.kind), take)
@@ -127,7 +127,7 @@ def test_a_shards_record_replays(name, tmp_path):
   assert len(events.worker) == master.served == 25
   known = record.known(events.worker, events.start, events.served, events.told, events.restarted)
   np.testing.assert_array_equal(events.staleness, np.arange(25) - known)
-  if algorithm.round_robin:
+  if algorithm.arrivals.round_robin:
     np.testing.assert_array_equal(events.worker, np.arange(25) % WORKERS)
   close(whole([master]), replay(algorithm, events))
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
 from ddl.events.barriers import asp, backup, cutoff, ssp
-from ddl.events.operations import COLLECT, READ, RESTART, operations
-from ddl.events.schedule import schedule
+from ddl.events.operations import COLLECT, READ, RESTART
+from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
 from ddl.events.waves import stops, waves
 from ddl.runtime.execution import ExecutionConfig
@@ -17,7 +17,6 @@ from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.virtual.wave_plan import visits
 from ddl.runtime.workers import make_workers
 from experiments.config import experiment as configs
 from experiments.config.factories import keywords
@@ -38,29 +37,18 @@ def experiment(name, **algorithm):
 
 
 def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
-  quorum = barrier is not None and hasattr(barrier, "take")
-  events = schedule(
+  if algorithm.lock_free:
+    algorithm = algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
+  times = lognormal(workers=WORKERS, seed=seed, seconds=0.01, jitter=0.3, **trouble)
+  return make_schedule(
+    algorithm,
     workers=WORKERS,
-    turns_total=visits(algorithm, WORKERS, STEPS),
-    period=algorithm.period,
-    delay=algorithm.delay,
-    times=lognormal(workers=WORKERS, seed=seed, seconds=0.01, jitter=0.3, **trouble),
+    steps=STEPS,
+    times=times,
     barrier=barrier or asp(),
     message_seconds=0.001,
     service_seconds=0.004,
     seed=seed,
-    peers=algorithm.peers,
-    peer_probability=algorithm.peer_probability,
-    round_robin=algorithm.round_robin,
-    lock_free=algorithm.lock_free is not None,
-  )
-  rule = algorithm.lock_free
-  return events, operations(
-    events,
-    rereads=algorithm.read is not None,
-    quorum=quorum,
-    blocks=blocks if rule else 0,
-    reads_first=bool(rule and rule.reads_first),
   )
 
 

@@ -92,7 +92,8 @@ def ignore(done, losses, snapshot):
 
 def make(algorithm, barrier=None, blocks=0, model=BOWL, workers=WORKERS):
   barrier = barrier or barriers.asp()
-  return Threads(algorithm, model, workers=workers, blocks=blocks, seed=SEED, barrier=barrier)
+  algorithm = algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
+  return Threads(algorithm, model, workers=workers, seed=SEED, barrier=barrier)
 
 
 def run(name, barrier=None, blocks=0, take=points, watch=ignore, model=BOWL):
@@ -144,7 +145,8 @@ def test_a_locked_run_is_replayed_bit_for_bit(name, barrier, model, take):
   assert events.staleness.max() > 0
   if barrier.bound < np.inf:
     assert READ in done.kind
-  for actual, expected in zip(done, operations(events, rereads=threads.algorithm.read is not None), strict=True):
+  follows = operations(events, workers=WORKERS, rereads=threads.algorithm.read is not None)
+  for actual, expected in zip(done, follows, strict=True):
     np.testing.assert_array_equal(actual, expected)  # the events alone say what the server did
   same(threads, replay(threads, start, events, done, take, model))
 

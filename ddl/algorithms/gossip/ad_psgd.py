@@ -8,7 +8,7 @@ import jax
 import optax
 
 from ddl.algorithms.gossip.pull_gossip import partner, pull_gossip
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
 
 
 def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
@@ -32,7 +32,8 @@ def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgor
     board = jax.tree.map(average, board, message)
     return board, jax.tree.map(lambda x: x[i], board)
 
-  return pull_gossip(inner, workers=workers)._replace(serve=serve, peers="bipartite")  # all else is the same
+  arrivals = Arrivals(peers="bipartite")
+  return pull_gossip(inner, workers=workers)._replace(serve=serve, arrivals=arrivals)  # all else is the same
 
 
 SPEC = Spec(

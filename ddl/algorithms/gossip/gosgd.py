@@ -65,7 +65,8 @@ def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: i
     del reply
     return server, jax.tree.map(lambda x: x[visit.worker], server.board)  # x_i
 
-  return plain._replace(init=init, serve=serve, evaluate=evaluate, read=read, peer_probability=probability)
+  arrivals = plain.arrivals._replace(peer_probability=probability)
+  return plain._replace(init=init, serve=serve, evaluate=evaluate, read=read, arrivals=arrivals)
 
 
 SPEC = Spec(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 
 
 class PeerState(NamedTuple):
@@ -67,7 +67,7 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     del reply
     return board, jax.tree.map(lambda x: x[visit.worker], board)  # x_i
 
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, peers="uniform")
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, arrivals=Arrivals(peers="uniform"))
 
 
 SPEC = Spec(

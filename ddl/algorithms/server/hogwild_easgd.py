@@ -9,7 +9,7 @@ import jax
 import optax
 
 from ddl.algorithms.server.async_easgd import async_easgd
-from ddl.api import Hyper, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
+from ddl.api import Arrivals, Hyper, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
 
 
 def hogwild_easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, workers: int) -> ServerAlgorithm:
@@ -35,7 +35,7 @@ def hogwild_easgd(inner: optax.GradientTransformation, *, alpha: float, period: 
     return jax.tree.map(lambda w, z: w - z, message, seen)  # W - Wb
 
   locked = async_easgd(inner, alpha=alpha, period=period, workers=workers)
-  return locked._replace(lock_free=LockFree(increment, reply, reads_first=True))
+  return locked._replace(lock_free=LockFree(increment, reply, reads_first=True), arrivals=Arrivals(blocks=16))
 
 
 SPEC = Spec(

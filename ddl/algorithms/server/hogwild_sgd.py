@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import LockFree, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.api import Arrivals, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
 
 
 class HogwildState(NamedTuple):
@@ -66,8 +66,8 @@ def hogwild_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     del message
     return seen  # Wb as it was read
 
-  lock_free = LockFree(increment, reply, reads_first=False)
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, lock_free=lock_free)
+  rule, arrivals = LockFree(increment, reply, reads_first=False), Arrivals(blocks=16)
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, lock_free=rule, arrivals=arrivals)
 
 
 SPEC = Spec(

@@ -8,7 +8,7 @@ Wb from before. The rule is async EASGD's and the order makes it slow: compare i
 import optax
 
 from ddl.algorithms.server.async_easgd import async_easgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.api import Arrivals, Hyper, ServerAlgorithm, Spec, Taxonomy
 
 
 def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers: int) -> ServerAlgorithm:
@@ -25,7 +25,8 @@ def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers
   Raises:
     ValueError: if p alpha is not in 0..2.
   """
-  return async_easgd(inner, alpha=alpha, period=1, workers=workers)._replace(round_robin=True)  # j = t mod p
+  rule = async_easgd(inner, alpha=alpha, period=1, workers=workers)
+  return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p
 
 
 SPEC = Spec(

@@ -136,7 +136,7 @@ class RayCluster:
     for name, (value, least) in limits.items():
       if value < least:
         raise ValueError(f"{name} is {value}; it is at least {least}")
-    if algorithm.round_robin and barrier.bound != np.inf:
+    if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
     Gate(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
@@ -222,7 +222,7 @@ class RayCluster:
 
   def remove(self, worker: int) -> None:
     """A worker leaves, while `run` is under way: the turn that it is at is lost. ValueError if it can't."""
-    if self.supervisor is None or worker not in self.supervisor.actors or self.algorithm.round_robin:
+    if self.supervisor is None or worker not in self.supervisor.actors or self.algorithm.arrivals.round_robin:
       raise ValueError(f"worker {worker} can't leave: it is not there, or a round robin would wait for it")
     self.supervisor.leave(worker)
 

@@ -76,7 +76,7 @@ class Shard:
       if self.active == worker:
         self.active = None
       room = self.served + len(self.holding) < self.visits
-      if self.algorithm.round_robin:
+      if self.algorithm.arrivals.round_robin:
         room = (worker - self.served) % self.workers < self.visits - self.served
       if worker in self.holding or room:
         self.holding.add(worker)
@@ -163,7 +163,7 @@ class Shard:
       self.changed.notify_all()
       return replies
     if self.index == 0:
-      self.record.add(asked, arrival, self.algorithm.peers == "none" or int(asked["peer"]) >= 0)
+      self.record.add(asked, arrival, self.algorithm.arrivals.peers == "none" or int(asked["peer"]) >= 0)
       self.losses.append(losses.copy())
       self.extras[worker] = [x.copy() for x in extra]
     self.served += 1
@@ -190,7 +190,7 @@ class Shard:
     turn is finished when its worker asks for the next, so that all shards have served it by then.
     """
     with self.changed:
-      if self.algorithm.round_robin:
+      if self.algorithm.arrivals.round_robin:
         if self.active == worker:
           self.active = None
           self.changed.notify_all()
@@ -243,6 +243,7 @@ class Shard:
   def _restore(self, label: int) -> None:
     (server, self.extra), events = files.load(self.folder, self.index, label, (self.server, self.extra))
     self.server = jax.tree.map(jnp.array, server)
-    self.record.restore(events, int(np.sum(events.peer >= 0)) if self.algorithm.peers != "none" else len(events.peer))
+    exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
+    self.record.restore(events, exchanges)
     self.served = label
     np.maximum.at(self.turns, events.worker, events.turn + 1)

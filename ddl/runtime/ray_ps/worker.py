@@ -111,7 +111,7 @@ class RayWorker:
     with ThreadPoolExecutor(1) as pool:
       while status == wire.GO:
         header = self._header(turn, released)
-        if self.algorithm.round_robin or (waits and turn > first):
+        if self.algorithm.arrivals.round_robin or (waits and turn > first):
           old = self.exchange.ask(_for(wire.ASK, header))
           if old and waits and not delay and self.algorithm.read:
             reply = self.exchange.read(_for(wire.READ, header))
@@ -143,7 +143,7 @@ class RayWorker:
     return header
 
   def _peer(self, turn: int) -> int:
-    if self.algorithm.peers == "none":
+    if self.algorithm.arrivals.peers == "none":
       return -1
     if turn >= len(self._peers):
       turns = np.arange(2 * turn + 64)
@@ -151,8 +151,7 @@ class RayWorker:
         np.full(len(turns), self.worker),
         turns,
         workers=self.settings["workers"],
-        peers=self.algorithm.peers,
-        probability=self.algorithm.peer_probability,
+        arrivals=self.algorithm.arrivals,
         seed=self.settings["seed"],
       )
     return int(self._peers[turn])

@@ -26,8 +26,9 @@ class Rules(NamedTuple):
   reply: Callable[..., Any] | None  # (message, seen [blocks, size]) -> reply
 
 
-def make_rules(algorithm: ServerAlgorithm, blocks: int) -> Rules:
-  """blocks: 0: with a lock; an algorithm without a lock-free rule always has one."""
+def make_rules(algorithm: ServerAlgorithm) -> Rules:
+  """With a lock, unless the algorithm has a lock-free rule and blocks."""
+  blocks = algorithm.arrivals.blocks
   serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
   if not (rule and blocks):
     return Rules(serve, read, None, None)
@@ -45,7 +46,6 @@ class SharedServer:
     params: Tree,
     *,
     workers: int,
-    blocks: int,
     seed: int,
     barrier: Bounded,
     visits: int,
@@ -55,10 +55,10 @@ class SharedServer:
     self.host = jax.local_devices(backend="cpu")[0]
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
     self._server, self._replies = server, [reply] * workers
-    self.pace = Pace(barrier, workers=workers, seed=seed, round_robin=algorithm.round_robin)
+    self.pace = Pace(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
     self._waits = barrier.bound != np.inf  # somebody may have to
-    turns, a = np.arange(visits), algorithm
-    how = {"workers": workers, "peers": a.peers, "probability": a.peer_probability, "seed": seed}
+    turns = np.arange(visits)
+    how = {"workers": workers, "arrivals": algorithm.arrivals, "seed": seed}
     self._peers = [draw_peers(np.full(visits, worker), turns, **how) for worker in range(workers)]
     self.open()
     self._line, self._places, self._tickets = FirstCome(self.now), itertools.count(), itertools.count()
@@ -66,6 +66,7 @@ class SharedServer:
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
     if rules.increment:
+      blocks = algorithm.arrivals.blocks
       self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
       self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
 
@@ -132,7 +133,7 @@ class SharedServer:
 
   def leave(self, worker: int) -> None:
     """The worker's turn is over altogether."""
-    if self._algorithm.round_robin:
+    if self._algorithm.arrivals.round_robin:
       self.pace.next_rank(worker)
     elif self._algorithm.delay and self._waits:
       with self._line:
@@ -158,7 +159,12 @@ class SharedServer:
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
     _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
     operations = Operations(
-      kind.astype(np.int8), worker.astype(np.int32), event.astype(np.int32), block.astype(np.int32), np.ones(len(order))
+      kind.astype(np.int8),
+      worker.astype(np.int32),
+      event.astype(np.int32),
+      block.astype(np.int32),
+      np.ones(len(order)),
+      len(self._latest),
     )
     return Events(**columns, staleness=staleness, peer=peer), operations
 
@@ -184,7 +190,7 @@ class SharedServer:
     """Under the lock: the visit is done."""
     row.served = self.now()
     self._rows.append(row)
-    self._exchanges += self._algorithm.peers == "none" or int(self._visit_of(row).peer) >= 0
+    self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
     self._latest[row.worker] = len(self._rows) - 1
     if self._algorithm.delay:
       row.told = len(self._rows)

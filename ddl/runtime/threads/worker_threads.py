@@ -44,16 +44,14 @@ class Threads:
   After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit, as in `Sequential`.
   """
 
-  def __init__(
-    self, algorithm: ServerAlgorithm, model: Model, *, workers: int, blocks: int, seed: int, barrier: Barrier
-  ):
+  def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Worker w lives on local device w modulo their number.
 
     Args:
-      algorithm: made for so many workers.
+      algorithm: made for so many workers; where it has a lock-free rule, `arrivals.blocks` divide the center, and 0
+        of them are a lock.
       model: its loss is differentiated.
       workers: number of threads.
-      blocks: into which a lock-free algorithm divides the center; 0: it has a lock, as others always have.
       seed: of peers and of samples of the barrier; the same as a schedule's.
       barrier: a bounded one.
 
@@ -62,17 +60,18 @@ class Threads:
     """
     if isinstance(barrier, Quorum):
       raise ValueError("real threads can't drop a late message, as the barriers backup and cutoff do: use another one")
-    if algorithm.round_robin and barrier.bound != np.inf:
+    if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-    if workers < 1 or blocks < 0:
+    if workers < 1 or algorithm.arrivals.blocks < 0:
+      blocks = algorithm.arrivals.blocks
       raise ValueError(f"workers is {workers} and blocks {blocks}; give at least one worker, and 0 blocks or more")
     devices = jax.local_devices()
     self.algorithm, self.workers = algorithm, workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
-    self._about: Any = {"workers": workers, "blocks": blocks, "seed": seed, "barrier": barrier}
+    self._about: Any = {"workers": workers, "seed": seed, "barrier": barrier}
     self._step = jax.jit(make_local_step(model, algorithm.local))
     self._merge, self._request = jax.jit(algorithm.merge), jax.jit(algorithm.request)
-    self._rules, self._consensus = make_rules(algorithm, blocks), jax.jit(self._consensus_of)
+    self._rules, self._consensus = make_rules(algorithm), jax.jit(self._consensus_of)
     self._ended = SimpleQueue[int]()  # ranks of threads that have, and STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from ddl.api import Model, ServerAlgorithm, Tree, Visit
-from ddl.events.operations import ADD, APPLY, COLLECT, LOOK, READ, RESTART, SERVE, Operations
+from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
+from ddl.events.schedule import check_schedule
 from ddl.runtime.local_step import make_local_step
-from ddl.runtime.virtual.server_state import from_blocks, to_blocks
+from ddl.runtime.virtual.server_state import Sent, collect, from_blocks, nothing, to_blocks
 from ddl.runtime.worker_round import first_step
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
@@ -20,14 +21,13 @@ class Sequential:
   """Workers in a list, a server, and one operation after the other; a turn is made when its visit begins."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
-    """events, operations: what happens when."""
+    """events, operations: what happens when. ValueError as of `check_schedule`."""
+    check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
     self._lock_free = bool((operations.kind == LOOK).any())
     self._step = jax.jit(make_local_step(model, algorithm.local))
-    self._collect = jax.jit(
-      lambda total, message, w: jax.tree.map(lambda t, m: t + jnp.asarray(w, m.dtype) * m, total, message)
-    )
+    self._collect = jax.jit(collect)
     self._add = jax.jit(self._add_of)
     self._serve, self._merge, self._request = map(jax.jit, (algorithm.serve, algorithm.merge, algorithm.request))
     self._read = jax.jit(algorithm.read) if algorithm.read else None
@@ -40,10 +40,14 @@ class Sequential:
     self.state, self.reply = [self.state] * self.count, [reply] * self.count
     self.message: list[Tree] = [None] * self.count
     self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
-    self.anew, self.total, self.begun = {}, None, set[int]()
+    self.total: Sent | None = None
+    self.anew, self.begun = {}, set[int]()
+    self.round_extra = extra  # the mean over those whom the last round served
 
   def run(self, first: int, last: int, take: Take) -> None:
-    """The operations first..last-1."""
+    """The operations first..last-1. ValueError if there are fewer."""
+    if last > len(self.operations.kind):
+      raise ValueError(f"the schedule has {len(self.operations.kind)} operations, not {last}: make one of more steps")
     for i in range(first, last):
       o = self.operations
       kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])
@@ -54,11 +58,14 @@ class Sequential:
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
       elif kind == COLLECT:
-        total = jax.tree.map(jnp.zeros_like, self.message[w]) if self.total is None else self.total
-        self.total = self._collect(total, self.message[w], weight)
+        sent = Sent(self.message[w], self.extra[w])
+        self.total = self._collect(nothing(sent) if self.total is None else self.total, sent, weight)
       elif kind == APPLY:
-        self.server, self.reply[w] = self._serve(self.server, self.total, visit)
-        self.total = None
+        assert self.total
+        self.server, self.reply[w] = self._serve(self.server, self.total.message, visit)
+        self.total, self.round_extra = None, self.total.extra
+      elif kind == DROP:
+        self.extra[w] = self.round_extra
       elif kind == READ:
         assert self._read
         self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
@@ -74,6 +81,9 @@ class Sequential:
   def _turn(self, w: int, event: int, take: Take) -> None:
     turn, delay, period = int(self.events.turn[event]), self.algorithm.delay, self.algorithm.period
     restarted = bool(self.events.restarted[event])
+    if self.events.dropped[event]:
+      self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
+      return
     if restarted:
       self.params[w] = self.anew[w]
       self.state[w], _, told = self.algorithm.init(self.anew[w])

@@ -9,7 +9,14 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from ddl.api import ServerAlgorithm, Tree, Visit
-from ddl.events.operations import ADD, APPLY, COLLECT, LOOK, READ, RESTART, SERVE
+from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE
+
+
+class Sent(NamedTuple):
+  """What a worker gives to a round of a quorum, or the round's weighted sum of it."""
+
+  message: Tree
+  extra: Tree  # the model's non-trained state; that of the served is what those who are dropped go on with
 
 
 class ServerState(NamedTuple):
@@ -17,7 +24,8 @@ class ServerState(NamedTuple):
 
   server: Tree
   replies: Tree  # [slots, ...]
-  total: Tree  # a quorum's weighted sum of messages, else ()
+  total: Any  # of a quorum: Sent, summed over the round so far, else ()
+  extra: Tree  # of a quorum: the mean over the last round's served workers, else ()
   anew: Tree  # [slots, ...]: what a worker that comes back starts from, else ()
   seen: Any  # [workers, blocks, size]: what a lock-free visit has read, else ()
 
@@ -32,18 +40,34 @@ class Step(NamedTuple):
   weight: Any  # float
 
 
-def open_server(algorithm: ServerAlgorithm, params: Tree, kinds: frozenset[int], slots: int, workers: int, blocks: int):
-  """The desk before the first operation. params: the initial model."""
+def open_server(
+  algorithm: ServerAlgorithm, params: Tree, extra: Tree, kinds: frozenset[int], slots: int, workers: int, blocks: int
+) -> ServerState:
+  """The desk before the first operation. params, extra: the initial model."""
   _, server, reply = algorithm.init(params)
   message = jax.eval_shape(algorithm.request, *jax.eval_shape(lambda p: (algorithm.init(p)[0], p), params))
 
   def several(tree: Tree, count: int) -> Tree:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), tree)
 
-  total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), message) if COLLECT in kinds else ()
+  total, extra = (nothing(Sent(message, extra)), extra) if COLLECT in kinds else ((), ())
   anew = several(params, slots) if RESTART in kinds else ()
   seen = several(to_blocks(params, blocks), workers) if LOOK in kinds else ()
-  return ServerState(server, several(reply, slots), total, anew, seen)
+  return ServerState(server, several(reply, slots), total, extra, anew, seen)
+
+
+def nothing(sent: Sent) -> Sent:
+  """The sum of no worker."""
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
+
+
+def collect(total: Sent, sent: Sent, weight: Any) -> Sent:
+  """total + weight * sent; of leaves that are not floating-point (counters) the largest, as in `consensus.agree`."""
+
+  def leaf(t: jax.Array, x: jax.Array) -> jax.Array:
+    return t + jnp.asarray(weight, x.dtype) * x if jnp.issubdtype(x.dtype, jnp.floating) else jnp.maximum(t, x)
+
+  return jax.tree.map(leaf, total, sent)
 
 
 def to_blocks(tree: Tree, blocks: int) -> jax.Array:
@@ -64,7 +88,7 @@ def make_serving(
 ) -> Callable[[ServerState, Tree, Step, Any, Any], ServerState]:
   """serving(desk, messages, steps, count, first): carries out the first `count` of the steps.
 
-  messages: [workers, ...]; steps: [most, ...]; first: rank of the device's first worker.
+  messages: [workers, ...], of a quorum as `Sent`; steps: [most, ...]; first: rank of the device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
@@ -80,11 +104,11 @@ def make_serving(
       server, reply = algorithm.serve(desk.server, sent, visit)
       return desk._replace(server=server, replies=_put(desk.replies, slot, reply))
 
-    def collect() -> ServerState:
-      return desk._replace(total=jax.tree.map(lambda t, m: t + at.weight.astype(m.dtype) * m, desk.total, message()))
+    def add() -> ServerState:
+      return desk._replace(total=collect(desk.total, message(), at.weight))
 
     def apply() -> ServerState:
-      return serve(desk, desk.total)._replace(total=jax.tree.map(jnp.zeros_like, desk.total))
+      return serve(desk, desk.total.message)._replace(total=nothing(desk.total), extra=desk.total.extra)
 
     def read() -> ServerState:
       assert algorithm.read
@@ -100,8 +124,8 @@ def make_serving(
       server, reply = algorithm.read(desk.server, told, visit)
       return fresh._replace(server=server, replies=_put(desk.replies, slot, reply))
 
-    what = {SERVE: lambda: serve(desk, message()), COLLECT: collect, APPLY: apply, READ: read, RESTART: restart}
-    return _choose(at.kind, what, kinds)
+    what = {SERVE: lambda: serve(desk, message()), COLLECT: add, APPLY: apply, DROP: lambda: desk}
+    return _choose(at.kind, what | {READ: read, RESTART: restart}, kinds)
 
   return _each(one)
 

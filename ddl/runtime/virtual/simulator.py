@@ -17,16 +17,16 @@ import numpy as np
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.events.operations import READ, Operations
+from ddl.events.operations import COLLECT, DROP, READ, Operations
 from ddl.events.record import Events
 from ddl.group import Group
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
-from ddl.runtime.server_traffic import exchange_nbytes, reply_nbytes
+from ddl.runtime.server_traffic import exchange_nbytes, extra_nbytes, reply_nbytes
 from ddl.runtime.virtual import server_state
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
-from ddl.runtime.worker_round import Worker, make_turn
+from ddl.runtime.worker_round import DROPPED, Worker, make_turn
 from ddl.runtime.workers import AXIS, Workers
 
 TurnFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
@@ -64,16 +64,21 @@ class Simulator:
     self.follow(events, operations)
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
     self._exchange, self._reply = exchange_nbytes(algorithm, model), reply_nbytes(algorithm, model)
+    self._extra = extra_nbytes(model)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """From now on this schedule; what is compiled serves it too, if its calls fit."""
+    """From now on this schedule; what is compiled serves it too, if its calls fit.
+
+    Raises:
+      ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    """
+    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
     blocks = int(operations.block.max(initial=0)) + 1
     if (kinds, blocks) != (self.kinds, self.blocks):
       self._shape = None
       self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
-    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
 
   def start(self, key: jax.Array) -> SimulatorCarry:
     """The carry before the first turn: every worker and the server with the model that `key` gives."""
@@ -89,7 +94,11 @@ class Simulator:
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on."""
+    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on.
+
+    Raises:
+      ValueError: one line, if the schedule ends before.
+    """
     longest, boundaries = max(self.execution.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
@@ -129,17 +138,18 @@ class Simulator:
 
   def nbytes(self, call: SimulatorCall) -> float:
     """Bytes that a worker sends and is sent in a call, on average over the workers."""
-    visits = [event for wave in call.waves for event in wave.visits]
-    if self.algorithm.peers != "none":
+    visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
+    if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]
     told = np.count_nonzero(self.events.dropped[read])  # a quorum answers those too whose message it does not take
-    return (len(visits) * self._exchange + told * self._reply) / self.workers.count
+    extra = self._extra if COLLECT in self.kinds else 0  # what a quorum's messages and its answers to those bring along
+    return (len(visits) * (self._exchange + extra) + told * (self._reply + extra)) / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """When the workers have made `step` steps on average, by the schedule."""
-    return float(self.events.served[self.plans.visits(step) - 1]) if step else 0.0
+    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    return self.plans.seconds(step)
 
   def _arrays(self, call: SimulatorCall) -> Arrays:
     if self._shape is None:
@@ -175,7 +185,7 @@ class Simulator:
     apart = self.execution.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
-    turn = make_turn(self.algorithm, self.model, self.execution.steps)
+    turn = make_turn(self.algorithm, self.model, self.execution.steps, DROP in self.kinds)
     serve = server_state.make_serving(self.algorithm, self.kinds, self.blocks)
 
     def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
@@ -201,10 +211,13 @@ class Simulator:
           reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
           done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
         workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
-      messages = self._messages(workers)
+      messages = self._sent(workers)
       if self.workers.devices > 1:  # XLA copies what one device gathers
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
-      return workers, serve(desk, messages, steps, count, rank), all_losses.at[k].set(losses.astype(all_losses.dtype))
+      desk = serve(desk, messages, steps, count, rank)
+      if DROP in self.kinds:
+        workers = _take_up(workers, mode, desk.extra)
+      return workers, desk, all_losses.at[k].set(losses.astype(all_losses.dtype))
 
     workers: Any = carry.worker
     if apart:
@@ -235,6 +248,14 @@ class Simulator:
       return jax.vmap(self.algorithm.request)(workers.state, workers.params)
     return jax.tree.map(lambda *x: jnp.stack(x), *(self.algorithm.request(w.state, w.params) for w in workers))
 
+  def _sent(self, workers: Any) -> Tree:
+    messages = self._messages(workers)
+    if COLLECT not in self.kinds:
+      return messages
+    if isinstance(workers, Worker):
+      return server_state.Sent(messages, workers.extra)
+    return server_state.Sent(messages, jax.tree.map(lambda *x: jnp.stack(x), *(w.extra for w in workers)))
+
   @property
   def _lock_free(self) -> bool:
     return server_state.LOOK in self.kinds
@@ -243,7 +264,9 @@ class Simulator:
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
     worker = Worker(params, state, extra)
-    desk = server_state.open_server(self.algorithm, params, self.kinds, virtual + 1, self.workers.count, self.blocks)
+    desk = server_state.open_server(
+      self.algorithm, params, extra, self.kinds, virtual + 1, self.workers.count, self.blocks
+    )
     several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))
 
@@ -252,3 +275,16 @@ class Simulator:
     extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
     server = jax.tree.map(lambda x: x[0], carry.desk.server)
     return Consensus(self.algorithm.evaluate(server), extra, distance)
+
+
+def _take_up(workers: Any, mode: Any, extra: Tree) -> Any:
+  """Workers, stacked or one by one, of whom those that a round has dropped go on with the `extra` of the served."""
+
+  def one(worker: Worker, mode: Any) -> Worker:
+    return worker._replace(
+      extra=jax.tree.map(lambda mean, own: jnp.where(mode == DROPPED, mean, own), extra, worker.extra)
+    )
+
+  if isinstance(workers, Worker):
+    return jax.vmap(one)(workers, mode)
+  return tuple(one(worker, mode[i]) for i, worker in enumerate(workers))

@@ -8,9 +8,10 @@ import numpy as np
 from ddl.api import ServerAlgorithm
 from ddl.events.operations import Operations
 from ddl.events.record import Events
+from ddl.events.schedule import check_schedule, visits
 from ddl.events.waves import Wave, stops, waves
 from ddl.runtime.virtual.server_state import Step
-from ddl.runtime.worker_round import FULL, REST, RESTART, first_step
+from ddl.runtime.worker_round import DROPPED, FULL, REST, RESTART, first_step
 
 
 class SimulatorCall(NamedTuple):
@@ -46,25 +47,31 @@ class Arrays(NamedTuple):
   most_rows: int  # that a device has room for
 
 
-def visits(algorithm: ServerAlgorithm, workers: int, step: int) -> int:
-  """Visits after which they have made `step` steps on average; with a delay, each worker's first comes before any."""
-  return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
-
-
 class WavePlan:
   """The calls of a run and their arrays."""
 
   def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
-    """events and operations: of the whole run."""
+    """events and operations: of the whole run. ValueError if they are of another number of workers, or lack peers."""
+    check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
 
   def visits(self, step: int) -> int:
-    """Visits after which the workers have made `step` steps on average."""
-    return visits(self.algorithm, self.workers, step)
+    """Visits after which the workers have made `step` steps on average. ValueError if the schedule ends before."""
+    count, there = visits(self.algorithm, self.workers, step), len(self.events.worker)
+    if count > there:
+      raise ValueError(
+        f"the schedule ends after {there} visits, but step {step} takes {count}: make one of {step} steps"
+      )
+    return count
+
+  def seconds(self, step: int) -> float:
+    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    count = self.visits(step)
+    return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Calls between successive steps in `boundaries`, which begin with 0."""
+    """Calls between successive steps in `boundaries`, which begin with 0. ValueError beyond the schedule's end."""
     cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
     parts = waves(self.operations, cuts, widest)
     return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]
@@ -114,11 +121,15 @@ class WavePlan:
     return first_step(self.algorithm.delay, int(self.events.turn[event]), self.algorithm.period)
 
   def _mode(self, event: int) -> int:
+    if self.events.dropped[event]:
+      return DROPPED
     if self.events.restarted[event]:
       return RESTART
     return FULL if self.has_steps(event) else REST
 
   def has_steps(self, event: int) -> bool:
-    """Whether the visit's turn has steps, or the worker only asks."""
+    """Whether the visit's turn has steps, or the worker only asks, or is dropped."""
+    if self.events.dropped[event]:
+      return False
     delayed = self.algorithm.delay > 0
     return not delayed or bool(self.events.turn[event] > 0 and not self.events.restarted[event])

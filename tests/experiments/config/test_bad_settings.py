@@ -403,6 +403,28 @@ def test_trouble_that_does_nothing_is_warned_of(key, words):
     virtual_time.step_times(config)
 
 
+@pytest.mark.parametrize(
+  ("name", "blocks", "service", "warned"),
+  [
+    ("hogwild_sgd", 4, 0.0, True),
+    ("hogwild_sgd", 4, 0.001, False),
+    ("hogwild_sgd", configs.NETWORK["blocks"][0], 0.0, False),
+    ("async_sgd", 4, 0.0, False),  # whose command line refuses them
+  ],
+)
+def test_blocks_of_visits_that_take_no_time_are_warned_of(name, blocks, service, warned):
+  config = configs.base()
+  config.algorithm.name, config.steps = name, 3
+  config.network.blocks, config.network.service_seconds = blocks, service
+  with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    virtual_time.whole_run(config, configs.make_algorithm(config))
+  told = [str(each.message) for each in seen]
+  assert told == warned * [
+    "config.network.blocks=4 has no effect: config.network.service_seconds is 0, so that visits do not meet"
+  ]
+
+
 def test_a_second_momentum_is_warned_of():
   config = configs.base()
   config.algorithm.name = "eamsgd"

@@ -194,9 +194,10 @@ def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
   config, algorithm = there(name, cluster, workers=workers, steps=80)
   clock = cluster_clock.clock(config, algorithm)
+  probability = algorithm.arrivals.peer_probability if name in VISITING else 1.0
   schedule = Schedule(
     algorithm.period, algorithm.delay, name == "original_easgd",
-    probability=getattr(algorithm, "peer_probability", 1.0), overlap=name != "sync_sgd",  # a mean, not layer by layer
+    probability=probability, overlap=name != "sync_sgd",  # a mean, not layer by layer
   )  # fmt: skip
   job = Work((FLOP,), (NBYTES,))
   (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)

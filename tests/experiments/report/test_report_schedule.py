@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_report import Tags, comparison, finding_of, rising, rows_of
 
+from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
 from ddl.events.schedule import schedule
@@ -22,11 +23,11 @@ WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
 
 
 def events_of(barrier=None, delay=0, period=1, step=1.0, turns=20, service=SERVICE, workers=WORKERS, **changes):
-  rule = {name: changes.pop(name) for name in ("round_robin", "lock_free") if name in changes}
+  arrivals = changes.pop("arrivals", Arrivals())
   times = TIMES["lognormal"](workers=workers, **{"seed": 0, "seconds": step, "jitter": 0.3} | changes)
   return schedule(
     workers=workers, turns_total=turns, period=period, delay=delay, times=times, barrier=barrier or asp(),
-    message_seconds=MESSAGE, service_seconds=service, seed=0, **rule,
+    message_seconds=MESSAGE, service_seconds=service, seed=0, arrivals=arrivals,
   )  # fmt: skip
 
 
@@ -80,11 +81,11 @@ def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting()
 
 
 def test_in_a_round_robin_all_but_one_wait():
-  events = events_of(round_robin=True, turns=40)
+  events = events_of(arrivals=Arrivals("round_robin"), turns=40)
   found = spans(events)
   at_work = total(found, COMPUTING) + total(found, EXCHANGING)
   np.testing.assert_allclose(at_work, events.released[-1])
-  dead = spans(events_of(round_robin=True, turns=40, death_rate=0.3, down_seconds=5.0))
+  dead = spans(events_of(arrivals=Arrivals("round_robin"), turns=40, death_rate=0.3, down_seconds=5.0))
   np.testing.assert_allclose(total(dead, COMPUTING) + total(dead, EXCHANGING) + total(dead, LOST), dead.end.max())
 
 

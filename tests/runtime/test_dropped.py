@@ -1,0 +1,155 @@
+"""What becomes of a worker that a quorum's rounds drop: against a NumPy loop, and one event at a time, bit for bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import collective as reference
+from test_algorithms import INNER, close, flat_of, tree_of
+
+from ddl.algorithms import SERVER
+from ddl.api import Model
+from ddl.events.barriers import backup, cutoff
+from ddl.events.schedule import make_schedule
+from ddl.events.times import lognormal
+from ddl.events.waves import stops
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.virtual.sequential import Sequential
+from ddl.runtime.virtual.simulator import Simulator
+from ddl.runtime.workers import make_workers
+
+pytestmark = pytest.mark.usefixtures("x64")
+WORKERS, ROUNDS, SLOW = 4, 6, 2
+KEY = jax.random.key(1)
+ALWAYS = {"slow": tuple(100.0 if worker == SLOW else 1.0 for worker in range(WORKERS)), "jitter": 0.1}
+AT_TIMES = {"jitter": 0.8}
+DEATHS = {"jitter": 0.1, "death_rate": 0.2, "down_seconds": 0.02}
+CASES = [
+  ("async_sgd", 1, backup(spare=1), ALWAYS),
+  ("downpour", 3, backup(spare=1), ALWAYS),
+  ("async_sgd", 1, backup(spare=2), AT_TIMES),
+  ("downpour", 2, cutoff(window=1), AT_TIMES),
+]
+
+
+def model(steps):
+  """The twins' problem, with statistics like batch norm's, e <- e / 2 + x, and a counter of the steps."""
+  x0, grad = reference.problem(WORKERS, steps)
+
+  def loss(params, extra, batch, key):
+    flat = flat_of(params)
+    slope = jax.lax.stop_gradient(grad(batch["worker"][0], batch["step"][0], flat))
+    seen = jax.lax.stop_gradient(flat)
+    return jnp.sum(slope * flat), {"mean": 0.5 * extra["mean"] + seen, "count": extra["count"] + 1}
+
+  def init(key):
+    return tree_of(jnp.asarray(x0)), {"mean": jnp.zeros(len(x0)), "count": jnp.int32(0)}
+
+  return Model(init, loss)
+
+
+def build(name, period):
+  hyper = {"period": period} if "period" in SERVER[name].hyper else {}
+  return SERVER[name].factory(INNER["momentum"][0], workers=WORKERS, **hyper)
+
+
+def plan(algorithm, barrier, trouble):
+  """Of so many rounds."""
+  times = lognormal(workers=WORKERS, seed=0, **trouble)
+  steps = algorithm.period * ROUNDS
+  return make_schedule(algorithm, workers=WORKERS, steps=steps, times=times, barrier=barrier, message_seconds=0.001)
+
+
+def rows(pairs, steps):
+  """Batches [turns, steps, 1] that say whose they are."""
+  worker = np.array([[w] * steps for w, _ in pairs], np.int32)
+  step = np.array([range(first, first + steps) for _, first in pairs], np.int32)
+  return {"worker": worker[..., None], "step": step[..., None]}
+
+
+def simulate(algorithm, period, schedule_, devices=1, gradients="map"):
+  """(the consensus after each round, the last carry)."""
+  steps = period * ROUNDS
+  workers, how = make_workers(WORKERS, devices), ExecutionConfig(gradients, "scan", 64)
+  simulator = Simulator(algorithm, model(steps), workers, how, *schedule_)
+  carry, seen = simulator.start(KEY), []
+  for _, after, _ in simulator.run(carry, simulator.plan(0, steps, period), rows, KEY):
+    carry = after
+    seen.append(jax.tree.map(np.asarray, simulator.consensus(carry)))
+  return seen, carry
+
+
+def one_by_one(algorithm, period, schedule_):
+  one = Sequential(algorithm, model(period * ROUNDS), *schedule_, WORKERS)
+  one.start(*one.model.init(KEY))
+  one.run(0, stops(schedule_[1], [WORKERS * ROUNDS])[0], lambda w, t: ({"worker": [w], "step": [t]}, KEY))
+  return one
+
+
+def by_hand(name, period, events):
+  """The documented rule: after each round (center [n], params [workers, n], extra [workers, n], counts [workers])."""
+  x0, grad = reference.problem(WORKERS, period * ROUNDS)
+  fresh = INNER["momentum"][1]
+  center, at_server, updates = x0, fresh(), [fresh() for _ in range(WORKERS)]
+  extra, count, history = np.zeros((WORKERS, len(x0))), np.zeros(WORKERS, int), []
+  for turn in range(ROUNDS):
+    params, messages, mine = np.array([center] * WORKERS), [], events.turn == turn
+    served, dropped = (events.worker[mine & (events.dropped == late)] for late in (False, True))
+    for i in served:
+      total = 0.0
+      for step in range(turn * period, (turn + 1) * period):
+        g, extra[i], count[i] = grad(i, step, params[i]), 0.5 * extra[i] + params[i], count[i] + 1
+        total = total + g
+        if name == "downpour":
+          params[i] = params[i] + updates[i](g, params[i])
+      messages.append(total)
+    center = center + at_server(sum(messages) / len(messages), center)
+    extra[dropped], count[dropped] = extra[served].mean(axis=0), count[served].max()
+    history.append((center, params, extra.copy(), count.copy()))
+  return history
+
+
+@pytest.mark.parametrize("name, period, barrier, trouble", CASES)
+@pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
+def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, trouble, devices, gradients):
+  algorithm = build(name, period)
+  schedule_ = plan(algorithm, barrier, trouble)
+  events = schedule_[0]
+  assert events.dropped.any()
+  if trouble == ALWAYS:
+    assert (events.dropped == (events.worker == SLOW)).all()
+  seen, carry = simulate(algorithm, period, schedule_, devices, gradients)
+  history = by_hand(name, period, events)
+  for consensus, (center, params, extra, count) in zip(seen, history, strict=True):
+    close(flat_of(consensus.params), center)
+    close(consensus.extra["mean"], extra.mean(axis=0))
+    assert consensus.extra["count"] == count.max()
+    apart = params - params.mean(axis=0)
+    np.testing.assert_allclose(consensus.distance, np.sqrt((apart**2).sum(axis=1).mean()), rtol=1e-12, atol=1e-14)
+  _, params, extra, count = history[-1]
+  close(jax.vmap(flat_of)(carry.worker.params), params)
+  close(carry.worker.extra["mean"], extra)
+  np.testing.assert_array_equal(carry.worker.extra["count"], count)
+
+
+@pytest.mark.parametrize("name, period, barrier, trouble", [*CASES, ("downpour", 2, backup(spare=1), DEATHS)])
+def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, barrier, trouble):
+  algorithm = build(name, period)
+  schedule_ = plan(algorithm, barrier, trouble)
+  assert schedule_[0].dropped.any() and schedule_[0].restarted.any() == (trouble == DEATHS)
+  _, carry = simulate(algorithm, period, schedule_)
+  one = one_by_one(algorithm, period, schedule_)
+  for part in ("params", "state", "extra"):
+    expected = jax.tree.map(lambda *x: np.stack(x), *getattr(one, part))
+    for a, b in zip(*map(jax.tree.leaves, (getattr(carry.worker, part), expected)), strict=True):
+      assert np.asarray(a).tobytes() == b.tobytes(), part
+
+
+def test_messages_of_a_quorum_bring_the_statistics_along():
+  algorithm, steps = build("async_sgd", 1), ROUNDS
+  workers, how = make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 64)
+  simulator = Simulator(algorithm, model(steps), workers, how, *plan(algorithm, backup(spare=1), ALWAYS))
+  moved = sum(map(simulator.nbytes, simulator.plan(0, steps, 1)))
+  x = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[0]))
+  extra = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[1]))
+  assert moved == (ROUNDS * (WORKERS - 1) * (2 * x + extra) + (ROUNDS - 1) * (x + extra)) / WORKERS

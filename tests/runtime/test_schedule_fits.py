@@ -1,0 +1,107 @@
+"""A schedule that is not one of the run: too short, of other workers, or without a gossip algorithm's peers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ddl.algorithms import SERVER
+from ddl.api import Arrivals, Model
+from ddl.events.schedule import make_schedule, visits
+from ddl.events.times import lognormal
+from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.virtual.sequential import Sequential
+from ddl.runtime.virtual.simulator import Simulator
+from ddl.runtime.workers import make_workers
+
+WORKERS, STEPS = 4, 12
+MODEL = Model(
+  lambda key: ({"x": jnp.ones(3)}, {}), lambda params, extra, batch, key: (jnp.sum(params["x"] ** 2), extra)
+)
+
+
+def build(name, **hyper):
+  values = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
+  return SERVER[name].factory(optax.sgd(0.1), workers=WORKERS, **values | hyper)
+
+
+def plan(algorithm, workers=WORKERS, steps=STEPS):
+  return make_schedule(algorithm, workers=workers, steps=steps, times=lognormal(workers=workers, seed=0))
+
+
+def make(algorithm, events, operations):
+  return Simulator(algorithm, MODEL, make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 4), events, operations)
+
+
+def alone(algorithm, events, operations):
+  return Sequential(algorithm, MODEL, events, operations, WORKERS)
+
+
+@pytest.mark.parametrize(("name", "hyper"), [("async_sgd", {}), ("downpour", {"period": 3})])
+def test_nothing_is_asked_beyond_the_end(name, hyper):
+  algorithm = build(name, **hyper)
+  simulator = make(algorithm, *plan(algorithm))
+  count = visits(algorithm, WORKERS, STEPS)
+  assert simulator.plan(0, STEPS, 4)[-1].end == STEPS
+  assert simulator.virtual_seconds(STEPS) == simulator.events.served[count - 1]
+  line = rf"^the schedule ends after {count} visits, but step 15 takes {visits(algorithm, WORKERS, 15)}: make [^\n]*$"
+  for ask in (lambda: simulator.plan(0, 15, 4), lambda: simulator.virtual_seconds(15)):
+    with pytest.raises(ValueError, match=line):
+      ask()
+
+
+def test_one_by_one_has_no_operation_beyond_the_end():
+  algorithm = build("async_sgd")
+  one = alone(algorithm, *plan(algorithm))
+  one.start(*MODEL.init(jax.random.key(0)))
+  with pytest.raises(ValueError, match=r"^the schedule has 48 operations, not 49: [^\n]*$"):
+    one.run(0, 49, lambda worker, step: ({}, jax.random.key(0)))
+
+
+def test_no_time_has_passed_before_the_first_visit():
+  algorithm = build("downpour", period=9)
+  simulator = make(algorithm, *plan(algorithm))
+  assert visits(algorithm, WORKERS, 2) == 0 and simulator.virtual_seconds(2) == 0.0
+
+
+@pytest.mark.parametrize("follower", [make, alone])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_as_many_workers_as_the_schedule_has(follower, workers):
+  algorithm = build("async_sgd")
+  with pytest.raises(ValueError, match=rf"^the schedule is of {workers} workers, but 4 are to follow it[^\n]*$"):
+    follower(algorithm, *plan(algorithm, workers))
+
+
+def test_a_worker_that_never_comes_is_one():
+  algorithm = build("async_sgd")
+  times = lognormal(workers=WORKERS, seed=0, slow=(1.0, 1.0, 1.0, 1e6))
+  schedule = make_schedule(algorithm, workers=WORKERS, steps=STEPS, times=times)
+  assert schedule[0].worker.max() == 2
+  make(algorithm, *schedule)
+
+
+@pytest.mark.parametrize("follower", [make, alone])
+@pytest.mark.parametrize(("name", "hyper"), [("pull_gossip", {}), ("ad_psgd", {}), ("gosgd", {"probability": 0.5})])
+def test_gossip_needs_peers(follower, name, hyper):
+  algorithm = build(name, **hyper)
+  other = plan(algorithm._replace(arrivals=Arrivals()))
+  with pytest.raises(ValueError, match=r"^no visit of the schedule has a peer, [^\n]*$"):
+    follower(algorithm, *other)
+
+
+@pytest.mark.parametrize(("probability", "steps"), [(0.0, STEPS), (0.1, 3)])
+def test_few_visits_may_be_without_a_peer(probability, steps):
+  algorithm = build("gosgd", probability=probability)
+  events, operations = plan(algorithm, steps=steps)
+  without = events._replace(peer=np.full_like(events.peer, -1))  # 0.9 ** 12 of all short schedules are like that
+  make(algorithm, without, operations)
+
+
+def test_a_simulator_keeps_its_schedule_where_another_does_not_fit():
+  algorithm = build("async_sgd")
+  simulator = make(algorithm, *plan(algorithm))
+  before = simulator.events
+  with pytest.raises(ValueError, match="the schedule is of 2 workers"):
+    simulator.follow(*plan(algorithm, 2))
+  assert simulator.events is before
