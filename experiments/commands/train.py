@@ -56,7 +56,7 @@ def main(config: Any) -> int:
   experiment = configs.build(config)
   events = replay.schedule(REPLAY.value, path if flags.RESUME.value else None, experiment)
   trainer = build.make_trainer(experiment, config, events)
-  folder = RunFolder(path, writes=hosts.is_main())
+  folder = RunFolder(path, hosts.is_main(), resume.record("train", config))
   options = train_loop.Options(
     flags.RESUME.value, CHECKPOINT_EVERY.value, batch_stats=flags.BATCH_STATS.value, label=config.algorithm.name,
     clock=build.clock(trainer, config),
@@ -79,8 +79,8 @@ def main(config: Any) -> int:
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.draw(path, experiment, trainer.events, "time" if REPLAY.value else "virtual time")
   seconds = last.get("seconds", 0)
-  speed = f"{last['examples'] / max(seconds, 1e-9):.0f} examples/s, compiled in {trainer.compile_seconds:.1f} s"
-  build.say(f"{_shown(last)}\n{speed}; {path}")
+  compiled = f"compiled in {trainer.compile_seconds:.1f} s"
+  build.say(f"{_shown(last)}\n{last['examples'] / max(seconds, 1e-9):.0f} examples/s, {compiled}; {path}")
   return 0
 
 
@@ -106,7 +106,7 @@ def _live(config: Any) -> int:
   build.start_devices(config.workers)
   experiment = configs.build(config)
   folder, told = (
-    RunFolder(path),
+    RunFolder(path, experiment=resume.record("train", config)),
     about(["python", *sys.argv], device=str(jax.devices()[0].device_kind), runtime=RUNTIME.value),
   )
   build.say(f"{config.workers} workers on {RUNTIME.value}; {experiment.data.meta['description']}")
