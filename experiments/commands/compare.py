@@ -20,7 +20,7 @@ from experiments.config import experiment as configs
 from experiments.config.factories import named
 from experiments.config.variants import only, slug, trials, variants
 from experiments.costs import cluster_clock, predict
-from experiments.train import build, run_dir, runner, train_loop, virtual_time
+from experiments.train import build, compilation_cache, run_dir, runner, train_loop, virtual_time
 from experiments.train import resume as recorded
 from experiments.train.evaluate import Evaluator, has_accuracy
 
@@ -48,6 +48,7 @@ def main(config: Any) -> int:
   clusters = {name: each for v in chosen.values() for name, each in cluster_clock.chosen(CLUSTER.value, v).items()}
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return build.launch(config.workers, path)
+  compilation_cache.start()
   build.start_devices(config.workers)
   _check_target(config.compare.target, next(iter(experiments.values())))  # tracing a model needs the devices
   started, failed, runs, how, ended = time.perf_counter(), {}, {}, "", 0

@@ -18,7 +18,7 @@ from experiments.commands.compare import ONLY, TUNED
 from experiments.config import experiment as configs
 from experiments.config.factories import as_type, keywords, named
 from experiments.config.variants import only, slug, variants
-from experiments.train import build, run_dir, train_loop
+from experiments.train import build, compilation_cache, run_dir, train_loop
 from experiments.train import resume as recorded
 from experiments.train.evaluate import Evaluator
 
@@ -54,6 +54,7 @@ def main(config: Any) -> int:
   experiments = [_first(label, variant, points[label], data) for label, variant in chosen.items()]
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return build.launch(config.workers, path)
+  compilation_cache.start()
   build.start_devices(config.workers)
   assert data.validation
   if hosts.is_main():
