@@ -170,4 +170,4 @@ def _open_mpi_coordinator() -> str:
 
 def command_line() -> list[str]:
   """This very command, for `launch`."""
-  return [sys.executable, *sys.argv]
+  return [sys.executable, *sys.orig_argv[1:]]

@@ -61,13 +61,11 @@ def _run(command: str, arguments: list[str]) -> int:
     if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
       print(_help(command))
       return 0
-    ours = _flags(command, arguments)
+    ours, stored = _flags(command, arguments), None
     if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in ours):
-      arguments = resume.arguments(command) + arguments
-      sys.argv[1:] = [command, *arguments]  # what this run records, and what its other processes are started with
-      ours = _flags(command, arguments)
+      stored = resume.restore(command, arguments)
     needed = command in WITH_CONFIG and (ours or command not in OPTIONAL_CONFIG)
-    config = _config(command, ours) if needed else None
+    config = _config(command, ours, stored) if needed else None
     _check_json()
     return module.main(config) if command in WITH_CONFIG else module.main()
   except (ValueError, OSError, flags.Error) as error:
@@ -128,16 +126,16 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
   return ours, rest
 
 
-def _config(command: str, arguments: list[str]) -> Config:
-  """The config file's, with the --config.key=value flags over it.
+def _config(command: str, arguments: list[str], stored: Config | None) -> Config:
+  """The stored one or the config file's, with the --config.key=value flags over it.
 
   Raises:
     ValueError: for a missing or broken file, a key that does not exist or is not read, or a value of the wrong type.
   """
   files = [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
-  if not files or not files[-1]:
+  if stored is None and not (files and files[-1]):
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
-  config = _load(Path(files[-1]))
+  config = stored or _load(Path(files[-1]))
   overrides = [a for a in arguments if a.startswith("--config.")]
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
@@ -149,7 +147,7 @@ def _config(command: str, arguments: list[str]) -> Config:
       _unset(config, path)
   config = _overridden(config, [o for o in overrides if not o.endswith("=None")])
   unread_keys.check_algorithms(command, config, [o.removeprefix("--config.").partition("=")[0] for o in overrides])
-  return config
+  return resume.absolute(config)
 
 
 def _unset(config: Config, path: str) -> None:

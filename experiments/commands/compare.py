@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from experiments.config import experiment as configs
 from experiments.config.factories import named
 from experiments.config.variants import only, slug, trials, variants
 from experiments.costs import cluster_clock, predict
-from experiments.train import build, run_dir, runner, train_loop, virtual_time
+from experiments.train import build, compilation_cache, run_dir, runner, train_loop, virtual_time
 from experiments.train import resume as recorded
 from experiments.train.evaluate import Evaluator, has_accuracy
 
@@ -32,6 +33,7 @@ CLUSTER = shared_flags.cluster()
 
 def main(config: Any) -> int:
   """Runs the comparison; returns the exit code."""
+  stored = recorded.record("compare", config)
   chosen, tuned = only(variants(config, TUNED.value), ONLY.value), trials(TUNED.value)
   _check_seeds(config)
   path = build.workdir(f"compare-{config.model.name}-{config.data.name}")
@@ -46,11 +48,15 @@ def main(config: Any) -> int:
   clusters = {name: each for v in chosen.values() for name, each in cluster_clock.chosen(CLUSTER.value, v).items()}
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return build.launch(config.workers, path)
+  compilation_cache.start()
   build.start_devices(config.workers)
   _check_target(config.compare.target, next(iter(experiments.values())))  # tracing a model needs the devices
   started, failed, runs, how, ended = time.perf_counter(), {}, {}, "", 0
   if hosts.is_main():
-    run_dir.record(path, run_dir.about(["python", *sys.argv]))
+    if TUNED.value and Path(TUNED.value) != path / run_dir.TUNED:
+      path.mkdir(parents=True, exist_ok=True)
+      shutil.copyfile(TUNED.value, path / run_dir.TUNED)
+    run_dir.record(path, run_dir.about(["python", *sys.argv]), stored)
   evaluator = Evaluator(next(iter(experiments.values())).model, data.test)
   build.say(f"{len(chosen)} algorithms x {len(config.compare.seeds)} seeds; {data.meta['description']}")
   for label, variant in chosen.items():

@@ -18,7 +18,7 @@ from experiments.commands.compare import ONLY, TUNED
 from experiments.config import experiment as configs
 from experiments.config.factories import as_type, keywords, named
 from experiments.config.variants import only, slug, variants
-from experiments.train import build, run_dir, train_loop
+from experiments.train import build, compilation_cache, run_dir, train_loop
 from experiments.train import resume as recorded
 from experiments.train.evaluate import Evaluator
 
@@ -29,6 +29,7 @@ def main(config: Any) -> int:
   """Runs the sweep; returns the exit code."""
   if TUNED.value:
     raise ValueError("--tuned is for compare; a sweep makes such a file and reads none")
+  stored = recorded.record("sweep", config)
   if config.data.validation is None:
     config.data.validation = config.sweep.validation
   if not config.data.validation:
@@ -53,10 +54,11 @@ def main(config: Any) -> int:
   experiments = [_first(label, variant, points[label], data) for label, variant in chosen.items()]
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     return build.launch(config.workers, path)
+  compilation_cache.start()
   build.start_devices(config.workers)
   assert data.validation
   if hosts.is_main():
-    run_dir.record(path, run_dir.about(["python", *sys.argv]))
+    run_dir.record(path, run_dir.about(["python", *sys.argv]), stored)
   evaluator = Evaluator(experiments[0].model, data.validation)
   results = {}
   for label, variant in chosen.items():
@@ -78,11 +80,12 @@ def main(config: Any) -> int:
     results[label] = {"best": best["setting"], "validation": best["validation"], "trials": tried}
   if hosts.is_main():
     about = run_dir.about(["python", *sys.argv])
-    (path / "tuned.json").write_text(json.dumps({"algorithms": results, "about": about}, indent=2) + "\n")
+    (path / run_dir.TUNED).write_text(json.dumps({"algorithms": results, "about": about}, indent=2) + "\n")
     for label, result in results.items():
       flat = {k: v for keys in result["best"].values() for k, v in keys.items()}
       print(f"{label:24} {_words(flat)}  ({_words(result['validation'])} on the validation split)")
-    print(f"{path}/tuned.json; use it with: python run.py compare --config=... --tuned={path}/tuned.json")
+    tuned = path / run_dir.TUNED
+    print(f"{tuned}; use it with: python run.py compare --config=... --tuned={tuned}")
   return 0
 
 

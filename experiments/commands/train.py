@@ -12,7 +12,7 @@ from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.commands import flags
 from experiments.config import experiment as configs
-from experiments.train import build, realtime, replay, resume, train_loop
+from experiments.train import build, compilation_cache, realtime, replay, resume, train_loop
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_json
 
@@ -52,11 +52,12 @@ def main(config: Any) -> int:
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     configs.build(config)  # what is wrong with the config is said once, before any process starts
     return build.launch(config.workers, path)
+  compilation_cache.start()
   build.start_devices(config.workers)
   experiment = configs.build(config)
   events = replay.schedule(REPLAY.value, path if flags.RESUME.value else None, experiment)
   trainer = build.make_trainer(experiment, config, events)
-  folder = RunFolder(path, writes=hosts.is_main())
+  folder = RunFolder(path, hosts.is_main(), resume.record("train", config))
   options = train_loop.Options(
     flags.RESUME.value, CHECKPOINT_EVERY.value, batch_stats=flags.BATCH_STATS.value, label=config.algorithm.name,
     clock=build.clock(trainer, config),
@@ -79,8 +80,8 @@ def main(config: Any) -> int:
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.draw(path, experiment, trainer.events, "time" if REPLAY.value else "virtual time")
   seconds = last.get("seconds", 0)
-  speed = f"{last['examples'] / max(seconds, 1e-9):.0f} examples/s, compiled in {trainer.compile_seconds:.1f} s"
-  build.say(f"{_shown(last)}\n{speed}; {path}")
+  compiled = f"compiled in {trainer.compile_seconds:.1f} s{compilation_cache.told()}"
+  build.say(f"{_shown(last)}\n{last['examples'] / max(seconds, 1e-9):.0f} examples/s, {compiled}; {path}")
   return 0
 
 
@@ -103,10 +104,11 @@ def _live(config: Any) -> int:
     raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
   path = build.workdir(f"train-{config.algorithm.name}")
   build.check_folder(path, config)
+  compilation_cache.start()
   build.start_devices(config.workers)
   experiment = configs.build(config)
   folder, told = (
-    RunFolder(path),
+    RunFolder(path, experiment=resume.record("train", config)),
     about(["python", *sys.argv], device=str(jax.devices()[0].device_kind), runtime=RUNTIME.value),
   )
   build.say(f"{config.workers} workers on {RUNTIME.value}; {experiment.data.meta['description']}")

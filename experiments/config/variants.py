@@ -23,7 +23,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     ValueError: for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong type,
       or a file that is no sweep's result.
   """
-  labels = _in_order(config.compare.algorithms)
+  labels = in_order(config.compare.algorithms)
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
   _check_labels(labels)
@@ -72,7 +72,7 @@ def slug(label: str) -> str:
   return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
 
 
-def _in_order(section: Config) -> dict[str, Any]:
+def in_order(section: Config) -> dict[str, Any]:
   """The section in the order of its file: all that a ConfigDict iterates over is sorted by key, its JSON is not."""
   values = section.to_dict()
   return {key: values[key] for key in json.loads(section.to_json_best_effort())}

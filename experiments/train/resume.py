@@ -1,14 +1,24 @@
-"""The command that a folder's about.json records, so that --resume --workdir=... is enough to go on."""
+"""experiment.json of a folder: its config and options as values, so that --resume --workdir=... is enough to go on."""
 
 import json
-import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from experiments.train.run_dir import ABOUT
+import ml_collections
+from absl import flags
+
+from ddl.runtime import hosts
+from experiments.config import experiment as configs
+from experiments.config.factories import Config
+from experiments.config.variants import in_order
+from experiments.train.run_dir import EVENTS, EXPERIMENT, TUNED
 
 HERE = ("resume", "workdir")  # flags that say where, not what
+KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the folder's own copy of it
+PATHS = ("path", "data_dir")  # keys of a config
 
 
 def short(command: str, folder: Path | str) -> str:
@@ -16,31 +26,54 @@ def short(command: str, folder: Path | str) -> str:
   return f"python run.py {command} --resume --workdir={shlex.quote(str(folder)) if folder != '...' else folder}"
 
 
-def arguments(command: str) -> list[str]:
-  """The arguments, but --resume and --workdir, that the folder of --workdir records; says which config they name.
+def record(command: str, config: Config) -> dict[str, Any]:
+  """What `restore` needs, as JSON: the config with all its keys, and the flags that were given."""
+  values = configs.jsonable(config.to_dict())
+  values["compare"]["algorithms"] = configs.jsonable(in_order(config.compare.algorithms))
+  options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
+  options |= {name: file for name, file in KEPT.items() if options.get(name)}
+  return {"command": command, "arguments": without(sys.argv[2:], HERE), "options": options, "config": values}
+
+
+def restore(command: str, arguments: Sequence[str]) -> Config:
+  """The config that the folder of --workdir records; sets its options too, but those that `arguments` set.
+
+  `sys.argv` becomes the whole command, as the runs that are still to come record it.
 
   Raises:
-    ValueError: for a folder that is not there, records no command, or that of another one.
+    ValueError: for a folder that is not there, records nothing, or is of another command.
   """
   from experiments.train import build  # other commands than those that can resume need none of it
 
   folder = build.workdir(command)
   try:
-    words = shlex.split(json.loads((folder / ABOUT).read_text(encoding="utf-8"))["command"])
-    made_by, found = words[2], without(words[3:], HERE)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    found = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+    made_by = str(found["command"])
+    words = [str(word) for word in found["arguments"]]
+    config = _filled(configs.base(), found["config"])
+    _set(found["options"], folder)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, flags.Error) as error:
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
     raise ValueError(
-      f"{folder / ABOUT}, which records the command, {what}; give the whole command: --config=FILE ... --resume "
-      f"--workdir={folder}"
+      f"{folder / EXPERIMENT}, which records the experiment, {what}; give the whole command: --config=FILE ... "
+      f"--resume --workdir={folder}"
     ) from error
   if made_by != command:
     raise ValueError(f"{folder} is of a `{made_by}`, not of a `{command}`; {made_by} --resume goes on with its folder")
-  file = re.search(r"(?:^|\s)--?config[=\s](\S+)", " ".join(found))
-  print(
-    f"{folder}: going on with {file[1] if file else 'the config'} and the flags that its {ABOUT} records", flush=True
-  )
-  return found
+  sys.argv[1:] = [command, *words, *arguments]
+  if hosts.processes() == 1:
+    print(f"{folder}: going on with the config and the flags that its {EXPERIMENT} records", flush=True)
+  return config
+
+
+def absolute(config: Config) -> Config:
+  """The config with paths that hold in any working directory."""
+  for key, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      absolute(value)
+    elif key in PATHS and value and isinstance(value, str):
+      config[key] = str(Path(value).expanduser().absolute())
+  return config
 
 
 def without(words: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -53,3 +86,33 @@ def without(words: Sequence[str], names: Sequence[str]) -> list[str]:
     elif name == "workdir" and not equals:
       next(left, None)
   return out
+
+
+def _flags() -> list[flags.Flag[Any]]:
+  """Those of the commands, not of the libraries."""
+  modules = flags.FLAGS.flags_by_module_dict()
+  return [flag for name, each in modules.items() if name.startswith("experiments") for flag in each]
+
+
+def _set(options: dict[str, Any], folder: Path) -> None:
+  known = {flag.name: flag for flag in _flags()}
+  for name, value in options.items():
+    if not known[name].present:
+      known[name].parse(str(folder / value) if name in KEPT else value)
+
+
+def _filled(config: Config, values: dict[str, Any]) -> Config:
+  """Sets the values; a section without keys of its own, such as the labels of a comparison, takes all of them."""
+  for key, value in values.items():
+    if isinstance(config[key], ml_collections.ConfigDict) and len(config[key]):
+      _filled(config[key], value)
+    else:
+      config[key] = _tuples(value)
+  return config
+
+
+def _tuples(value: Any) -> Any:
+  """Lists, as JSON has them, as the tuples of a config."""
+  if isinstance(value, dict):
+    return {key: _tuples(each) for key, each in value.items()}
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -12,18 +12,20 @@ from typing import Any
 from ddl import __version__
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
+EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
 FAILED = "failed.json"  # why a run of a comparison diverged
 NO_RUN_READS = ("compare", "sweep")  # sections of the config
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
+TUNED = "tuned.json"  # what a sweep found
 LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
 
 
 class RunFolder:
   """Files of one run. With `writes` off (other processes) nothing is written."""
 
-  def __init__(self, path: Path, writes: bool = True):
-    """The folder is made by `create`."""
-    self.path, self.writes = path, writes
+  def __init__(self, path: Path, writes: bool = True, experiment: dict[str, Any] | None = None):
+    """The folder is made by `create`; experiment: what EXPERIMENT holds, if the folder is a command's own."""
+    self.path, self.writes, self.experiment = path, writes, experiment
     self._events: Any = None
 
   @property
@@ -71,16 +73,15 @@ class RunFolder:
     """
     if self.writes:
       self.check_new()
-      self.path.mkdir(parents=True, exist_ok=True)
-      (self.path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+      record(self.path, about, self.experiment)
       (self.path / METRICS).write_text("")
-      self._replace(CONFIG, json.dumps(resolved, indent=2) + "\n")  # last: with it the folder holds a run
+      _replace(self.path / CONFIG, json.dumps(resolved, indent=2) + "\n")  # last: with it the folder holds a run
 
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:
       kept = (self.path / METRICS).read_text().splitlines(keepends=True)[:lines]
-      self._replace(METRICS, "".join(kept))
+      _replace(self.path / METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:
     """Adds a line of metrics, and its events for TensorBoard."""
@@ -106,12 +107,6 @@ class RunFolder:
     if self.writes:
       (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
 
-  def _replace(self, name: str, text: str) -> None:
-    """Writes a file so that a crash leaves the old one or the new one."""
-    temporary = self.path / (name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(self.path / name)
-
   def close(self) -> None:
     """Flushes the events."""
     if self._events:
@@ -131,10 +126,12 @@ def read_json(path: Path) -> Any:
     raise ValueError(f"{path} is damaged ({error}); train anew in another --workdir") from error
 
 
-def record(path: Path, about: dict[str, Any]) -> None:
-  """Starts a folder of several runs, with the command that goes on with it."""
+def record(path: Path, about: dict[str, Any], experiment: dict[str, Any] | None) -> None:
+  """Starts a folder, with what it takes to go on with it if it is a command's own."""
   path.mkdir(parents=True, exist_ok=True)
   (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+  if experiment is not None:
+    _replace(path / EXPERIMENT, json.dumps(experiment, indent=2) + "\n")
 
 
 def about(command: list[str], **more: Any) -> dict[str, Any]:
@@ -155,6 +152,13 @@ def git_commit() -> str | None:
   except (OSError, subprocess.CalledProcessError):
     return None
   return commit.strip() + ("+" if changed else "")
+
+
+def _replace(file: Path, text: str) -> None:
+  """Writes a file so that a crash leaves the old one or the new one."""
+  temporary = file.with_name(file.name + ".tmp")
+  temporary.write_text(text)
+  temporary.replace(file)
 
 
 def _event_writer(path: Path) -> Any:

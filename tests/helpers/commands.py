@@ -23,17 +23,17 @@ class Done(NamedTuple):
 
 
 class Command:
-  """`python FILE ARGUMENTS` in the repository's root, in its own process group as a terminal would start it."""
+  """`python FILE ARGUMENTS` in its own process group, as a terminal would start it; FILE is in the repository."""
 
-  def __init__(self, *arguments: str, file: str = "run.py"):
-    """Starts it."""
+  def __init__(self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, **variables: str):
+    """Starts it; variables: of its environment."""
     environment = {
       k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and (not k.startswith("JAX_") or "CACHE" in k)
     }
     self.process = subprocess.Popen(
-      [sys.executable, file, *arguments],
-      cwd=ROOT,
-      env=environment | {"JAX_PLATFORMS": "cpu"},
+      [sys.executable, ROOT / file, *arguments],
+      cwd=cwd,
+      env=environment | {"JAX_PLATFORMS": "cpu"} | variables,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,

@@ -43,6 +43,8 @@ from ddl.runtime.ray_ps.worker import Make, RayWorker
 SECONDS = 5.0  # to reach an address
 # The C library would give large arrays back at once, and each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
+# A compilation cache is this machine's.
+CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
 NOBODY_WAITS = Bounded(math.inf)  # asp
 ONE_HOST = (
@@ -250,4 +252,6 @@ class RayCluster:
     if self.local:
       path = (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))
       variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+      if jax.config.values["jax_compilation_cache_dir"]:
+        variables |= {name.upper(): str(jax.config.values[name]) for name in CACHE}
     return {"env_vars": variables}

@@ -92,7 +92,7 @@ def test_the_folder_knows_how_to_go_on(folders, command, run):
   more = ["--config.compare.target=0.5"] if command == "compare" else []
   done = Command(command, "--resume", f"--workdir={path}", *more).end()
   assert done.code == 0 and not done.error, done
-  assert f"{path}: going on with configs/digits_compare.py and the flags that its about.json records\n" in done.out
+  assert f"{path}: going on with the config and the flags that its experiment.json records\n" in done.out
   assert metrics(path / run) == before and len(kept) == 3
   assert {p: p.stat().st_mtime_ns for p in kept} == kept
   told = f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n"

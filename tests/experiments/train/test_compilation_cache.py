@@ -1,0 +1,129 @@
+"""What one command compiled, the next ones load: where, and what happens where there is no such place."""
+
+import os
+import re
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+from helpers.commands import Command, metrics
+
+from ddl.runtime.ray_ps.cluster import RayCluster
+from experiments.train import compilation_cache
+
+QUICK = ("train", "--config=configs/digits.py", "--config.steps=4", "--config.eval_every=2", "--devices=2")
+
+
+def command(cache, *more):
+  """With this folder in place of ~/.cache, and without the cache that the tests share."""
+  return Command(*QUICK, *more, XDG_CACHE_HOME=str(cache), JAX_COMPILATION_CACHE_DIR="")
+
+
+def loaded(done):
+  assert done.code == 0, done
+  found = re.search(r"compiled in [\d.]+ s \((\d+) programs from the cache\); ", done.out)
+  return int(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("more", [(), ("--processes=2",)], ids=["one process", "two processes"])
+def test_the_second_command_loads_what_the_first_ones_compiled(tmp_path, more):
+  both = [command(tmp_path, *more, f"--workdir={tmp_path}/{i}") for i in range(2)]  # that write at once
+  first = [each.end() for each in both]
+  files = {path: path.stat().st_mtime_ns for path in (tmp_path / "ddl" / "jax").iterdir()}
+  done = command(tmp_path, *more, f"--workdir={tmp_path}/again").end()
+  assert loaded(done) == len(files) > 3
+  assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "ddl" / "jax").iterdir()}
+  for each in (*first, done):
+    assert each.code == 0 and not [line for line in each.error.splitlines() if "Gloo" not in line], each
+  assert metrics(tmp_path / "again") == metrics(tmp_path / "0") == metrics(tmp_path / "1")
+
+
+def test_the_flag_turns_it_off(tmp_path):
+  done = command(tmp_path, "--compilation_cache=off", f"--workdir={tmp_path}/0").end()
+  assert loaded(done) == 0 and not done.error and not (tmp_path / "ddl").exists()
+
+
+def test_the_flag_moves_it_and_a_torn_entry_is_compiled_anew(tmp_path):
+  there = f"--compilation_cache={tmp_path}/there"
+  assert loaded(command(tmp_path, there, f"--workdir={tmp_path}/0").end()) == 0
+  files = list((tmp_path / "there").iterdir())
+  files[0].write_bytes(files[0].read_bytes()[:50])
+  files[1].write_bytes(b"")
+  done = command(tmp_path, there, f"--workdir={tmp_path}/1").end()
+  assert loaded(done) == len(files) - 2 > 1 and not done.error
+  assert not (tmp_path / "ddl").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+  (tmp_path / "file").write_text("")
+  done = command(tmp_path / "file", f"--workdir={tmp_path}/0").end()
+  assert loaded(done) == 0 and len(done.error.splitlines()) == 1
+  assert done.error.startswith("train: warning: no compilation cache (") and "--compilation_cache=off" in done.error
+
+
+@pytest.fixture
+def no_folder():
+  """This process has none either, for one test."""
+  before = jax.config.values["jax_compilation_cache_dir"]
+  jax.config.update("jax_compilation_cache_dir", None)
+  flags.FLAGS(["x", "--compilation_cache=auto"])
+  yield
+  flags.FLAGS["compilation_cache"].unparse()
+  jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_user_without_a_home(no_folder, monkeypatch):
+  def home():
+    raise RuntimeError("Could not determine home directory.")
+
+  monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+  monkeypatch.setattr(Path, "home", home)
+  with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    compilation_cache.start()
+  assert len(told) == 1 and "no compilation cache (Could not determine home" in str(told[0].message)
+  assert jax.config.values["jax_compilation_cache_dir"] is None
+
+
+def test_the_folder_of_the_environment_stays(tmp_path, monkeypatch, no_folder):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  jax.config.update("jax_compilation_cache_dir", "/of/the/environment")
+  compilation_cache.start()
+  assert jax.config.values["jax_compilation_cache_dir"] == "/of/the/environment" and not list(tmp_path.iterdir())
+
+
+def test_it_is_bounded_and_the_oldest_go_first(tmp_path, monkeypatch):
+  monkeypatch.setattr(compilation_cache, "LIMIT", 1000)
+
+  def kept(count):
+    for i in range(count):
+      (tmp_path / f"{i}-cache").write_bytes(b"x" * 100)
+      os.utime(tmp_path / f"{i}-cache", (1000 - i, 1000 - i))
+    (tmp_path / "other").write_bytes(b"x" * 5000)
+    compilation_cache._prune(tmp_path)
+    assert (tmp_path / "other").exists()
+    return sorted(int(path.name.partition("-")[0]) for path in tmp_path.glob("*-cache"))
+
+  assert kept(10) == list(range(10))
+  assert kept(11) == list(range(5))
+
+
+def test_processes_of_ray_on_this_machine_share_it(no_folder):
+  def variables(local):
+    cluster: Any = SimpleNamespace(local=local)
+    found = RayCluster.process(cluster, np.dtype(np.float32), 0)["env_vars"]
+    return {name: value for name, value in found.items() if "CACHE" in name}
+
+  assert variables(True) == variables(False) == {}
+  jax.config.update("jax_compilation_cache_dir", "/a/b")
+  assert variables(True) == {
+    "JAX_ENABLE_COMPILATION_CACHE": "True",
+    "JAX_COMPILATION_CACHE_DIR": "/a/b",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(jax.config.values["jax_persistent_cache_min_compile_time_secs"]),
+  }
+  assert variables(False) == {}

@@ -1,0 +1,144 @@
+"""A folder is enough to go on with it: from any working directory, without the config file or what its flags named."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+import numpy as np
+import pytest
+from absl import flags
+from helpers.commands import ROOT, Command, complaint, metrics
+from sklearn.datasets import load_digits
+
+from experiments.commands import cli
+from experiments.commands import sweep as _  # noqa: F401 (its flags)
+from experiments.train import resume
+
+CONFIG = """
+from experiments.config import base
+
+
+def get_config():
+  config = base()
+  config.model.hidden, config.workers, config.batch, config.steps, config.eval_every = (8,), 4, 8, {steps}, 10
+  config.data.name, config.data.path = "npz", "digits.npz"
+  config.compare.seeds, config.compare.expected = (0, 1), (("late", "early"),)
+  config.compare.algorithms = {{
+    "late": {{"algorithm": {{"name": "local_sgd", "period": 5}}, "optimizer": {{"momentum": None}}}},
+    "early": {{"algorithm": {{"name": "sync_sgd"}}, "model": {{"hidden": (8,)}}}},
+    "unused": {{"algorithm": {{"name": "easgd", "period": 5}}}},
+  }}
+  config.sweep.space = {{"late": {{"period": (2, 9)}}}}
+  return config
+"""
+ANYWHERE = str(ROOT / "run.py")
+
+
+@pytest.fixture
+def home(tmp_path):
+  """A working directory with a config file and its data, of which both are named relative to it."""
+  (tmp_path / "home").mkdir()
+  x, y = load_digits(return_X_y=True)
+  np.savez(tmp_path / "home" / "digits.npz", image=x.reshape(-1, 8, 8).astype(np.float32), label=y)
+  write(tmp_path / "home", 40)
+  return tmp_path / "home"
+
+
+def write(home, steps):
+  (home / "mine.py").write_text(CONFIG.format(steps=steps))
+
+
+def started(home, command, *arguments):
+  return Command(command, "--config=mine.py", *arguments, file=ANYWHERE, cwd=home)
+
+
+def resumed(command, folder, *more):
+  return Command(command, "--resume", f"--workdir={folder}", *more, file=ANYWHERE, cwd="/")
+
+
+SERVER = ("--config.algorithm.name=async_easgd", "--config.algorithm.period=2")
+
+
+@pytest.mark.parametrize(
+  "flags",
+  [
+    ("--config.algorithm.name=dasgd", "--config.algorithm.delay=1", "--steps_per_call=3", "--devices=2"),
+    (*SERVER, "--config.barrier.name=ssp", "--config.barrier.bound=2", "--steps_per_call=4", "--devices=1"),
+    ("--config.algorithm.name=local_sgd", "--config.algorithm.period=4", "--devices=2", "--processes=2"),
+  ],
+  ids=["collective", "server", "two processes"],
+)
+def test_a_run_that_was_stopped(home, tmp_path, flags):
+  write(home, 300)
+  command = started(home, "train", *flags, "--workdir=run")
+  command.wait_for(lambda: len(metrics(home / "run")) > 3)
+  os.kill(command.process.pid, signal.SIGTERM)
+  done = command.end()
+  assert done.code == 128 + signal.SIGTERM, done
+  whole = started(home, "train", *flags, "--workdir=whole").end()
+  assert whole.code == 0, whole
+  (home / "mine.py").unlink()
+  shutil.move(home / "run", tmp_path / "moved")
+  before = len(metrics(tmp_path / "moved"))
+  assert "batch: 8 there, 4 here" in complaint(resumed("train", tmp_path / "moved", "--config.batch=4").end())
+  done = resumed("train", tmp_path / "moved").end()
+  assert done.code == 0 and "Traceback" not in done.error, done
+  assert metrics(tmp_path / "moved") == metrics(home / "whole") and 3 < before < 31
+  if "--processes=2" not in flags:
+    assert not done.error
+    assert done.out.startswith(f"{tmp_path}/moved: going on with the config and the flags that its experiment.json")
+
+
+def test_a_comparison_and_its_sweep_that_were_stopped(home, tmp_path):
+  """What a stopped command has not come to is made as it would have been, also with the config file changed."""
+  for command, more in (("sweep", ("--trials=2",)), ("compare", ("--tuned=sweep/tuned.json",))):
+    done = started(home, command, "--only=early,late", "--devices=1", *more, f"--workdir={command}").end()
+    assert done.code == 0, done
+  write(home, 50)  # the folders keep 40
+  for command, run in (("sweep", "late/trial-1"), ("compare", "late/seed-1")):
+    folder = tmp_path / command
+    shutil.move(home / command, folder)
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl") if run not in str(path)}
+    before = of_run(folder / run), (folder / "tuned.json").read_bytes().split(b'"about"')[0]
+    shutil.rmtree(folder / run)
+    done = resumed(command, folder).end()
+    assert done.code == 0 and not done.error, done
+    assert (of_run(folder / run), (folder / "tuned.json").read_bytes().split(b'"about"')[0]) == before
+    assert kept == {path: path.stat().st_mtime_ns for path in kept} and len(kept) == 3
+
+
+def of_run(folder):
+  config, about = (json.loads((folder / name).read_text()) for name in ("config.json", "about.json"))
+  assert config["steps"] == 40 and about["layout"]["devices"] == 1
+  return metrics(folder), config
+
+
+def test_a_record_gives_back_config_and_options(home, monkeypatch):
+  """In the order of the file, with tuples and None; flags that are given now come first."""
+  monkeypatch.chdir(home)
+  given = ["--only=late,early", "--devices=2", "--tuned=x/tuned.json", "--trials=3", "--workdir=there"]
+  monkeypatch.setattr(sys, "argv", ["run.py", "sweep", "--config=mine.py", *given])
+
+  def parsed(*arguments):
+    for name in flags.FLAGS:
+      flags.FLAGS[name].unparse()
+    cli._flags("sweep", list(arguments))
+
+  parsed(*given)
+  config = cli._config("sweep", ["--config=mine.py"], None)
+  config.times.path = "a.csv"
+  resume.absolute(config)
+  stored = resume.record("sweep", config)
+  (home / "there").mkdir()
+  (home / "there" / "experiment.json").write_text(json.dumps(stored))
+  parsed("--resume", "--workdir=there", "--devices=1")
+  found = resume.restore("sweep", ["--resume", "--workdir=there", "--devices=1"])
+  assert found == config and found.times.path == f"{home}/a.csv" and found.data.path == f"{home}/digits.npz"
+  assert resume.in_order(found.compare.algorithms) == resume.in_order(config.compare.algorithms)
+  assert list(resume.in_order(found.compare.algorithms)) == ["late", "early", "unused"]
+  assert found.compare.expected == (("late", "early"),) and found.compare.algorithms.early.model.hidden == (8,)
+  assert flags.FLAGS.only == ["late", "early"] and flags.FLAGS.trials == 3 and flags.FLAGS["trials"].present
+  assert flags.FLAGS.devices == 1 and flags.FLAGS.tuned == "there/tuned.json"
+  assert resume.without(sys.argv, resume.HERE)[1:] == ["sweep", "--config=mine.py", *given[:-1], "--devices=1"]
