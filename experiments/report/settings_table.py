@@ -1,16 +1,18 @@
-"""The settings of a comparison for its page: what all algorithms share, said once, and what differs by label."""
+"""The settings of a comparison for its page: those that all algorithms share, and a table of those that differ."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from experiments.report import formats
 
-CLOCKS = ("times", "network", "barrier")  # sections that are read for virtual and predicted seconds alone
+CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
   "batch": "examples per worker and step", "steps": "of each worker, with a server or peers on average",
   "eval_every": "steps between evaluations",
 }  # fmt: skip
 ORDER = ("model", "data", "partition", "workers", "batch", "steps", "eval_every", "optimizer", "schedule", *CLOCKS)
+BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 RATE = "optimizer.learning_rate"
 
 
@@ -26,29 +28,38 @@ class Settings(NamedTuple):
 def settings(info: Mapping[str, Any]) -> Settings:
   """From a comparison's comparison.json."""
   entries = info["algorithms"]
-  left_out = () if info["virtual"] or info.get("clusters") else CLOCKS
+  virtual = any(entry["virtual"] for entry in entries)
+  left_out = () if virtual or info.get("clusters") else CLOCKS
   flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
   keys = sorted(dict.fromkeys(key for each in flat for key in each), key=_place)
   found = {key: [_text(each[key]) if key in each else "" for each in flat] for key in keys}
   rates = found.pop(RATE, [])
   common = {key: texts[0] for key, texts in found.items() if len(set(texts)) == 1}
-  own = {_words(key): texts for key, texts in found.items() if key not in common}
+  units = {key: f" ({UNITS[key]})" if key in UNITS else "" for key in found}
+  own = {_words(key) + units[key]: texts for key, texts in found.items() if key not in common}
   origins = [_origin(entry.get("tuned")) for entry in entries]
   columns = {"learning rate": rates} if rates else {}
   columns |= {"the rate is from": origins} if len(set(origins)) > 1 else {}
   columns["hyper-parameters"] = [_pairs(entry["hyper"]) for entry in entries]
   columns |= own
   seeds = "seed" if len(info["seeds"]) == 1 else "seeds"
-  shared = [*_sections(common), (seeds, ", ".join(map(str, info["seeds"])))]
+  budgets = {math.prod(budget) for budget in zip(*(of_labels(info, key) for key in BUDGET), strict=True)}
+  total = ("examples", f"{formats.between(budgets)} of all workers together")
+  shared = [*_sections(common), total, (seeds, ", ".join(map(str, info["seeds"])))]
   rows = [(entry["label"], [texts[place] for texts in columns.values()]) for place, entry in enumerate(entries)]
   note = f"The learning rates are from {origins[0]}." if rates and len(set(origins)) == 1 else ""
   return Settings(shared, list(columns), rows, note)
 
 
-def own_clock(info: Mapping[str, Any]) -> bool:
-  """Whether some algorithm has other step times, another network or barrier than the others."""
-  clocks = [{name: entry["settings"].get(name) for name in CLOCKS} for entry in info["algorithms"]]
-  return any(clock != clocks[0] for clock in clocks)
+def varying(info: Mapping[str, Any]) -> dict[str, list[str]]:
+  """Of "workers" and "batch" those that labels set differently: a value per algorithm."""
+  found = {key: [str(value) for value in of_labels(info, key)] for key in ("workers", "batch")}
+  return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
+  """What each label sets a key to."""
+  return [entry["settings"][key] for entry in info["algorithms"]]
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,9 +88,6 @@ def _sections(common: Mapping[str, str]) -> list[tuple[str, str]]:
     section, _, rest = key.partition(".")
     named = text if rest in ("", "name") else f"{_words(rest)} {text}"
     found.setdefault(section, []).append(f"{named} {UNITS[section]}" if section in UNITS else named)
-  if {"workers", "batch", "steps"} <= common.keys():
-    budget = int(common["workers"]) * int(common["batch"]) * int(common["steps"])
-    found["steps"].append(f"{budget:,} examples of all workers together")
   return [(_words(section), ", ".join(parts)) for section, parts in found.items()]
 
 

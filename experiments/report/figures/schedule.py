@@ -19,6 +19,14 @@ KINDS = (
   "computing, perhaps waiting for the reply",
 )
 
+SYNCHRONOUS = (  # what KINDS are there
+  "computing: cut between two steps",
+  "exchanging: a message between all",
+  "waiting: for the slowest, or for the message",
+  "lost to a death",
+  "",
+)
+
 
 class Spans(NamedTuple):
   """What the workers do when: equally long arrays [spans], seconds; without what is beneath they don't overlap."""
@@ -63,8 +71,12 @@ def _equal(first: Events | Step, second: Events | Step) -> bool:
   )
 
 
-def spans(events: Events) -> Spans:
+def spans(record: Events | Step) -> Spans:
   """Every worker's time from 0 to its last release, from the record alone."""
+  return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
+
+
+def _asynchronous(events: Events) -> Spans:
   rounding = 1e-9 * events.released.max()
   reply = events.released - events.served[events.told - 1]
   begun = _service(events, rounding)
@@ -75,10 +87,15 @@ def spans(events: Events) -> Spans:
     parts = _sent_before_the_steps(events, before, begun, rounding)
   else:
     parts = _sent_after_the_steps(events, free, begun, reply)
-  rows = [np.broadcast_arrays(events.worker, *part) for part in parts]
-  columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+  return _joined(_spans(events.worker, parts, rounding), rounding)
+
+
+def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
+  """Of parts (begin, end, kind, beneath), without those of no length. worker: of each begin and end."""
+  rows = [np.broadcast_arrays(worker, *part) for part in parts]
+  columns = [np.concatenate([each.ravel() for each in column]) for column in zip(*rows, strict=True)]
   real = columns[2] - columns[1] > rounding
-  return _joined(Spans(*(column[real] for column in columns)), rounding)
+  return Spans(*(column[real] for column in columns))
 
 
 def _joined(found: Spans, rounding: float) -> Spans:
@@ -139,6 +156,29 @@ def _service(events: Events, rounding: float) -> np.ndarray:
   if np.ptp(served - arrival) > rounding:  # without a queue all visits take the same
     begun[came[1:]] = np.maximum(arrival[1:], served[:-1])
   return begun
+
+
+def _synchronous(record: Step) -> Spans:
+  """All workers wait for the last one at every exchange. record: arrays [steps, workers], of messages [steps]."""
+  shape = record.free.shape
+  leaves, arrives = (np.broadcast_to(each[:, None], shape) for each in (record.leaves, record.arrives))
+  after = np.broadcast_to((record.leaves == record.done.max(axis=1))[:, None], shape)  # launched when all are done
+  meanwhile = np.isfinite(leaves) & ~after  # launched when all have come to the steps
+  computes = record.begun + record.lost
+  # Without overlap the workers stand still from when the last one has come until the message is there.
+  sent = np.where(meanwhile, np.minimum(leaves, record.begun), record.begun)
+  met = np.where(after, leaves, record.released)
+  beneath = meanwhile & (record.begun < arrives)
+  parts = [
+    (record.free, sent, WAITING, False),
+    (sent, record.begun, EXCHANGING, False),
+    (record.begun, computes, LOST, False),
+    (computes, record.done, COMPUTING, False),
+    (record.done, met, WAITING, False),
+    (met, record.released, EXCHANGING, False),
+    (np.where(beneath, leaves, 0.0), np.where(beneath, arrives, 0.0), EXCHANGING, True),
+  ]
+  return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * record.released.max())
 
 
 def shares(found: Spans) -> dict[str, float]:

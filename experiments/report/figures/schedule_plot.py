@@ -6,12 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from ddl.events.lockstep import Step
 from ddl.events.record import Events
 from experiments.report import formats
 from experiments.report.comparison import Comparison
-from experiments.report.figures import lockstep, schedule
-from experiments.report.figures.schedule import KINDS, WAITING, Schedule, Spans, schedules, shares
+from experiments.report.figures.schedule import KINDS, SYNCHRONOUS, WAITING, Schedule, Spans, schedules, shares, spans
 from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, png, style, svg
 
 TURNS, ROWS, BARS = 6, 16, 40  # shown at most: turns of a worker, workers, bars of the histogram
@@ -25,20 +23,20 @@ FILL: tuple[dict[str, Any], ...] = (  # of KINDS
 
 
 def pictures(folder: Path, comparison: Comparison) -> list[Picture]:
-  """One picture for each schedule that differs from the others. Raises as `report_schedule.schedules` does."""
+  """One picture for each schedule that differs from the others. Raises as `schedules` does."""
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
 def lone(label: str, events: Events, clock: str) -> bytes:
   """One run's schedule as PNG. clock: the name of its time."""
   shown = Schedule([label], "", events)
-  return _draw(shown, schedule.spans(events), _end(shown), True, clock)[1]
+  return _draw(shown, spans(events), end_of(shown), True, clock)[1]
 
 
 def _picture(shown: Schedule) -> Picture:
   events = shown.record if isinstance(shown.record, Events) else None
   found = spans(shown.record)
-  names, end, workers = formats.listed(shown.labels, 12), _end(shown), int(found.worker.max()) + 1
+  names, end, workers = formats.listed(shown.labels, 12), end_of(shown), int(found.worker.max()) + 1
   told = ", ".join(f"{kind.partition(':')[0]} {formats.share(part)}" for kind, part in shares(found).items())
   caption = [f"{_shown(shown)} First seed.", "A row is a worker."]
   caption += _asynchronous(events, found) if events else _synchronous(found)
@@ -52,11 +50,6 @@ def _picture(shown: Schedule) -> Picture:
   title = _title(events) if events else f"waiting {formats.share(shares(found).get(KINDS[WAITING], 0.0))}"
   summary = f"{names} ({title[0].lower()}{title[1:]})"
   return Picture(f"schedule_{shown.folder}", summary, alt, caption, wide, narrow, file)
-
-
-def spans(record: Events | Step) -> Spans:
-  """Who does what when, of either record."""
-  return schedule.spans(record) if isinstance(record, Events) else lockstep.spans(record)
 
 
 def _asynchronous(events: Events, found: Spans) -> list[str]:
@@ -107,7 +100,7 @@ def _shown(shown: Schedule) -> str:
   return "The whole run." if turns <= TURNS else f"The start of the run, up to about turn {TURNS} of {turns:,}."
 
 
-def _end(shown: Schedule) -> float:
+def end_of(shown: Schedule) -> float:
   """The last release of a run of few turns; of a longer one, when half of the workers have made their first turns."""
   if not isinstance(shown.record, Events):
     exchanges = shown.record.released[np.isfinite(shown.record.arrives)].max(axis=1)
@@ -134,7 +127,7 @@ def _draw(shown: Schedule, found: Spans, end: float, wide: bool, clock: str = "v
       left, right = picture.subplots(1, 2, width_ratios=(2.4, 1))
     else:
       left, right = picture.subplots(2, 1, height_ratios=(1.2 + 0.22 * rows, 2.0))
-    _rows(left, found, end, rows, KINDS if events else lockstep.KINDS)
+    _rows(left, found, end, rows, KINDS if events else SYNCHRONOUS)
     left.set_xlabel(clock)
     if events:
       _marks(left, events, end, rows)
