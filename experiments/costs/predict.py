@@ -128,7 +128,7 @@ def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callabl
 def break_even(
   cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step, nbytes: float
 ) -> dict[str, Any] | None:
-  """Who overtakes the winner with less and with more bandwidth, and where; who leads at both ends of what is searched.
+  """The algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
   By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
 
@@ -144,7 +144,7 @@ def break_even(
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
       config = _there(entrant, entrant.seeds[index], other, step, nbytes)
-      config.steps = int(entrant.hits[index])  # what comes later does not matter
+      config.steps = int(entrant.hits[index])  # later steps do not matter
       return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
 
     return at

@@ -1,4 +1,4 @@
-"""The report's section on clusters: the runs on the clock of each one, who is first there, and where that turns."""
+"""The report's section on clusters: predicted times to the target, the fastest algorithm, and break-even bandwidths."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from experiments.report.statistics import summary
 from experiments.report.table_rows import Row, by_row, cell, cells, ranking, rows
 
 STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
-TIME = "virtual_seconds"  # the column that a cluster's predicted seconds take the place of
+TIME = "virtual_seconds"  # the column that holds a cluster's predicted seconds
 PARTS = ("step", "exchange", "message", "service")
 
 
 class OnCluster(NamedTuple):
-  """A comparison on a cluster's clock, its rows, and what it says of the target."""
+  """A comparison in the seconds of a cluster, its rows, and the sentence on who reaches the target first."""
 
   entry: dict[str, Any]  # in comparison.json
   comparison: Comparison
@@ -105,8 +105,8 @@ def turns(entry: Mapping[str, Any]) -> str:
     low, high = (_rate(bandwidth) for bandwidth in turn["searched"])
     slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in turn["ends"])
     return (
-      f"At no bandwidth from {low} to {high} would another be first: {turn['winner']} takes {slow} at the low end, "
-      f"where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
+      f"At no bandwidth from {low} to {high} would another be first: {turn['winner']} takes {slow} at the low "
+      f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
     )
   told = "; ".join(_overtaking(each, here) for each in turn["turns"])
   return f"{told[0].upper()}{told[1:]}; the link {entry['link']} has {_rate(here)}."
@@ -124,7 +124,7 @@ def _overtaking(turn: Mapping[str, Any], here: float) -> str:
 
 
 def _parts(figures: Mapping[str, Any]) -> dict[str, Any]:
-  """What a step and an exchange take."""
+  """Seconds of a step and its parts."""
   parts = [f"{name} {seconds(figures[f'{name}_seconds'])}" for name in PARTS if f"{name}_seconds" in figures]
   if "staleness" in figures:
     stale = figures["staleness"]

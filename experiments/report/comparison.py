@@ -1,4 +1,4 @@
-"""A comparison's folder in memory: what was compared, and each run's metrics as columns."""
+"""A comparison's folder in memory: comparison.json and each run's metrics as columns."""
 
 import json
 from collections.abc import Sequence

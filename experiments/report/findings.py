@@ -1,4 +1,4 @@
-"""What a comparison found, in sentences that claim no more than its seeds show."""
+"""The findings of a comparison as sentences: winners are named where the difference is significant."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from experiments.report.comparison import Comparison
 from experiments.report.table_rows import FINAL, Row, difference, ranking
 from experiments.report.wording import layout
 
-Sentence = tuple[str, str]  # what it is about ("" for none), and what it says
+Sentence = tuple[str, str]  # its subject ("" for none), and the text
 CLAIMS = {
   "examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Soonest",
   "virtual_seconds": "Soonest in virtual time",
@@ -15,7 +15,7 @@ CLAIMS = {
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Who met the target with the fewest examples and bytes and soonest, who ends best, who met it and who did not."""
+  """Which algorithm has the lowest cost of the target, which the best end; and which met the target."""
   target = formats.target(comparison.metric, comparison.target)
   goal = f"a {formats.NAMES[comparison.metric]} of {target}"
   ran = [row for row in table if row.finished or row.reached]

@@ -1,4 +1,4 @@
-"""Figures as people read them: percent, thousands, megabytes, with their spread in the same unit."""
+"""Numbers as text: percent, thousands, megabytes, with their spread in the same unit."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ def seconds(mean: float, half: float | None = None) -> str:
 
 
 def target(kind: str, value: float) -> str:
-  """A target as its config wrote it: 95 % rather than 95.00 %."""
+  """A target as the config has it: 95 % rather than 95.00 %."""
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
 
 

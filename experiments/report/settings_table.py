@@ -22,7 +22,7 @@ class Settings(NamedTuple):
   shared: list[tuple[str, str]]
   head: list[str]
   rows: list[tuple[str, list[str]]]  # label, cells
-  note: str  # where the rates are from, if that is one place; else the table has it
+  note: str  # where the learning rates come from if that is the same for all; else a column has it
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
@@ -63,7 +63,7 @@ def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config without the keys that are left to their defaults; what labels change stays: None unsets a key there."""
+  """The config without keys that are None, except under `compare`, where None unsets a key of a label."""
   given = {k: v if k == "compare" else without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items()}
   return {k: v for k, v in given.items() if v is not None}
 
@@ -76,13 +76,13 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _place(key: str) -> tuple[int, str, bool, str]:
-  """Sections in an order for people, the name of a section's choice before its settings."""
+  """The order of sections on the page; within one `name` comes first."""
   section, _, rest = key.partition(".")
   return (ORDER.index(section) if section in ORDER else len(ORDER)), section, rest != "name", rest
 
 
 def _sections(common: Mapping[str, str]) -> list[tuple[str, str]]:
-  """What all share by section: its choice, then the choice's settings."""
+  """Shared settings by section, `name` first."""
   found: dict[str, list[str]] = {}
   for key, text in common.items():
     section, _, rest = key.partition(".")
@@ -92,7 +92,7 @@ def _sections(common: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _origin(tuned: Mapping[str, Any] | None) -> str:
-  """Where a learning rate is from, and what was tuned with it."""
+  """Where a learning rate comes from, and what was tuned with it."""
   if not tuned or RATE not in tuned["keys"]:
     return "the config, not from a sweep (--tuned)"
   others = [key.rpartition(".")[2] for key in tuned["keys"] if key != RATE]

@@ -1,4 +1,4 @@
-"""The figures of a comparison, one row per algorithm; which of them are best, and from which they do not differ."""
+"""The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -119,7 +119,7 @@ def marks(table: Sequence[Row], name: str, higher: bool = False) -> dict[str, st
 def cells(
   table: Sequence[Row], name: str, text: Callable[[float, float | None], str], higher: bool = False
 ) -> list[dict[str, Any]]:
-  """A column of the table: `text`, its `kind` ("best", "tied", "partial", "") and `of` how few seeds it is a mean."""
+  """A column of the table: `text`, its `kind` ("best", "tied", "partial", "") and `of` how many seeds."""
   marked, column = marks(table, name, higher), []
   for row in table:
     estimate = row.estimates.get(name)

@@ -10,26 +10,26 @@ from ddl.events.lockstep import Step
 from ddl.events.record import Events, load, previous
 from experiments.report.comparison import Comparison
 
-COMPUTING, EXCHANGING, WAITING, LOST, UNTOLD = range(5)
+COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
   "computing: cut where a turn begins or a reply is merged",
   "exchanging: messages and the server's work",
   "waiting: for others, the server or a reply",
-  "lost to a death",
-  "computing, perhaps waiting for the reply",
+  "lost to a failure",
+  "computing, then possibly waiting for the reply",
 )
 
 SYNCHRONOUS = (  # what KINDS are there
   "computing: cut between two steps",
-  "exchanging: a message between all",
-  "waiting: for the slowest, or for the message",
-  "lost to a death",
+  "exchanging: a message between all workers",
+  "waiting: for the slowest worker, or for the message",
+  "lost to a failure",
   "",
 )
 
 
 class Spans(NamedTuple):
-  """What the workers do when: equally long arrays [spans], seconds; without what is beneath they don't overlap."""
+  """What workers do from when to when: arrays [spans], seconds. Except `beneath`, those of a worker do not overlap."""
 
   worker: np.ndarray
   begin: np.ndarray
@@ -112,7 +112,7 @@ def _joined(found: Spans, rounding: float) -> Spans:
 def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
   """Parts of turns as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
   start, arrival, served, released, came = events.start, events.arrival, events.served, events.released, ~events.dropped
-  in_turn = (start[1:] >= released[:-1]).all()  # each waits for the one before
+  in_turn = (start[1:] >= released[:-1]).all()  # each worker waits for the one before
   may = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free
   leaves = np.where(came, np.maximum(start, arrival - reply), released)
   told = np.where(came, released - reply, released)
@@ -129,9 +129,9 @@ def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, r
 
 
 def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray, rounding: float) -> list[tuple]:
-  """The same with a delay. The record tells neither when a worker began to wait for a reply that came last, nor a wait
-  at a barrier after the turn, which counts as computing; nor where a death ended the steps after the reply, which
-  count as lost.
+  """The same with a delay. The record does not contain when a worker began to wait for a reply that came after its
+  steps; nor a wait at a barrier after the turn, which counts as computing; nor when a failure ended the steps after
+  the reply, which count as lost.
   """
   start, arrival, released = events.start, events.arrival, events.released
   reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
@@ -140,7 +140,7 @@ def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray
   again[before[before >= 0]] = events.restarted[before >= 0]
   return [
     (np.zeros(len(start)), np.where(before < 0, start, 0.0), LOST, False),
-    (start, released, np.where(reached >= released - rounding, UNTOLD, COMPUTING), False),
+    (start, released, np.where(reached >= released - rounding, UNKNOWN, COMPUTING), False),
     (released, after, np.where(again, LOST, COMPUTING), False),
     (start, arrival, EXCHANGING, True),
     (arrival, begun, WAITING, True),
@@ -182,7 +182,7 @@ def _synchronous(record: Step) -> Spans:
 
 
 def shares(found: Spans) -> dict[str, float]:
-  """What part of the workers' time goes into each kind, the largest first."""
+  """Share of the workers' time by kind, the largest first."""
   length = np.where(found.beneath, 0.0, found.end - found.begin)
   parts = np.bincount(found.kind, length, len(KINDS)) / length.sum()
   return {KINDS[index]: float(parts[index]) for index in np.argsort(-parts, kind="stable") if parts[index] > 0}

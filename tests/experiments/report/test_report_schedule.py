@@ -14,7 +14,7 @@ from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
 from experiments.report import comparison, report
 from experiments.report.figures import schedule_plot
-from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNTOLD, WAITING, schedules, shares, spans
+from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
 
 BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 
@@ -30,7 +30,7 @@ def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free
   np.testing.assert_allclose(total(found, EXCHANGING), count * (2 * MESSAGE + service))
   np.testing.assert_allclose(total(found, COMPUTING), (events.arrival - events.start - MESSAGE).sum())
   assert bool(total(found, LOST)) == bool(events.restarted.any())
-  assert total(found, UNTOLD) == 0 and not found.beneath.any()
+  assert total(found, UNKNOWN) == 0 and not found.beneath.any()
 
 
 def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
@@ -64,7 +64,7 @@ def test_a_message_sent_before_the_steps_is_beneath_them():
   assert set(found.kind[~found.beneath]) == {COMPUTING}  # the reply is back before the first step is done
   assert tiles(found, 2, events.released[events.worker == 2].max())
   busy = spans(events_of(delay=1, service=2.0, death_rate=0.2, down_seconds=2.0))
-  assert total(busy, UNTOLD) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
+  assert total(busy, UNKNOWN) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
 
 
 def test_shares_add_up_to_the_whole():
@@ -117,7 +117,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
   visits = same.staleness  # asp drops none
   high = min(value for value in visits if (visits <= value).mean() >= 0.99)
   assert f"async_sgd and async_msgd (staleness: mean {visits.mean():.3g}, 99th percentile {high})" in text
-  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Deaths: {other.restarted.sum()}." in text
+  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Failures: {other.restarted.sum()}." in text
 
 
 @pytest.mark.filterwarnings("error")
