@@ -37,17 +37,17 @@ def test_those_not_significantly_different_from_the_best_are_so_among_themselves
 
 
 @pytest.mark.parametrize(
-  ("first", "second"),
+  ("first", "second", "significant"),
   [
-    ((4, 18, 6), (10, 45, 15)),  # 2.5 times as long with every seed: significant as a ratio, not as a difference
-    ((4, 18, 6), (5, 19, 7)),  # adjacent evaluations
-    ((4, 18, 6), (9, 12, 7)),
-    ((4, 18, 6), (6, 18, 4)),  # equal means
-    ((4,), (10,)),
-    ((1, 1, 1), (2, 4, 3)),  # met by the first evaluation: the ratio has no bound
+    ((4, 18, 6), (10, 45, 15), True),  # 2.5 times as long with every seed; as a difference it would not be significant
+    ((4, 18, 6), (5, 19, 7), False),  # adjacent evaluations
+    ((4, 18, 6), (9, 12, 7), False),
+    ((4, 18, 6), (6, 18, 4), False),  # equal means
+    ((4,), (10,), True),  # the order of the one seed
+    ((1, 1, 1), (2, 4, 3), False),  # met by the first evaluation: the ratio has no bound
   ],
 )
-def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first, second):
+def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first, second, significant):
   """The cluster's clock is that of the comparison."""
   folder = virtual(tmp_path, {"a": meets_at(*first), "b": meets_at(*second)})
   info = json.loads((folder / "comparison.json").read_text())
@@ -67,9 +67,9 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
   assert cluster.sentence.startswith(f"On same with 8 workers: {winner[0]} ")
   claim = finding_of(folder)["Soonest in virtual time to 95 %"]
   doubts = {"not significantly different" in text for text in (cluster.sentence, claim)}
-  assert doubts == {bool(rivals)}
+  assert doubts == {bool(rivals)} == {not significant}
   rows = {row.label: row for row in table}
-  assert (findings.order(rows[winner[0]], rows[winner[1]], "virtual_seconds") == 0) == bool(rivals)
+  assert (findings.order(rows[winner[0]], rows[winner[1]], "virtual_seconds") == 0) == (not significant)
 
 
 def row(label, *seconds, grid=0.0, seeds=3):
