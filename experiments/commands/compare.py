@@ -187,7 +187,7 @@ def _write(
   first = next(iter(experiments.values()))
   accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / run_dir.METRICS).open()))
   algorithms = []
-  asynchronous = [label for label, e in experiments.items() if isinstance(e.algorithm, ServerAlgorithm)]
+  asynchronous = any(isinstance(e.algorithm, ServerAlgorithm) for e in experiments.values())
   for label, variant in chosen.items():
     spec, resolved = experiments[label].spec, experiments[label].resolved
     events, waits = f"{slug(label)}/{run_dir.EVENTS}", f"{slug(label)}/{run_dir.LOCKSTEP}"
@@ -201,6 +201,7 @@ def _write(
         "taxonomy": spec.taxonomy._asdict(),
         "hyper": experiments[label].hyper,
         "settings": settings,
+        "virtual": virtual_time.describe(variant) if asynchronous else None,
         "tuned": tuned.get(label),
         "failed": failed.get(label),
         "runs": runs[label],
@@ -221,11 +222,8 @@ def _write(
     "git": trained["git"],
     "data": first.data.meta["description"],
     "model": _words(first.resolved["model"]),
-    "workers": config.workers,
-    "batch": config.batch,
     "seeds": list(config.compare.seeds),
     "expected": [list(pair) for pair in config.compare.expected],
-    "virtual": virtual_time.describe(config) if asynchronous else None,
     "algorithms": algorithms,
   }
   if clusters:

@@ -12,11 +12,11 @@ from ddl.perf.hardware import Cluster, device
 from ddl.perf.hardware.cluster import main_link, with_bandwidth
 from ddl.perf.hardware.device import Step
 from ddl.perf.planning import time_to_accuracy
-from ddl.perf.planning.time_to_accuracy import Hit
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config
 from experiments.costs import cluster_clock, xla_cost
 from experiments.report.comparison import read_run
+from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
 
 BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
@@ -29,7 +29,7 @@ class Entrant(NamedTuple):
   experiment: Experiment
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
-  hits: list[Hit]
+  hits: list[float]  # steps at the first evaluation that meets the target, NaN for never
 
 
 def predict(
@@ -47,7 +47,7 @@ def predict(
   first = next(iter(experiments.values()))
   step = xla_cost.step_parts(first, first.resolved["batch"])
   nbytes = cluster_clock.params_bytes(first)
-  return [_entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
+  return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
 
 def _entrant(
@@ -59,35 +59,43 @@ def _entrant(
     seeds.append(int(run.rpartition("-")[2]))
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)
-    hits.append(time_to_accuracy.hit(steps[-1], values, target["value"], target["metric"] == "test_accuracy"))
+    index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
+    hits.append(np.nan if index is None else float(steps[-1][index]))
   return Entrant(config, experiment, seeds, steps, hits)
 
 
-def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  algorithms, times = {}, {}
+def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
+  """What comparison.json says of one cluster.
+
+  Args:
+    step: what an example computes and moves.
+    nbytes: of the parameters.
+  """
+  algorithms, means = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.experiment.algorithm
     there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(config, algorithm) for config in there]
-    times[label] = time_to_accuracy.reached(entrant.hits, clocks)
+    if not np.isnan(entrant.hits).any():
+      means[label] = np.mean([clock(hit) for clock, hit in zip(clocks, entrant.hits, strict=True)])
     algorithms[label] = {
       "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
       **_figures(entrant, there, clocks),
     }
   workers = max(entrant.config.workers for entrant in entrants.values())
   link = main_link(cluster, workers)
+  complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
     "name": name,
     "title": cluster.title,
     "source": cluster.source,
-    "workers": workers,
     "flop_per_example": sum(part.flop for part in device.parts(step)),
     "params_bytes": nbytes,
     "link": "between nodes" if link == cluster.network.between else "inside a node",
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
-    "break_even": _break_even(cluster, workers, entrants, time_to_accuracy.verdict(times), step, nbytes),
+    "break_even": break_even(cluster, workers, complete, step, nbytes),
   }
 
 
@@ -116,30 +124,26 @@ def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callabl
   return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
 
 
-def _break_even(
-  cluster: Cluster,
-  workers: int,
-  entrants: Mapping[str, Entrant],
-  found: time_to_accuracy.Verdict,
-  step: Step,
-  nbytes: float,
+def break_even(
+  cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step, nbytes: float
 ) -> dict[str, Any] | None:
-  """Who overtakes the winner with less and with more bandwidth, and where; who leads at both ends of what is searched.
+  """The algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
-  Of all that reach the target with every seed, by the mean over seeds; `bandwidths` are those of each seed, None where
-  it sees no change.
+  By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
+
+  Args:
+    complete: those that reach the target with every seed, the soonest on average first.
   """
-  if found.winner is None or found.second is None:
+  if len(complete) < 2:
     return None
-  here = main_link(cluster, workers).bandwidth
-  complete = {label: each for label, each in entrants.items() if not any(np.isnan(hit.steps) for hit in each.hits)}
+  winner, here = next(iter(complete)), main_link(cluster, workers).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     @cache
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
       config = _there(entrant, entrant.seeds[index], other, step, nbytes)
-      config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
+      config.steps = int(entrant.hits[index])  # later steps do not matter
       return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
 
     return at
@@ -154,14 +158,14 @@ def _break_even(
     turn = time_to_accuracy.overtaken(means, here, end)
     if turn is None:
       continue
-    pairs = [{name: each[name][i] for name in (found.winner, turn[0])} for i in range(len(each[found.winner]))]
+    pairs = [{name: each[name][i] for name in (winner, turn[0])} for i in range(len(each[winner]))]
     # In a seed where the other is ahead already, the winner has to come from the other side.
-    ways = [end if pair[found.winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
+    ways = [end if pair[winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
     over = [time_to_accuracy.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
     turns.append({"other": turn[0], "mean": turn[1], "bandwidths": [one and one[1] for one in over]})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
-    "winner": found.winner,
+    "winner": winner,
     "turns": turns,  # with less bandwidth, with more; of those that there are
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched

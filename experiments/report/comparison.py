@@ -1,6 +1,7 @@
-"""A comparison's folder in memory: what was compared, and each run's metrics as columns."""
+"""A comparison's folder in memory: comparison.json and each run's metrics as columns."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,22 +20,39 @@ class Run(NamedTuple):
   columns: dict[str, np.ndarray]
 
 
+class Spread(NamedTuple):
+  """Where a run's workers were: numbers of each."""
+
+  workers: int
+  devices: int
+  processes: int
+
+
 class Result(NamedTuple):
   """One algorithm: its entry in comparison.json and the runs that have metrics."""
 
   info: dict[str, Any]
   runs: list[Run]
   missing: list[str]  # the runs that should have metrics and do not
+  spreads: set[Spread]  # of its runs; empty where it is not known
 
 
 class Comparison(NamedTuple):
-  info: dict[str, Any]  # comparison.json, with None for "virtual" and "events" where an older one lacks them
+  info: dict[str, Any]  # comparison.json
   metric: str  # "test_accuracy" or "test_loss"
   target: float
-  higher_is_better: bool
   seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
   results: list[Result]
-  layouts: list[tuple[int, int]]  # the (devices, processes) that the runs were spread over; [] where it is not known
+
+  @property
+  def higher_is_better(self) -> bool:
+    """Of the metric."""
+    return self.metric == "test_accuracy"
+
+  @property
+  def virtual(self) -> bool:
+    """Whether time is virtual."""
+    return self.seconds == "virtual_seconds"
 
 
 def read_run(path: Path) -> Run:
@@ -48,7 +66,7 @@ def read_run(path: Path) -> Run:
       raise ValueError(f"{path / 'metrics.jsonl'}: line {number} is not an object of numbers: {error}") from error
     lines.append(values)
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
-  return Run(path.name.replace("-", " "), dict(zip(COLUMNS, columns, strict=True)))
+  return Run(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
 def read(folder: Path) -> Comparison:
@@ -67,30 +85,28 @@ def read(folder: Path) -> Comparison:
     raise ValueError(f"{path} is not JSON: {error}") from error
   metric = info["target"]["metric"]
   if metric not in ("test_accuracy", "test_loss"):
-    raise ValueError(f"{path}: the target's metric is {metric!r}; it can be test_accuracy or test_loss")
-  info["virtual"] = info.get("virtual")
-  seconds = "virtual_seconds" if info["virtual"] else "seconds"
-  results, layouts = [], set()
+    raise ValueError(f"{path}: the target's metric is {metric!r}; it has to be test_accuracy or test_loss")
+  seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
+  results = []
   for entry in info["algorithms"]:
-    entry |= {name: entry.get(name) for name in ("events", "lockstep")}
-    runs, missing = [], []
-    for run in entry["runs"]:
-      if (Path(folder) / run / "metrics.jsonl").is_file():
-        runs.append(read_run(Path(folder) / run))
-        layouts |= _layout(Path(folder) / run / "about.json")
-      else:
-        missing.append(Path(run).name.replace("-", " "))
+    paths = [at for run in entry["runs"] if ((at := Path(folder) / run) / "metrics.jsonl").is_file()]
+    runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
-        raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison anew")
-    results.append(Result(entry, [run for run in runs if len(run.columns["step"])], missing))
-    missing += [run.name for run in runs if not len(run.columns["step"])]
-  return Comparison(
-    info, metric, float(info["target"]["value"]), metric == "test_accuracy", seconds, results, sorted(layouts)
-  )
+        raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison again")
+    names = [run.name for run in runs]
+    missing = [name for name in map(run_name, entry["runs"]) if name not in names]
+    results.append(Result(entry, runs, missing, _spreads(entry["settings"]["workers"], paths)))
+  return Comparison(info, metric, float(info["target"]["value"]), seconds, results)
 
 
-def _layout(path: Path) -> set[tuple[int, int]]:
-  """How a run was spread, as its folder says."""
-  layout = json.loads(path.read_text(encoding="utf-8")).get("layout") if path.is_file() else None
-  return {(layout["devices"], layout["processes"])} if layout else set()
+def run_name(path: str | Path) -> str:
+  """easgd/seed-0 as "seed 0"."""
+  return Path(path).name.replace("-", " ")
+
+
+def _spreads(workers: int, paths: Sequence[Path]) -> set[Spread]:
+  """How an algorithm's runs were spread, as their folders say."""
+  files = [path / "about.json" for path in paths]
+  layouts = [json.loads(file.read_text(encoding="utf-8")).get("layout") for file in files if file.is_file()]
+  return {Spread(workers, layout["devices"], layout["processes"]) for layout in layouts if layout}

@@ -1,15 +1,15 @@
 """The report of a comparison: `write_report` for the browser, `table` for the terminal."""
 
 import json
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments.report import cluster_section, formats, settings_table, templates
 from experiments.report.comparison import Comparison, read
-from experiments.report.expected import expected
-from experiments.report.findings import finding
-from experiments.report.table_rows import Row, cost, final, rows, spent
-from experiments.report.wording import TIED, legend, marks, text_table
+from experiments.report.findings import expected, finding
+from experiments.report.table_rows import FINAL, Row, by_row, cell, cells, rows, spent
+from experiments.report.wording import TIED, legend, text_table
 
 TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
@@ -25,7 +25,7 @@ def write_report(folder: Path) -> Path:
   """Writes report.html and the pictures as PNG files into a comparison's folder; returns the page's path.
 
   Raises:
-    FileNotFoundError: if the folder holds no comparison.json, or not the events that it names.
+    FileNotFoundError: if the folder holds no comparison.json, or a file of events that it names is missing.
     ValueError: if a file in it is malformed.
   """
   from experiments.report.figures import curves, schedule_plot
@@ -39,14 +39,16 @@ def write_report(folder: Path) -> Path:
     old.unlink()  # of clusters that the page may no longer have
   for picture in [*pictures, *on_clusters, *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  marked = marks(summary, comparison)
-  text = templates.template(TEMPLATE, unbroken=_unbroken).render(
+  text = templates.template(TEMPLATE).render(
     info=info,
+    workers=formats.between(settings_table.of_labels(info, "workers")),
+    batch=formats.between(settings_table.of_labels(info, "batch")),
     finding=finding(comparison, summary) + expected(comparison, summary),
     metric=formats.NAMES[comparison.metric],
     goal=formats.target(comparison.metric, comparison.target),
+    varying=settings_table.varying(info),
     costs=[formats.NAMES[name] for name in spent(comparison)],
-    table=[{"label": row.label, "cells": _cells(row, comparison, marked)} for row in summary],
+    table=_table(comparison, summary),
     legend=legend(comparison),
     tied=TIED,
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
@@ -62,26 +64,11 @@ def write_report(folder: Path) -> Path:
   return path
 
 
-def _cells(row: Row, comparison: Comparison, marked: Mapping[str, Mapping[str, str]]) -> list[dict[str, str]]:
-  """A cell's figure, what it is of, its kind ("best", "tied", "partial", ""), and on how few seeds it rests."""
-  estimates = [("final", comparison.metric, row.final, final(row), row.finished)]
-  estimates += [(name, name, row.costs.get(name), cost(name)(row), row.reached) for name in spent(comparison)]
-  goal = formats.target(comparison.metric, comparison.target)
-  cells = []
-  for name, kind, estimate, ranked, seeds in estimates:
-    quantity = formats.NAMES[kind]
-    cell = {"label": f"final {quantity}" if name == "final" else f"{quantity} to {goal}"}
-    if estimate is None:
-      ran = row.finished or row.reached
-      cell |= {"text": "never" if ran and name != "final" else "no result", "kind": "partial", "of": ""}
-    else:
-      of = "" if ranked else f"{seeds}/{row.seeds} {'finished' if name == 'final' else 'reached'}"
-      mark = marked[name].get(row.label, "") if ranked else "partial"
-      cell |= {"text": formats.figure(kind, estimate.mean, estimate.half), "kind": mark, "of": of}
-    cells.append(cell)
-  return cells
-
-
-def _unbroken(text: str) -> str:
-  """No line ends within 97.2 ± 1.2 %."""
-  return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
+def _table(comparison: Comparison, table: list[Row]) -> list[dict[str, Any]]:
+  goal, metric = formats.target(comparison.metric, comparison.target), comparison.metric
+  columns = {name: list(map(cell, values)) for name, values in settings_table.varying(comparison.info).items()}
+  for name in (FINAL, *spent(comparison)):
+    kind, higher = (metric, comparison.higher_is_better) if name == FINAL else (name, False)
+    head = f"final {formats.NAMES[kind]}" if name == FINAL else f"{formats.NAMES[kind]} to {goal}"
+    columns[head] = cells(table, name, partial(formats.figure, kind), higher)
+  return by_row([row.label for row in table], columns)

@@ -1,75 +1,70 @@
-"""Means over seeds and what they can tell: Student intervals, paired differences, bands, the first time of a target."""
+"""Statistics over seeds: Student intervals, the test of paired differences, bands, the first time of a target."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special  # scipy.stats would cost a second at start-up
+from scipy import stats
 
 Curve = tuple[np.ndarray, np.ndarray]  # x [points] increasing, y [points]
+Span = tuple[float, float]  # a figure known to lie above the first and not above the second; equal where exact
+
+
+def half_width(values: np.ndarray) -> np.ndarray:
+  """Of the 95 % confidence interval over the first axis: t(0.975, n - 1) s / sqrt(n), s the sample deviation."""
+  return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
 
 
 def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
-  """Mean and half-width of its 95 % confidence interval: t(0.975, n - 1) s / sqrt(n), s the sample deviation.
-
-  The half-width is None for fewer than two values, which show no spread. NaN gives NaN: what to leave out is for the
-  caller to decide and to say. No values at all have mean NaN.
-  """
+  """Mean and half-width of the 95 % confidence interval, None for fewer than two values; NaN gives NaN."""
   values = np.asarray(values, np.float64)
-  if values.size == 0:
-    return float("nan"), None
-  mean = float(values.mean())
-  if values.size == 1:
-    return mean, None
-  error = values.std(ddof=1) / np.sqrt(values.size)  # s / sqrt(n)
-  return mean, float(special.stdtrit(values.size - 1, 0.975) * error)
+  if values.size < 2:
+    return (float(values[0]) if values.size else float("nan")), None
+  return float(values.mean()), float(half_width(values))
 
 
 class Difference(NamedTuple):
-  """First minus second: the mean over the seeds, its 95 % half-width (None for one seed), and the deciding range."""
+  """Two algorithms over their common seeds: first minus second, or first over second."""
 
-  mean: float
-  half: float | None
-  low: float  # of the mean difference, or of the mean log ratio
+  mean: float  # of a ratio the geometric one
+  low: float  # the 95 % interval, which includes what the evaluations leave open; of one seed that alone
   high: float
-
-  @property
-  def sign(self) -> int:
-    """-1 where the first is told apart as the smaller, 1 as the larger, 0 where the two are not told apart."""
-    return int(self.mean > 0 and self.low >= 0) - int(self.mean < 0 and self.high <= 0)
-
-
-Span = tuple[float, float]  # a figure that is known to lie above the one and not above the other; equal where exact
+  ratio: bool
+  sign: int  # -1 where the first is significantly smaller, 1 where it is significantly larger, 0 for neither
 
 
 def paired(first: Mapping[str, Span], second: Mapping[str, Span], ratio: bool = False) -> Difference:
-  """The difference of two algorithms by seed: d_s = a_s - b_s, mean(d) -+ t(0.975, n - 1) s(d) / sqrt(n).
+  """The paired t-test, d_s = a_s - b_s by seed: significant where mean(d) -+ t(0.975, n - 1) s(d) / sqrt(n) omits 0.
 
-  Both run with the same seeds: the same initial parameters, order of examples and times of steps. What a seed makes
-  easy for one it makes easy for the other, Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b), so that the differences spread
-  less than the figures do. Two intervals may then overlap although every seed shows the same order. Where the seeds
-  have nothing in common (Cov = 0) the test is still valid; it only has fewer degrees of freedom than an unpaired one.
+  Both run with the same seeds: the same initial parameters, order of examples and times of steps. That correlates
+  their figures, Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b), so that the differences spread less than the figures.
+  Without a correlation (Cov = 0) the test is still valid, with fewer degrees of freedom than an unpaired one.
 
-  A figure that evaluations bracket, as a step at which a target was met, adds what the brackets leave open, at its
-  worst for every seed: two that met it within the same evaluation are never told apart. Each pair is judged by itself;
-  the 95 % are not those of all pairs together.
+  Evaluations bracket some figures, such as the step at which a target was met. The interval is widened by the mean
+  width of these brackets, the worst case for every seed: two that met a target within the same evaluation are never
+  significantly different. Each pair is tested by itself, without a correction for the number of pairs.
 
-  Costs are compared by their ratio, log a_s - log b_s: a seed that takes twice as long spreads the differences, and
-  hides that one costs ten times the other with every seed.
+  One seed has no spread: `sign` is the order in that seed, which is no evidence of a difference.
 
   Args:
-    ratio: of costs, which decides where all figures are above 0.
-    first, second: by seed; the seeds that only one of them has are left out. Without a common one nothing is told.
+    first, second: by seed; seeds that only one of them has are left out.
+    ratio: test log a_s - log b_s where all figures are above 0: costs scale with how hard a seed is.
   """
   common = [seed for seed in first if seed in second]
   if not common:
-    return Difference(float("nan"), None, -np.inf, np.inf)
+    return Difference(float("nan"), -np.inf, np.inf, False, 0)
   a, b = (np.array([spans[seed] for seed in common], np.float64) for spans in (first, second))  # [seeds, 2]
-  mean, half = summary(a[:, 1] - b[:, 1])
-  if ratio and min(a.min(), b.min()) > 0:
+  gap = float((a - b)[:, 1].mean())
+  ratio = ratio and min(a.min(), b.min()) > 0
+  if ratio:
     a, b = np.log(a), np.log(b)
-  margin = summary(a[:, 1] - b[:, 1])[1] or 0.0
-  return Difference(mean, half, float((a[:, 0] - b[:, 1]).mean()) - margin, float((a[:, 1] - b[:, 0]).mean()) + margin)
+  mean, half = summary((a - b)[:, 1])
+  low, high = float((a[:, 0] - b[:, 1]).mean()) - (half or 0.0), float((a[:, 1] - b[:, 0]).mean()) + (half or 0.0)
+  # An interval may end at 0 where brackets touch, and the means of ratios and of differences may disagree.
+  sign = int(gap > 0 and low >= 0) - int(gap < 0 and high <= 0)
+  if ratio:
+    mean, low, high = np.exp([mean, low, high]).tolist()
+  return Difference(mean, low, high, ratio, sign)
 
 
 def first_reaching(values: np.ndarray, target: float, higher_is_better: bool) -> int | None:
@@ -105,5 +100,4 @@ def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | 
   values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [seeds, points]
   if len(curves) == 1:
     return grid, values[0], None
-  error = values.std(axis=0, ddof=1) / np.sqrt(len(curves))
-  return grid, values.mean(axis=0), special.stdtrit(len(curves) - 1, 0.975) * error
+  return grid, values.mean(axis=0), half_width(values)

@@ -1,13 +1,15 @@
-"""The figures of a comparison, one row per algorithm, and which of them are best beyond the noise."""
+"""The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.report import formats
 from experiments.report.comparison import Comparison, Result, Run
-from experiments.report.statistics import Span, first_reaching, paired, summary
+from experiments.report.statistics import Difference, Span, first_reaching, paired, summary
+
+FINAL = "final"  # the metric at the end, beside the columns of `spent`
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -28,10 +30,14 @@ class Row(NamedTuple):
   seeds: int  # runs that there should be
   finished: int  # runs that used the whole budget and ended finite
   reached: int  # runs that met the target
-  final: Estimate | None  # the metric at the end, over the finished runs
-  costs: dict[str, Estimate]  # what the target cost, over the runs that met it; {} where none did
+  estimates: dict[str, Estimate]  # FINAL over the finished runs, what the target cost over those that met it
   sends_nothing: bool
   notes: list[str]
+
+  def of_all(self, name: str) -> Estimate | None:
+    """The estimate if every seed is in it, else None: a mean without the diverged seeds flatters."""
+    found = self.estimates.get(name)
+    return found if found and len(found.seeds) == self.seeds else None
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -48,25 +54,28 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  names, finals = spent(comparison), {}
-  costs: dict[str, dict[str, Span]] = {name: {} for name in names}
+  found: dict[str, dict[str, Span]] = {name: {} for name in (FINAL, *spent(comparison))}
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
     else:
-      finals[run.name] = (float(values[-1]), float(values[-1]))
+      found[FINAL][run.name] = (float(values[-1]), float(values[-1]))
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
-      for name in names:
-        costs[name][run.name] = (float(run.columns[name][max(index - 1, 0)]), float(run.columns[name][index]))
-  seeds = max(len(comparison.info["seeds"]), len(info["runs"]))
-  sends_nothing = bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs)
-  reached = len(costs[names[0]])
-  met = {name: _estimate(spans) for name, spans in costs.items()} if reached else {}
+      for name in spent(comparison):
+        found[name][run.name] = (float(run.columns[name][max(index - 1, 0)]), float(run.columns[name][index]))
   return Row(
-    info["label"], seeds, len(finals), reached, _estimate(finals) if finals else None, met, sends_nothing, notes
+    label=info["label"],
+    seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
+    finished=len(found[FINAL]),
+    reached=len(found["step"]),
+    estimates={
+      name: Estimate(*summary([value for _, value in spans.values()]), spans) for name, spans in found.items() if spans
+    },
+    sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
+    notes=notes,
   )
 
 
@@ -81,31 +90,56 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
   return f"stopped at step {steps[-1]:,.0f}" if short else None
 
 
-def _estimate(spans: Mapping[str, Span]) -> Estimate:
-  return Estimate(*summary([value for _, value in spans.values()]), spans)
+def difference(name: str, first: Row, second: Row) -> Difference:
+  """The one test of significance of a report: FINAL is compared by its difference, costs by their ratio."""
+  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name != FINAL)
 
 
-def final(row: Row) -> Estimate | None:
-  """The final metric where every seed has one, else None: a mean without the diverged seeds flatters."""
-  return row.final if row.finished == row.seeds else None
+def ranking(table: Sequence[Row], name: str, higher: bool = False) -> tuple[list[Row], list[Row]]:
+  """The rows where every seed has an estimate, best mean first; and those beside the first that none is better than.
 
-
-def cost(name: str) -> Callable[[Row], Estimate | None]:
-  """The cost of the target where every seed met it, else None, as a function of the row."""
-  return lambda row: row.costs[name] if row.reached == row.seeds and row.costs else None
-
-
-def ranking(
-  table: Sequence[Row], estimate: Callable[[Row], Estimate | None], higher: bool = False
-) -> tuple[list[Row], list[Row]]:
-  """Those with an estimate, best mean first; and beside the first the others that none is told apart from as better.
-
-  No two of the first one and those others are told apart.
+  Better is significantly better; so no two of the first one and those others differ significantly.
   """
   sign = -1 if higher else 1
-  known = [(found, row) for row in table if (found := estimate(row))]
-  known.sort(key=lambda pair: sign * pair[0].mean)
-  ranked = [row for _, row in known]
-  ratio = estimate is not final  # of costs
-  beaten = [any(paired(other.seeds, found.seeds, ratio).sign == -sign for other, _ in known) for found, _ in known]
-  return ranked, [row for row, lost in zip(ranked[1:], beaten[1:], strict=True) if not lost]
+  means = [(estimate.mean, row) for row in table if (estimate := row.of_all(name))]
+  ranked = [row for _, row in sorted(means, key=lambda pair: sign * pair[0])]
+  return ranked, [
+    row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked if other is not row)
+  ]
+
+
+def marks(table: Sequence[Row], name: str, higher: bool = False) -> dict[str, str]:
+  """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
+  ranked, rivals = ranking(table, name, higher)
+  means = {row.label: row.estimates[name].mean for row in ranked}
+  best = [label for label, mean in means.items() if mean == means[ranked[0].label]]
+  return dict.fromkeys((row.label for row in rivals), "tied") | dict.fromkeys(best, "best")
+
+
+def cells(
+  table: Sequence[Row], name: str, text: Callable[[float, float | None], str], higher: bool = False
+) -> list[dict[str, Any]]:
+  """A column of the table: `text`, its `kind` ("best", "tied", "partial", "") and `of` how many seeds."""
+  marked, column = marks(table, name, higher), []
+  for row in table:
+    estimate = row.estimates.get(name)
+    if estimate is None:
+      told = "never" if name != FINAL and (row.finished or row.reached) else "no result"
+      column.append(cell(told, "partial"))
+    elif row.of_all(name):
+      column.append(cell(text(estimate.mean, estimate.half), marked.get(row.label, "")))
+    else:
+      of = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name == FINAL else 'reached'}"
+      column.append(cell(text(estimate.mean, estimate.half), "partial", of))
+  return column
+
+
+def cell(text: str, kind: str = "", *of: str) -> dict[str, Any]:
+  """A cell of a table: its text, how it is marked, and lines in small print."""
+  return {"text": text, "kind": kind, "of": of}
+
+
+def by_row(labels: Sequence[str], columns: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+  """The rows of a table from its columns; each cell has its column's name too, for narrow screens."""
+  named = [[{"label": name} | cell for cell in column] for name, column in columns.items()]
+  return [{"label": label, "cells": found} for label, *found in zip(labels, *named, strict=True)]

@@ -6,17 +6,20 @@ from typing import Any
 STYLE = Path(__file__).with_name("page.css")
 
 
-def template(path: Path, **filters: Any) -> Any:
-  """The Jinja template in this file; its variable `css` is the shared style, and one that is not given is an error.
+def template(path: Path) -> Any:
+  """The Jinja template in this file, which may include those beside it; an undefined variable is an error.
 
-  Args:
-    path: of the template.
-    filters: by name, beside Jinja's own.
+  Its variable `css` is the shared style; the filter `unbroken` keeps 97.2 ± 1.2 % on one line.
   """
   import jinja2  # only now: most commands make no page
   import markupsafe
 
-  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-  environment.filters |= filters
+  loader = jinja2.FileSystemLoader(path.parent)
+  environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, loader=loader)
+  environment.filters["unbroken"] = _unbroken
   environment.globals["css"] = markupsafe.Markup(STYLE.read_text(encoding="utf-8"))
-  return environment.from_string(path.read_text(encoding="utf-8"))
+  return environment.get_template(path.name)
+
+
+def _unbroken(text: str) -> str:
+  return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")

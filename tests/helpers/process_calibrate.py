@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = map(str, Path(__file__).parents[1:3])
+sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
 from absl import flags
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = map(str, Path(__file__).parents[1:3])
+sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
 import jax
 

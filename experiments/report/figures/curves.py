@@ -1,7 +1,7 @@
-"""The pictures of a comparison: all means in one, and beside it each algorithm alone with its 95 % band."""
+"""The learning curves of a comparison: all means in one plot, and beside it each algorithm alone with its 95 % band."""
 
 import textwrap
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -9,21 +9,7 @@ from experiments.report import formats as report_format
 from experiments.report import wording
 from experiments.report.comparison import Comparison
 from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
-from experiments.report.figures.style import (
-  COLOURS,
-  IDLE,
-  INK,
-  MARKERS,
-  MUTED,
-  PAPER,
-  PHONE,
-  SLIDE,
-  Picture,
-  blank,
-  png,
-  style,
-  svg,
-)
+from experiments.report.figures.style import COLOURS, IDLE, INK, MARKERS, PAPER, PHONE, SLIDE, Picture, blank, rendered
 
 SHORT = 22  # characters of a label that has room beside another
 FEW = 4  # algorithms that have room below each other
@@ -50,47 +36,40 @@ def picture(shown: Chart, comparison: Comparison) -> Picture:
   name = f"{prefix}_vs_{shown.x.removesuffix('_sent')}"
   clock = wording.clock(comparison) if shown.x == "seconds" else []
   caption = [sentence for sentence in (shown.absent, *clock, *shown.notes) if sentence]
-  (wide, file), (narrow, _) = (_draw(shown, wide) for wide in (True, False))
-  return Picture(name, shown.title, alt, caption, wide, narrow, file)
+  return Picture(name, shown.title, alt, caption, *rendered(lambda wide: _draw(shown, wide), shown.absent))
 
 
 def _end(line: Line) -> float:
   return float(line.mean[np.isfinite(line.mean)][-1])
 
 
-def _draw(shown: Chart, wide: bool) -> tuple[str, bytes]:
-  import matplotlib
-
+def _draw(shown: Chart, wide: bool) -> Any:
   short = max(len(line.label) for line in shown.lines) <= SHORT
   columns = 2 if short and len(shown.lines) > FEW * wide else 1
   rows = -(-len(shown.lines) // columns)
-  with matplotlib.rc_context(cast(Any, style(wide))):
-    if wide:
-      picture = blank((SLIDE[0], max(SLIDE[1], 0.6 + 0.95 * rows)))
-      share = 1.8 if columns == 2 else 2.4  # of the large axes
-      grid = picture.add_gridspec(max(rows, 3), 1 + columns, width_ratios=(share, *[1] * columns))
-      main, cells = grid[:, 0], [grid[n // columns, 1 + n % columns] for n in range(len(shown.lines))]
-    else:
-      picture = blank((PHONE[0], 4.1 + 1.05 * rows))
-      grid = picture.add_gridspec(1 + rows, columns, height_ratios=(3.4, *[1] * rows))
-      main, cells = grid[0, :], [grid[1 + n // columns, n % columns] for n in range(len(shown.lines))]
-    axes = picture.add_subplot(main)
-    for line in shown.lines:
-      _mean(axes, line, 2.2 if wide else 1.8)
-      _stops(axes, line)
-    _axes(axes, shown, wide)
-    for line, cell in zip(shown.lines, cells, strict=True):
-      _alone(picture.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
-    title = shown.title if wide else textwrap.fill(shown.title, 34)
-    picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")
-    drawn = svg(picture)
-    if wide and shown.absent:  # the page has it in the caption, a slide has no caption
-      picture.supxlabel(shown.absent, x=0.01, ha="left", fontsize=9.5, color=MUTED)
-    return drawn, png(picture) if wide else b""
+  if wide:
+    picture = blank((SLIDE[0], max(SLIDE[1], 0.6 + 0.95 * rows)))
+    share = 1.8 if columns == 2 else 2.4  # of the large axes
+    grid = picture.add_gridspec(max(rows, 3), 1 + columns, width_ratios=(share, *[1] * columns))
+    main, cells = grid[:, 0], [grid[n // columns, 1 + n % columns] for n in range(len(shown.lines))]
+  else:
+    picture = blank((PHONE[0], 4.1 + 1.05 * rows))
+    grid = picture.add_gridspec(1 + rows, columns, height_ratios=(3.4, *[1] * rows))
+    main, cells = grid[0, :], [grid[1 + n // columns, n % columns] for n in range(len(shown.lines))]
+  axes = picture.add_subplot(main)
+  for line in shown.lines:
+    _mean(axes, line, 2.2 if wide else 1.8)
+    _stops(axes, line)
+  _axes(axes, shown, wide)
+  for line, cell in zip(shown.lines, cells, strict=True):
+    _alone(picture.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
+  title = shown.title if wide else textwrap.fill(shown.title, 34)
+  picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")
+  return picture
 
 
 def _mean(axes: Any, line: Line, width: float) -> Any:
-  # Markers an eighth of the curve apart, each line's a bit further on than the line's before.
+  # Eight markers per curve, shifted from line to line so that they do not cover each other.
   every = max(1, len(line.x) // 8)
   (drawn,) = axes.plot(
     line.x, line.mean, color=_colour(line), linewidth=width, marker=MARKERS[line.number % len(MARKERS)],
@@ -101,7 +80,7 @@ def _mean(axes: Any, line: Line, width: float) -> Any:
 
 
 def _alone(axes: Any, line: Line, shown: Chart, width: int) -> None:
-  """One algorithm before the others in grey, with its band or its seeds; its title is the legend's entry."""
+  """One algorithm with its band or its seeds in front of the others in grey; its legend is the plot's title."""
   for other in shown.lines:
     if other is not line:
       axes.plot(other.x, other.mean, color=IDLE, linewidth=0.8, zorder=1.5)

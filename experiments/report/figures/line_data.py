@@ -1,4 +1,4 @@
-"""What a picture shows, before it is drawn: lines with bands, axes, limits, and what has to be said beside it."""
+"""The data of a figure of learning curves: lines with bands, axes, limits and notes for the caption."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +15,16 @@ ACROSS = {  # column: its word in a title
 LABELS = {
   "examples": "training examples, all workers together",
   "bytes_sent": "bytes sent per worker",
-  "seconds": "seconds measured, no cluster's",
+  "seconds": "seconds measured on this hardware",
   "virtual_seconds": "virtual seconds",
   "test_accuracy": "test accuracy of the consensus model",
   "test_loss": "test loss of the consensus model",
   "distance": "RMS distance of the workers from their mean",
 }
-NEGLIGIBLE = 1e-6  # of the largest value: on a log axis what is below is rounding
-BELOW = 1.5  # an accuracy axis goes so much further down than from the best end to the worst: the start may leave it
+NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
+BELOW = (
+  1.5  # an accuracy axis extends below the worst end by so many times the range of the ends; the start may lie outside
+)
 
 
 class Line(NamedTuple):
@@ -33,7 +35,7 @@ class Line(NamedTuple):
   x: np.ndarray
   mean: np.ndarray
   band: tuple[np.ndarray, np.ndarray] | None  # from, to; None for fewer than three seeds
-  rest: list[Curve]  # single seeds, from where one of them ended early; from the start where two have no band
+  rest: list[Curve]  # single seeds: after one of them ended early, or all of two seeds, which have no band
   stopped: list[tuple[float, float]]  # where a seed ended early
   seeds: int  # in the mean
 
@@ -49,8 +51,8 @@ class Chart(NamedTuple):
   log_y: bool
   limits: tuple[float, float]  # of y
   target: float | None
-  absent: str  # which algorithms have no place on the axes, and why; belongs into the picture
-  notes: list[str]  # belong beside it
+  absent: str  # which algorithms are not on the axes, and why; is part of the figure
+  notes: list[str]  # belong into the caption
 
 
 def line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float | None = None) -> Line | None:
@@ -81,7 +83,7 @@ def line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float 
   end = min(across[-1] for across, _ in curves)
   rest = [_after(end, curve) for curve in curves if short and curve[0][-1] > end]
   spread = None
-  if len(curves) == 2:  # Student's t of 12.7 makes a band of two hide all else
+  if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
     rest = curves
   elif half is not None:
     spread = up_back(mean - half), up_back(mean + half)
@@ -118,7 +120,7 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
       lines = [each for each in again if each is not None and np.isfinite(each.mean).any()]
     if flat:
       names = formats.listed(flat, 12)
-      absent = f"Zero at every evaluation (always, or as it follows an average), so not on this log axis: {names}."
+      absent = f"Zero at every evaluation, so not on this log axis: {names}."
   if not lines:
     return None
   silent = [_ending(result, y) for result in results if result.runs and _largest(result, x) == 0]
@@ -131,7 +133,9 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
     if each.seeds < len(comparison.info["seeds"])
   ]
   if any(each.stopped for each in lines):
-    notes.append("A cross marks where a seed diverged or stopped; the others go on as thin lines in the small axes.")
+    notes.append(
+      "A cross marks where a seed diverged or stopped; the other seeds continue as thin lines in the small axes."
+    )
   if log_y and any(each.seeds > 1 for each in lines):
     notes.append("Means and bands are those of the logarithm.")
   if y == "test_accuracy" and limits[0] > 0:
@@ -147,7 +151,7 @@ def _largest(result: Result, x: str) -> float:
 
 
 def _ending(result: Result, y: str) -> str:
-  """The label with where its mean ends, for a line that a picture lacks."""
+  """The label and the end of its mean, for a line that is not drawn."""
   found = line(result, 0, "examples", y, log_x=False)
   if found is None or not len(found.mean):
     return result.info["label"]
@@ -155,7 +159,7 @@ def _ending(result: Result, y: str) -> str:
 
 
 def _ratio(comparison: Comparison, x: str) -> float:
-  """How many times longer the largest x is than that of the algorithm with the smallest."""
+  """The largest end of x over the smallest."""
   ends = [_largest(result, x) for result in comparison.results if result.runs]
   ends = [end for end in ends if end > 0]
   return max(ends) / min(ends) if ends else 1.0
@@ -173,7 +177,7 @@ def _limits(comparison: Comparison, lines: Sequence[Line], y: str, log_y: bool, 
   values = np.concatenate([each.mean for each in lines])
   values = values[values > floor] if log_y else values  # leaves out NaN too
   highest = float(values.max())
-  if y == "test_loss":  # a loss that explodes must not squeeze the others
+  if y == "test_loss":  # a diverging loss must not set the scale
     highest = min(highest, 3 * max(float(np.nan_to_num(each.mean[0])) for each in lines))
   lowest = float(values.min())
   if y == comparison.metric and not (log_y and comparison.target <= 0):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.network import Link
@@ -12,21 +12,9 @@ from experiments.costs import scale_text
 from experiments.costs.scale_curves import Curve
 from experiments.report import templates
 from experiments.report.figures import step_plot
-from experiments.report.figures.style import (
-  COLOURS,
-  GRID,
-  MARKERS,
-  MUTED,
-  PHONE,
-  SLIDE,
-  Picture,
-  blank,
-  png,
-  style,
-  svg,
-)
+from experiments.report.figures.style import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, Picture, blank, rendered
 
-TEMPLATE = Path(__file__).with_name("scale.html")
+TEMPLATE = Path(__file__).parents[1] / "scale.html"
 
 
 class Chart(NamedTuple):
@@ -85,7 +73,7 @@ def write(
 
 
 def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str, str]]]]:
-  """Of the last point of each: algorithm, workers, seconds a step, what it would save without each."""
+  """For each curve's last point: algorithm, workers, seconds of a step, the share of it that each limit costs."""
   ends = [(curve.algorithm, curve.points[-1]) for curve in curves]
   return [
     (name, point.workers, seconds_text(point.seconds), [(k, _share(v, point)) for k, v in point.losses.items()])
@@ -124,61 +112,58 @@ def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
   )
   workers = [point.workers for point in _line(curves[0])]
   alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
-  (wide, image), (narrow, _) = (_draw(chart, curves, size, size is SLIDE) for size in (SLIDE, PHONE))
-  return Picture(chart.name, chart.title, alt, [], wide, narrow, image)
+  return Picture(chart.name, chart.title, alt, [], *rendered(lambda wide: _draw(chart, curves, wide)))
 
 
 def _line(curve: Curve) -> list[Point]:
-  """The points that fit; a single number of workers from the one on that computes alone, which its speed-up is over."""
+  """The points that fit into memory; of a single number of workers also one worker, which the speed-up is over."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
   return [first._replace(workers=1, speedup=1.0, efficiency=1.0, waiting=0.0), first]
 
 
-def _draw(chart: Chart, curves: Sequence[Curve], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
-  import matplotlib
+def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
   from matplotlib import ticker
 
-  with matplotlib.rc_context(cast(Any, style(wide))):
-    picture = blank(size)
-    axes = picture.subplots()
-    workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
-    if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
-      axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
-    if not chart.shares:
-      axes.plot(workers, workers, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
-      axes.set_yscale("log", base=2)
-      axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    for i, curve in enumerate(curves):
-      axes.plot(
-        [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
-        color=COLOURS[i % len(COLOURS)],
-        marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
-        linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
-      )  # fmt: skip
-      points = _measured(chart, curve)
-      axes.plot(
-        *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
-        color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
-      ) if points else None  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.minorticks_off()
-    if chart.shares:
-      axes.set_ylim(0, 1.03)
-      axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0, symbol=" %"))
-    axes.set(xlabel="workers", ylabel=chart.label)
-    axes.set_title(chart.title, loc="left")
-    axes.grid(True)
-    place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
-    picture.legend(frameon=False, **place)
-    return svg(picture), png(picture) if wide else b""
+  picture = blank(SLIDE if wide else PHONE)
+  axes = picture.subplots()
+  workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
+  if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
+    axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
+  if not chart.shares:
+    axes.plot(workers, workers, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+  for i, curve in enumerate(curves):
+    axes.plot(
+      [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
+      color=COLOURS[i % len(COLOURS)],
+      marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
+      linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
+    )  # fmt: skip
+    points = _measured(chart, curve)
+    axes.plot(
+      *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
+      color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
+    ) if points else None  # fmt: skip
+  axes.set_xscale("log", base=2)
+  axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+  axes.minorticks_off()
+  if chart.shares:
+    axes.set_ylim(0, 1.03)
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0, symbol=" %"))
+  axes.set(xlabel="workers", ylabel=chart.label)
+  axes.set_title(chart.title, loc="left")
+  axes.grid(True)
+  place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
+  picture.legend(frameon=False, **place)
+  return picture
 
 
 def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
-  """(workers, speed-up or efficiency) of the real runs, over a single worker's; none of what isn't measured."""
+  """(workers, speed-up or efficiency) of the measured runs, relative to one worker; [] where it was not measured."""
   alone, one = curve.measured.get(1), curve.points[0]
   if alone is None or chart.name == "communication":
     return []
@@ -191,6 +176,6 @@ def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
 
 
 def _ticks(workers: Sequence[int], most: int) -> list[int]:
-  """Not too many of them, the last one always."""
+  """At most `most` of them, with the last one."""
   every = -(-len(workers) // most)
   return list(workers[::-1][::every])[::-1]

@@ -10,18 +10,26 @@ from ddl.events.lockstep import Step
 from ddl.events.record import Events, load, previous
 from experiments.report.comparison import Comparison
 
-COMPUTING, EXCHANGING, WAITING, LOST, UNTOLD = range(5)
+COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
   "computing: cut where a turn begins or a reply is merged",
   "exchanging: messages and the server's work",
   "waiting: for others, the server or a reply",
-  "lost to a death",
-  "computing, perhaps waiting for the reply",
+  "lost to a failure",
+  "computing, then possibly waiting for the reply",
+)
+
+SYNCHRONOUS = (  # what KINDS are there
+  "computing: cut between two steps",
+  "exchanging: a message between all workers",
+  "waiting: for the slowest worker, or for the message",
+  "lost to a failure",
+  "",
 )
 
 
 class Spans(NamedTuple):
-  """What the workers do when: equally long arrays [spans], seconds; without what is beneath they don't overlap."""
+  """What workers do from when to when: arrays [spans], seconds. Except `beneath`, those of a worker do not overlap."""
 
   worker: np.ndarray
   begin: np.ndarray
@@ -63,8 +71,12 @@ def _equal(first: Events | Step, second: Events | Step) -> bool:
   )
 
 
-def spans(events: Events) -> Spans:
+def spans(record: Events | Step) -> Spans:
   """Every worker's time from 0 to its last release, from the record alone."""
+  return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
+
+
+def _asynchronous(events: Events) -> Spans:
   rounding = 1e-9 * events.released.max()
   reply = events.released - events.served[events.told - 1]
   begun = _service(events, rounding)
@@ -75,10 +87,15 @@ def spans(events: Events) -> Spans:
     parts = _sent_before_the_steps(events, before, begun, rounding)
   else:
     parts = _sent_after_the_steps(events, free, begun, reply)
-  rows = [np.broadcast_arrays(events.worker, *part) for part in parts]
-  columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+  return _joined(_spans(events.worker, parts, rounding), rounding)
+
+
+def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
+  """Of parts (begin, end, kind, beneath), without those of no length. worker: of each begin and end."""
+  rows = [np.broadcast_arrays(worker, *part) for part in parts]
+  columns = [np.concatenate([each.ravel() for each in column]) for column in zip(*rows, strict=True)]
   real = columns[2] - columns[1] > rounding
-  return _joined(Spans(*(column[real] for column in columns)), rounding)
+  return Spans(*(column[real] for column in columns))
 
 
 def _joined(found: Spans, rounding: float) -> Spans:
@@ -95,7 +112,7 @@ def _joined(found: Spans, rounding: float) -> Spans:
 def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
   """Parts of turns as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
   start, arrival, served, released, came = events.start, events.arrival, events.served, events.released, ~events.dropped
-  in_turn = (start[1:] >= released[:-1]).all()  # each waits for the one before
+  in_turn = (start[1:] >= released[:-1]).all()  # each worker waits for the one before
   may = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free
   leaves = np.where(came, np.maximum(start, arrival - reply), released)
   told = np.where(came, released - reply, released)
@@ -112,9 +129,9 @@ def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, r
 
 
 def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray, rounding: float) -> list[tuple]:
-  """The same with a delay. The record tells neither when a worker began to wait for a reply that came last, nor a wait
-  at a barrier after the turn, which counts as computing; nor where a death ended the steps after the reply, which
-  count as lost.
+  """The same with a delay. The record does not contain when a worker began to wait for a reply that came after its
+  steps; nor a wait at a barrier after the turn, which counts as computing; nor when a failure ended the steps after
+  the reply, which count as lost.
   """
   start, arrival, released = events.start, events.arrival, events.released
   reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
@@ -123,7 +140,7 @@ def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray
   again[before[before >= 0]] = events.restarted[before >= 0]
   return [
     (np.zeros(len(start)), np.where(before < 0, start, 0.0), LOST, False),
-    (start, released, np.where(reached >= released - rounding, UNTOLD, COMPUTING), False),
+    (start, released, np.where(reached >= released - rounding, UNKNOWN, COMPUTING), False),
     (released, after, np.where(again, LOST, COMPUTING), False),
     (start, arrival, EXCHANGING, True),
     (arrival, begun, WAITING, True),
@@ -141,8 +158,31 @@ def _service(events: Events, rounding: float) -> np.ndarray:
   return begun
 
 
+def _synchronous(record: Step) -> Spans:
+  """All workers wait for the last one at every exchange. record: arrays [steps, workers], of messages [steps]."""
+  shape = record.free.shape
+  leaves, arrives = (np.broadcast_to(each[:, None], shape) for each in (record.leaves, record.arrives))
+  after = np.broadcast_to((record.leaves == record.done.max(axis=1))[:, None], shape)  # launched when all are done
+  meanwhile = np.isfinite(leaves) & ~after  # launched when all have come to the steps
+  computes = record.begun + record.lost
+  # Without overlap the workers stand still from when the last one has come until the message is there.
+  sent = np.where(meanwhile, np.minimum(leaves, record.begun), record.begun)
+  met = np.where(after, leaves, record.released)
+  beneath = meanwhile & (record.begun < arrives)
+  parts = [
+    (record.free, sent, WAITING, False),
+    (sent, record.begun, EXCHANGING, False),
+    (record.begun, computes, LOST, False),
+    (computes, record.done, COMPUTING, False),
+    (record.done, met, WAITING, False),
+    (met, record.released, EXCHANGING, False),
+    (np.where(beneath, leaves, 0.0), np.where(beneath, arrives, 0.0), EXCHANGING, True),
+  ]
+  return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * record.released.max())
+
+
 def shares(found: Spans) -> dict[str, float]:
-  """What part of the workers' time goes into each kind, the largest first."""
+  """Share of the workers' time by kind, the largest first."""
   length = np.where(found.beneath, 0.0, found.end - found.begin)
   parts = np.bincount(found.kind, length, len(KINDS)) / length.sum()
   return {KINDS[index]: float(parts[index]) for index in np.argsort(-parts, kind="stable") if parts[index] > 0}

@@ -1,18 +1,16 @@
-"""The pictures of schedules: workers as rows at the start of the run; with a server the staleness of all visits too."""
+"""Schedules as Gantt charts of the start of the run; with a server also a histogram of the staleness of all visits."""
 
 import textwrap
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from ddl.events.lockstep import Step
 from ddl.events.record import Events
 from experiments.report import formats
 from experiments.report.comparison import Comparison
-from experiments.report.figures import lockstep, schedule
-from experiments.report.figures.schedule import KINDS, WAITING, Schedule, Spans, schedules, shares
-from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, png, style, svg
+from experiments.report.figures.schedule import KINDS, SYNCHRONOUS, WAITING, Schedule, Spans, schedules, shares, spans
+from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, rendered
 
 TURNS, ROWS, BARS = 6, 16, 40  # shown at most: turns of a worker, workers, bars of the histogram
 FILL: tuple[dict[str, Any], ...] = (  # of KINDS
@@ -25,20 +23,20 @@ FILL: tuple[dict[str, Any], ...] = (  # of KINDS
 
 
 def pictures(folder: Path, comparison: Comparison) -> list[Picture]:
-  """One picture for each schedule that differs from the others. Raises as `report_schedule.schedules` does."""
+  """One picture for each schedule that differs from the others. Raises as `schedules` does."""
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
 def lone(label: str, events: Events, clock: str) -> bytes:
   """One run's schedule as PNG. clock: the name of its time."""
   shown = Schedule([label], "", events)
-  return _draw(shown, schedule.spans(events), _end(shown), True, clock)[1]
+  return rendered(lambda wide: _draw(shown, spans(events), end_of(shown), wide, clock))[2]
 
 
 def _picture(shown: Schedule) -> Picture:
   events = shown.record if isinstance(shown.record, Events) else None
   found = spans(shown.record)
-  names, end, workers = formats.listed(shown.labels, 12), _end(shown), int(found.worker.max()) + 1
+  names, end, workers = formats.listed(shown.labels, 12), end_of(shown), int(found.worker.max()) + 1
   told = ", ".join(f"{kind.partition(':')[0]} {formats.share(part)}" for kind, part in shares(found).items())
   caption = [f"{_shown(shown)} First seed.", "A row is a worker."]
   caption += _asynchronous(events, found) if events else _synchronous(found)
@@ -48,34 +46,29 @@ def _picture(shown: Schedule) -> Picture:
   if workers > ROWS:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
   alt = f"Schedule of {names}: one row per worker from 0 to {end:.3g} s. {caption[-1]}"
-  (wide, file), (narrow, _) = (_draw(shown, found, end, wide) for wide in (True, False))
   title = _title(events) if events else f"waiting {formats.share(shares(found).get(KINDS[WAITING], 0.0))}"
   summary = f"{names} ({title[0].lower()}{title[1:]})"
-  return Picture(f"schedule_{shown.folder}", summary, alt, caption, wide, narrow, file)
-
-
-def spans(record: Events | Step) -> Spans:
-  """Who does what when, of either record."""
-  return schedule.spans(record) if isinstance(record, Events) else lockstep.spans(record)
+  drawn = rendered(lambda wide: _draw(shown, found, end, wide))
+  return Picture(f"schedule_{shown.folder}", summary, alt, caption, *drawn)
 
 
 def _asynchronous(events: Events, found: Spans) -> list[str]:
-  """What the marks mean, and what the record does not tell."""
+  """What the marks mean, and what the record does not contain."""
   told = []
   if found.beneath.any():
     told.append(
-      "A turn's request leaves when its computing begins: the thin bar beneath the row is that message, its way to the "
-      "server, the wait there in grey if others are before it, the server's work and the way back. The cut inside "
-      "a turn is where the reply is merged. The record does not tell when a worker began to wait for a reply that "
-      "came last, nor a wait at a barrier after it."
+      "A turn's request leaves when its computing begins: the thin bar beneath the row is that message: the way to the "
+      "server, in grey the wait there for earlier messages, the server's work and the way back. The cut inside "
+      "a turn is where the reply is merged. The record does not contain when a worker began to wait for a reply that "
+      "came after its steps, nor a wait at a barrier after it."
     )
   else:
     told.append(
       "An exchange is the request's way to the server, its work and the reply's way back; grey between them is the "
-      "wait at the server for those before."
+      "wait at the server for earlier messages."
     )
   told.append(f"Staleness is that of {(~events.dropped).sum():,} visits, the whole run's.")
-  for what, count in (("dropped messages", events.dropped.sum()), ("deaths", events.restarted.sum())):
+  for what, count in (("dropped messages", events.dropped.sum()), ("failures", events.restarted.sum())):
     told += [f"{what[0].upper()}{what[1:]}: {count:,}."] if count else []
   return told
 
@@ -83,10 +76,10 @@ def _asynchronous(events: Events, found: Spans) -> list[str]:
 def _synchronous(found: Spans) -> list[str]:
   if found.beneath.any():
     return [
-      "A message leaves when all have come to the start of a round: the thin bar beneath the row is that message on "
-      "its way. Grey is the wait for it, as it cannot leave before the slowest has come."
+      "A message leaves when all workers have reached the start of a round: the thin bar beneath the row is that "
+      "message. Grey is the wait for it: it cannot leave before the slowest worker has reached that point."
     ]
-  return ["Who has done a round's steps waits for the slowest, then all exchange."]
+  return ["A worker that has done a round's steps waits for the slowest one, then all exchange."]
 
 
 def staleness(events: Events) -> np.ndarray:
@@ -107,7 +100,7 @@ def _shown(shown: Schedule) -> str:
   return "The whole run." if turns <= TURNS else f"The start of the run, up to about turn {TURNS} of {turns:,}."
 
 
-def _end(shown: Schedule) -> float:
+def end_of(shown: Schedule) -> float:
   """The last release of a run of few turns; of a longer one, when half of the workers have made their first turns."""
   if not isinstance(shown.record, Events):
     exchanges = shown.record.released[np.isfinite(shown.record.arrives)].max(axis=1)
@@ -121,31 +114,28 @@ def _end(shown: Schedule) -> float:
   return float(np.nanmedian(last))
 
 
-def _draw(shown: Schedule, found: Spans, end: float, wide: bool, clock: str = "virtual time") -> tuple[str, bytes]:
-  import matplotlib
-
+def _draw(shown: Schedule, found: Spans, end: float, wide: bool, clock: str = "virtual time") -> Any:
   events = shown.record if isinstance(shown.record, Events) else None
   rows = min(ROWS, int(found.worker.max()) + 1)
-  with matplotlib.rc_context(cast(Any, style(wide))):
-    picture = blank((9.6, max(4.2, 1.9 + 0.3 * rows)) if wide else (4.3, (5.4 if events else 2.6) + 0.22 * rows))
-    if not events:
-      left = picture.add_subplot()
-    elif wide:
-      left, right = picture.subplots(1, 2, width_ratios=(2.4, 1))
-    else:
-      left, right = picture.subplots(2, 1, height_ratios=(1.2 + 0.22 * rows, 2.0))
-    _rows(left, found, end, rows, KINDS if events else lockstep.KINDS)
-    left.set_xlabel(clock)
-    if events:
-      _marks(left, events, end, rows)
-      _histogram(right, events)
-    handles = [*left.containers, *left.get_lines()]
-    picture.legend(
-      handles, [each.get_label() for each in handles], frameon=False, loc="outside lower left", ncols=2 if wide else 1,
-      fontsize=10 if wide else 9, handlelength=1.6,
-    )  # fmt: skip
-    left.set_title(textwrap.fill(f"Schedule of {formats.listed(shown.labels, 12)}", 48 if wide else 30), loc="left")
-    return svg(picture), png(picture) if wide else b""
+  picture = blank((9.6, max(4.2, 1.9 + 0.3 * rows)) if wide else (4.3, (5.4 if events else 2.6) + 0.22 * rows))
+  if not events:
+    left = picture.add_subplot()
+  elif wide:
+    left, right = picture.subplots(1, 2, width_ratios=(2.4, 1))
+  else:
+    left, right = picture.subplots(2, 1, height_ratios=(1.2 + 0.22 * rows, 2.0))
+  _rows(left, found, end, rows, KINDS if events else SYNCHRONOUS)
+  left.set_xlabel(clock)
+  if events:
+    _marks(left, events, end, rows)
+    _histogram(right, events)
+  handles = [*left.containers, *left.get_lines()]
+  picture.legend(
+    handles, [each.get_label() for each in handles], frameon=False, loc="outside lower left", ncols=2 if wide else 1,
+    fontsize=10 if wide else 9, handlelength=1.6,
+  )  # fmt: skip
+  left.set_title(textwrap.fill(f"Schedule of {formats.listed(shown.labels, 12)}", 48 if wide else 30), loc="left")
+  return picture
 
 
 def _rows(axes: Any, found: Spans, end: float, rows: int, kinds: tuple[str, ...]) -> None:
@@ -167,7 +157,7 @@ def _rows(axes: Any, found: Spans, end: float, rows: int, kinds: tuple[str, ...]
 
 def _marks(axes: Any, events: Events, end: float, rows: int) -> None:
   for what, flag, when, marker in (
-    ("back from a death", events.restarted, events.start, "^"),
+    ("back from a failure", events.restarted, events.start, "^"),
     ("message dropped", events.dropped, events.released, "X"),
   ):
     mine = flag & (when <= end) & (events.worker < rows)

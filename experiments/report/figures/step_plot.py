@@ -1,7 +1,7 @@
-"""The picture of one step: what each layer computes, its message, and how much of that computing hides."""
+"""The figure of one step: each layer's computation and its message, hidden behind computation or exposed."""
 
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ddl.perf.comm import patterns
 from ddl.perf.hardware import Cluster
@@ -10,13 +10,13 @@ from ddl.perf.planning.scaling import Work
 from ddl.perf.step.timeline import Timeline
 from ddl.perf.units import seconds_text
 from experiments.costs.scale_curves import Curve
-from experiments.report.figures.style import COLOURS, PHONE, SLIDE, Picture, blank, png, style, svg
+from experiments.report.figures.style import COLOURS, PHONE, SLIDE, Picture, blank, rendered
 
 KINDS = {"backward": COLOURS[0], "forward": COLOURS[5], "message, hidden": COLOURS[2], "message, exposed": COLOURS[1]}
 
 
 class Bar(NamedTuple):
-  """What takes time for a layer, seconds from the start of the backward pass."""
+  """Computation or message of a layer, seconds from the start of the backward pass."""
 
   kind: str  # of KINDS
   layer: int
@@ -25,7 +25,7 @@ class Bar(NamedTuple):
 
 
 def bars(shown: Timeline) -> list[Bar]:
-  """From the last backward pass but one to the next, of steps that all send gradients: one step in its steady state."""
+  """One step in the steady state: from the last backward pass but one to the next."""
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
@@ -51,32 +51,30 @@ def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   sent = shown.hidden + shown.exposed
   told = f"A step takes {seconds_text(shown.seconds)}; its messages take {seconds_text(sent)}"
-  told += f", of which {seconds_text(shown.hidden)} are hidden behind computing."
+  told += f", of which {seconds_text(shown.hidden)} are hidden behind computation."
   found = bars(shown)
-  (wide, image), (narrow, _) = (_draw(title, found, size, size is SLIDE) for size in (SLIDE, PHONE))
-  return Picture(f"step_{curve.algorithm}", title, f"{title}. {told}", [told], wide, narrow, image)
+  drawn = rendered(lambda wide: _draw(title, found, wide))
+  return Picture(f"step_{curve.algorithm}", title, f"{title}. {told}", [told], *drawn)
 
 
-def _draw(title: str, found: list[Bar], size: tuple[float, float], wide: bool) -> tuple[str, bytes]:
-  import matplotlib
+def _draw(title: str, found: list[Bar], wide: bool) -> Any:
   from matplotlib import ticker
 
-  with matplotlib.rc_context(cast(Any, style(wide))):
-    figure = blank(size)
-    axes = figure.subplots()
-    scale, unit = (1.0, "s") if max(bar.end for bar in found) >= 1 else (1e3, "ms")
-    for kind, colour in KINDS.items():
-      mine = [bar for bar in found if bar.kind == kind]
-      above = 0.42 if "message" in kind else 0.0  # a layer's computing stands over its message
-      axes.barh(
-        [bar.layer + 0.58 + above for bar in mine], [scale * (bar.end - bar.start) for bar in mine], height=0.42,
-        left=[scale * bar.start for bar in mine], align="edge", color=colour, label=kind,
-      )  # fmt: skip
-    axes.set_ylim(max(bar.layer for bar in found) + 1.5, 0.5)  # the first layer on top
-    axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set(xlabel=f"{unit} from the start of the backward pass", ylabel="layer")
-    axes.set_title(title if wide else title.partition(",")[0], loc="left")
-    axes.grid(True, axis="x")
-    place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
-    figure.legend(frameon=False, **place)
-    return svg(figure), png(figure) if wide else b""
+  figure = blank(SLIDE if wide else PHONE)
+  axes = figure.subplots()
+  scale, unit = (1.0, "s") if max(bar.end for bar in found) >= 1 else (1e3, "ms")
+  for kind, colour in KINDS.items():
+    mine = [bar for bar in found if bar.kind == kind]
+    above = 0.42 if "message" in kind else 0.0  # a layer's computation is drawn above its message
+    axes.barh(
+      [bar.layer + 0.58 + above for bar in mine], [scale * (bar.end - bar.start) for bar in mine], height=0.42,
+      left=[scale * bar.start for bar in mine], align="edge", color=colour, label=kind,
+    )  # fmt: skip
+  axes.set_ylim(max(bar.layer for bar in found) + 1.5, 0.5)  # the first layer on top
+  axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
+  axes.set(xlabel=f"{unit} from the start of the backward pass", ylabel="layer")
+  axes.set_title(title if wide else title.partition(",")[0], loc="left")
+  axes.grid(True, axis="x")
+  place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
+  figure.legend(frameon=False, **place)
+  return figure

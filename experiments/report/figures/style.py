@@ -1,15 +1,16 @@
-"""What all pictures share: colours that follow the page into the dark, fonts, and the formats they are kept in."""
+"""What all figures share: colours for light and dark pages, fonts, and file formats."""
 
 import base64
 import io
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 INK, MUTED, GRID, IDLE, PAPER = "#1b2129", "#5a6571", "#dfe3e8", "#b9c2cb", "#fffffe"
-# Okabe and Ito's colours without yellow. Markers go round at another pace: no pair is told apart by colour alone.
+# Okabe and Ito's colours without yellow. There are more markers than colours, so that pairs of both rarely repeat.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#8c6d31")
 MARKERS = "os^DvP<X>ph*"
-DARK = {  # what a dark page shows in place of each; the other colours serve both
+DARK = {  # the colours of a dark page; those that are missing are the same on both
   INK: "#e6eaef", MUTED: "#a3adb8", GRID: "#333c46", IDLE: "#59646f", PAPER: "#161b21",
   "#0072b2": "#4586f5", "#d55e00": "#f27b42", "#009e73": "#2fbd93", "#56b4e9": "#9adcff",
 }  # fmt: skip
@@ -23,7 +24,7 @@ class Picture(NamedTuple):
   caption: list[str]  # sentences
   wide: str  # SVG
   narrow: str  # SVG for a phone: upright, with the legend below
-  png: bytes  # the wide one at twice the size of a screen
+  png: bytes  # the wide one in twice the resolution of a screen
 
   def embedded(self) -> "Picture":
     """The same with data URIs in place of the SVGs."""
@@ -31,8 +32,8 @@ class Picture(NamedTuple):
     return self._replace(wide=f"data:image/svg+xml;base64,{wide}", narrow=f"data:image/svg+xml;base64,{narrow}")
 
 
-def style(wide: bool) -> dict[str, Any]:
-  """The look of every picture, as matplotlib's settings."""
+def style(wide: bool) -> Any:
+  """matplotlib's settings of every figure."""
   from matplotlib import font_manager
 
   present = set(font_manager.get_font_names())
@@ -57,22 +58,35 @@ def blank(size: tuple[float, float]) -> Any:
   return picture
 
 
-def svg(picture: Any) -> str:
-  """A figure as SVG whose colours follow the page into the dark."""
+def rendered(draw: Callable[[bool], Any], note: str = "") -> tuple[str, str, bytes]:
+  """A figure as SVG for a screen, as SVG for a phone, and as PNG in twice the resolution of a screen.
+
+  Args:
+    draw: makes the figure, for a screen (True) or for a phone.
+    note: below the figure of the PNG, which has no caption.
+  """
+  import matplotlib
+
+  with matplotlib.rc_context(style(False)):
+    narrow = _svg(draw(False))
+  with matplotlib.rc_context(style(True)):
+    figure, file = draw(True), io.BytesIO()
+    wide = _svg(figure)
+    if note:
+      figure.supxlabel(note, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    figure.savefig(file, format="png", dpi=200)
+  return wide, narrow, file.getvalue()
+
+
+def _svg(figure: Any) -> str:
+  """As SVG whose colours adapt to light and dark pages."""
   file = io.StringIO()
-  picture.savefig(file, format="svg", metadata={"Date": None})
+  figure.savefig(file, format="svg", metadata={"Date": None})
   return _adaptive(file.getvalue())
 
 
-def png(picture: Any) -> bytes:
-  """A figure at twice the size of a screen."""
-  file = io.BytesIO()
-  picture.savefig(file, format="png", dpi=200)
-  return file.getvalue()
-
-
 def _adaptive(svg: str) -> str:
-  """The SVG with its colours as variables that follow the page into the dark."""
+  """The SVG with its colours as variables that depend on the colour scheme."""
   names = {colour: f"--c{number}" for number, colour in enumerate(DARK)}
   light = "".join(f"{name}:{colour};" for colour, name in names.items())
   dark = "".join(f"{name}:{DARK[colour]};" for colour, name in names.items())

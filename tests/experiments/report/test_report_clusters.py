@@ -1,226 +1,38 @@
-"""`compare --cluster`: a run's clock on another cluster, the break-even, the report's section, and what is refused."""
+"""`compare --cluster`: the report's section on clusters, and what is refused."""
 
 import json
 import math
+import re
 import shutil
 
-import numpy as np
 import pytest
 from helpers.commands import Command, complaint
 
-from ddl.perf.comm import collectives, patterns, server
-from ddl.perf.hardware import named
-from ddl.perf.hardware.cluster import main_link, server_link, with_bandwidth
-from ddl.perf.planning import scaling, time_to_accuracy
-from ddl.perf.planning.scaling import Schedule, Work
-from ddl.perf.planning.time_to_accuracy import Hit
-from ddl.perf.step.timeline import round_seconds
-from experiments.config.experiment import base, build
-from experiments.costs import cluster_clock, predict
-from experiments.report import cluster_section, report
+from experiments.report import cluster_section, formats, report, table_rows
 from experiments.report import comparison as report_data
-from experiments.train import virtual_time
-
-FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
-COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("easgd", 2, None)]
-SERVERS = ["async_sgd", "async_easgd", "hogwild_sgd", "gosgd", "ad_psgd", "original_easgd"]
 
 
-def config_of(name, workers=4, steps=40, **settings):
-  config = base()
-  config.algorithm.name = name
-  for key, value in settings.items():
-    if value is not None:
-      config.algorithm[key] = value
-  config.workers, config.steps, config.batch = workers, steps, 32
-  config.times.name = "constant"
-  return config
+def numbers(text):
+  """Those in a text, with their units."""
+  return re.findall(r"\d+(?:\.\d+)?(?: [kMGP]?B/s)?", text)
 
 
-def there(name, cluster, workers=4, steps=40, **settings):
-  """The experiment's algorithm and config on a cluster."""
-  config = config_of(name, workers, steps, **settings)
-  algorithm = build(config).algorithm
-  return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
-
-
-def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
-  for name, settings, apart in (
-    ("sync_sgd", {}, False), ("sharded_sync_sgd", {}, False), ("local_sgd", {"period": 4}, False),
-    ("easgd", {"period": 4}, False), ("dasgd", {"period": 4, "delay": 2}, True), ("independent", {}, True),
-  ):  # fmt: skip
-    on, algorithm = there(name, "ethernet_10g", **settings)
-    found = cluster_clock.clock(on, algorithm)(16) - virtual_time.lockstep_seconds(on, algorithm)(16)
-    message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
-    assert found == pytest.approx(message if apart else 0.0), name
-
-
-def test_where_nothing_overlaps_a_delay_hides_nothing():
-  apart = named("ethernet_10g")._replace(overlap=False)
-  config = config_of("dasgd", period=4, delay=2)
-  algorithm = build(config).algorithm
-  took = {}
-  for name, cluster in (("apart", apart), ("beside", apart._replace(overlap=True))):
-    on = cluster_clock.on(config, algorithm, cluster, FLOP, NBYTES)
-    clock = cluster_clock.clock(on, algorithm)
-    took[name] = (clock(32) - clock(16)) / 4, on.times.seconds, on.network.exchange_seconds
-  seconds, step, message = took["apart"]
-  assert seconds == pytest.approx(4 * step + message, rel=1e-9)
-  assert took["beside"][0] == pytest.approx(round_seconds(step=step, message=message, period=4, delay=2), rel=1e-9)
-
-
-@pytest.mark.parametrize(("name", "period", "delay"), COLLECTIVE)
-@pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
-def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
-  found = named(cluster)
-  settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
-  config, algorithm = there(name, cluster, workers=16, **settings)
-  step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
-  message = collectives.all_reduce(NBYTES, 16, found.network)
-  clock = cluster_clock.clock(config, algorithm)
-  expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
-  assert clock(8 * period) - clock(4 * period) == pytest.approx(4 * expected, rel=1e-9)
-  assert clock(0) == 0
-
-
-@pytest.mark.parametrize("cluster", ["ethernet_10g", "pcie_8gpu", "two_sites_1g"])
-@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
-def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(cluster, duplex):
-  found = named(cluster)
-  slow = found.network._replace(between=found.network.between._replace(duplex=duplex))
-  slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
-  found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
-  link = server_link(found, 1)
-  alone = config_of("async_sgd", workers=1)
-  algorithm = build(alone).algorithm
-  config = cluster_clock.on(alone, algorithm, found, FLOP, NBYTES)
-  clock = cluster_clock.clock(config, algorithm)
-  visit = server.visit_seconds(NBYTES, NBYTES, link)
-  assert clock(20) - clock(10) == pytest.approx(10 * (config.times.seconds + visit), rel=1e-9)
-  crowd = config_of("async_sgd", workers=8)
-  tiny = cluster_clock.on(crowd, build(crowd).algorithm, found, 1.0, NBYTES)
-  clock = cluster_clock.clock(tiny, build(crowd).algorithm)
-  busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
-  assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *SERVERS])
-def test_more_bandwidth_is_never_slower(name):
-  ends = []
-  config = config_of(name)
-  algorithm = build(config).algorithm
-  for bandwidth in (1e6, 1e8, 1e10, 1e12):
-    other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
-    ends.append(cluster_clock.clock(cluster_clock.on(config, algorithm, other, FLOP, NBYTES), algorithm)(40))
-  assert ends == sorted(ends, reverse=True)
-  assert ends[0] > 10 * ends[-1]
-
-
-def test_the_bandwidth_is_that_of_the_link_in_use():
-  cluster = named("h100_ib400")
-  assert main_link(cluster, 8) == cluster.network.inside
-  assert main_link(cluster, 9) == cluster.network.between
-  inside, between = with_bandwidth(cluster, 8, 9e9), with_bandwidth(cluster, 16, 9e9)
-  assert (inside.network.inside.bandwidth, inside.network.between) == (9e9, cluster.network.between)
-  assert (between.network.between.bandwidth, between.network.inside) == (9e9, cluster.network.inside)
-  assert inside.host.bandwidth / cluster.host.bandwidth == pytest.approx(9e9 / cluster.network.inside.bandwidth)
-  with pytest.raises(ValueError, match="above 0"):
-    with_bandwidth(cluster, 8, 0.0)
-
-
-def test_jitter_and_slow_workers_are_the_configs():
-  even, algorithm = there("sync_sgd", "ethernet_10g")
-  uneven = even.copy_and_resolve_references()
-  uneven.times.slow = (1.0, 1.0, 1.0, 3.0)
-  message = even.network.exchange_seconds
-  took = [cluster_clock.clock(config, algorithm)(40) / 40 - message for config in (even, uneven)]
-  assert took[1] == pytest.approx(3 * took[0])
-
-
-def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
-  """h (s + T) = m s + m / 4 T for hits h and m of every and of every fourth step: T = (m - h) / (h - m / 4) s."""
-  cluster = named("ethernet_10g")
-  cluster = cluster._replace(network=cluster.network._replace(between=cluster.network.between._replace(latency=0.0)))
-  entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
-  for label, settings in (("often", {}), ("seldom", {"period": 4})):
-    config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    entrants[label] = predict.Entrant(config, build(config), [0, 1], [], [Hit(n, n - 4) for n in hits[label]])
-  step = cluster_clock.on(entrants["often"].config, entrants["often"].experiment.algorithm, cluster, FLOP, NBYTES)
-  expected = [
-    2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
-  ]
-  assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
-  verdict = time_to_accuracy.Verdict("often", "seldom", None, False)
-  found = predict._break_even(cluster, 4, entrants, verdict, FLOP, NBYTES)
-  (turn,) = found["turns"]
-  assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
-  assert min(expected) < turn["mean"] < max(expected)
-  assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
-  between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
-  (turn,) = predict._break_even(between, 4, entrants, verdict, FLOP, NBYTES)["turns"]
-  assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
-  assert (
-    predict._break_even(cluster, 4, entrants, time_to_accuracy.Verdict(None, None, None, False), FLOP, NBYTES) is None
-  )
-
-
-ENTRY = {"bandwidth": 1e9, "link": "between nodes"}
-
-
-def test_turns_in_words():
-  turn = {"winner": "a", "searched": [1e3, 1e15], "turns": [], "ends": [
-    {"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9},
-  ]}  # fmt: skip
-  assert cluster_section._turn(ENTRY | {"break_even": turn}) == (
-    "At no bandwidth from 1.00 kB/s to 1.00 PB/s would another be first: a takes 0.25 of the time of b at the low end, "
-    "where time is what is sent, and 0.9 of the time of c at the high end, where it is steps and latency."
-  )
-  turn["turns"] = [
-    {"other": "b", "mean": 1e7, "bandwidths": [1e7, 1e7, None]},
+def test_where_another_would_be_first():
+  entry = {"bandwidth": 1e9, "link": "between nodes", "break_even": {
+    "winner": "a", "searched": [1e3, 1e15], "turns": [],
+    "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
+  }}  # fmt: skip
+  assert numbers(cluster_section.turns(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  entry["break_even"]["turns"] = [
+    {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
   ]
-  assert cluster_section._turn(ENTRY | {"break_even": turn}) == (
-    "Below 10.0 MB/s (10.0 MB/s to 10.0 MB/s), in 2 of 3 seeds, b would be first; above 2.00 GB/s, in 0 of 3 seeds, c "
-    "would be first; the link between nodes has 1.00 GB/s."
-  )
-
-
-VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd", "ad_psgd", "original_easgd"]
-
-
-@pytest.mark.parametrize(("cluster", "workers"), [("pcie_8gpu", 8), ("cloud_100g", 16), ("two_sites_1g", 8)])
-@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
-def test_a_step_takes_what_scale_says(name, cluster, workers):
-  """Queues at the server and at the nodes' links included: two programs, one answer."""
-  config, algorithm = there(name, cluster, workers=workers, steps=80)
-  clock = cluster_clock.clock(config, algorithm)
-  probability = algorithm.arrivals.peer_probability if name in VISITING else 1.0
-  schedule = Schedule(
-    algorithm.period, algorithm.delay, name == "original_easgd",
-    probability=probability, overlap=name != "sync_sgd",  # a mean, not layer by layer
-  )  # fmt: skip
-  job = Work((FLOP,), (NBYTES,))
-  (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)
-  assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
-
-
-@pytest.mark.parametrize(("locked", "free"), [("async_sgd", "hogwild_sgd"), ("async_easgd", "hogwild_easgd")])
-def test_without_a_lock_visits_still_share_the_link(locked, free):
-  for cluster in ("ethernet_10g", "cloud_100g"):
-    took = [cluster_clock.clock(*there(name, cluster, workers=16))(40) for name in (locked, free)]
-    assert took[0] == took[1]
-    assert took[1] > 0.9 * 40 * 16 * NBYTES / named(cluster).network.between.bandwidth
-
-
-def test_workers_of_a_node_share_its_link_to_their_peers():
-  slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
-  for name in ("ad_psgd", "pull_gossip"):
-    config = config_of(name, workers=16)
-    algorithm, found = build(config).algorithm, patterns.pattern(name)
-    clock = cluster_clock.clock(cluster_clock.on(config, algorithm, slow, 1.0, NBYTES), algorithm)
-    shared = server.node_seconds(found.up * NBYTES, found.down * NBYTES, 16, slow.network, peers=True)
-    assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
-    assert shared > 3 * server.visit_seconds(found.up * NBYTES, found.down * NBYTES, slow.network.between) / 2
+  below, above = cluster_section.turns(entry).split("; ")[:2]
+  half = 12.7062047361747 * math.log(11 / 9) / 2  # t(0.975, 1) s / sqrt(2) of two logarithms
+  mean, low, high = (float(value.split()[0]) for value in numbers(below)[:3])
+  assert mean == pytest.approx(math.sqrt(99), rel=1e-2) and numbers(below)[3:] == ["2", "3"]
+  assert (low, high) == (pytest.approx(mean / math.exp(half), rel=1e-2), pytest.approx(mean * math.exp(half), rel=1e-2))
+  assert below.startswith("Below") and "above" in above and numbers(above) == ["2.00 GB/s", "0", "3"]
 
 
 SMALL = (
@@ -275,13 +87,14 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   before = (path / "report.html").read_text()
   report.write_report(path)
   assert (path / "report.html").read_text() == before
-  found = cluster_section.on_clusters(report_data.read(path))
-  for each in found:
-    first = {label: times.at for label, times in each.times.items()}
-    for label, at in first.items():
-      assert all(second in clock for second, clock in zip(at, each.entry["algorithms"][label]["seconds"], strict=True))
-    assert each.verdict.winner == min(first, key=lambda label: first[label].mean())
-    assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {each.verdict.winner} reaches 50 % first")
+  for each in cluster_section.on_clusters(report_data.read(path)):
+    for row in each.table:
+      figures = each.entry["algorithms"][row.label]["seconds"]
+      assert all(
+        span[1] in clock for span, clock in zip(row.estimates["virtual_seconds"].seeds.values(), figures, strict=True)
+      )
+    winner = min(each.table, key=lambda row: row.estimates["virtual_seconds"].mean).label
+    assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {winner} reaches 50 % first")
 
 
 def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
@@ -295,19 +108,6 @@ def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
   assert pictures - {p.name for p in path.glob("*.png")} == {"accuracy_on_ethernet_10g.png"}
 
 
-@pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
-def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
-  config, cluster = config_of(name), named("ethernet_10g")
-  config.times.name, config.times.jitter = "lognormal", 0.5
-  experiment, found = build(config), []
-  for seeds in ([0], [1], [0, 1]):
-    entrant = predict.Entrant(config, experiment, seeds, [np.array([40])] * len(seeds), [Hit(20, 16)] * len(seeds))
-    figures = predict._entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
-    found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
-  assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
-  assert found[2] == pytest.approx(np.mean(found[:2], axis=0))
-
-
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
   info = json.loads((folder[0] / "comparison.json").read_text())
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
@@ -317,10 +117,10 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
 
 
 def test_who_never_gets_there_is_said(folder):
-  comparison = report_data.read(folder[0])._replace(target=1.1)
-  found = cluster_section.on_clusters(comparison)
-  assert found[0].sentence == "On ethernet_10g with 2 workers: no algorithm reaches 110 % with every seed."
-  assert cluster_section._row("sync SGD", found)["cells"][0]["text"] == "never"
+  found = cluster_section.on_clusters(report_data.read(folder[0])._replace(target=1.1))
+  assert "no algorithm reaches 110 %" in found[0].sentence
+  column = table_rows.cells(found[0].table, "virtual_seconds", formats.seconds)
+  assert [cell["text"] for cell in column] == ["never", "never"]
 
 
 @pytest.mark.parametrize(
@@ -339,14 +139,6 @@ def test_what_can_not_be_is_said_before_anything_runs(tmp_path, flags, words):
   assert not (tmp_path / "a").exists()
 
 
-def test_recorded_step_times_have_no_seconds_to_set():
-  config = base()
-  config.times.name = "trace"
-  with pytest.raises(ValueError, match=r"config\.times\.name can be constant, lognormal, gamma, not trace"):
-    cluster_clock.chosen(["fdr"], config)
-  assert cluster_clock.chosen([], config) == {}
-
-
 @pytest.mark.parametrize(
   ("mean", "half", "text"),
   [
@@ -359,4 +151,4 @@ def test_recorded_step_times_have_no_seconds_to_set():
   ],
 )
 def test_seconds_have_the_unit_of_the_larger_figure(mean, half, text):
-  assert cluster_section.seconds(mean, half) == text
+  assert formats.seconds(mean, half) == text

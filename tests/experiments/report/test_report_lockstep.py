@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from helpers.comparisons import rising
+from helpers.schedules import WORKERS, events_of, tiles, total, virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report import rising
-from test_report_schedule import WORKERS, events_of, tiles, total, virtual
 
 from ddl.events import lockstep
 from ddl.events.times import TIMES
@@ -15,8 +15,7 @@ from experiments.config.experiment import base, build
 from experiments.report import comparison as report_data
 from experiments.report import formats, report
 from experiments.report.figures import schedule_plot
-from experiments.report.figures.lockstep import spans
-from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules
+from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
 from experiments.train import virtual_time
 
 EXCHANGE = 0.5  # seconds
@@ -101,10 +100,10 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
   comparison = report_data.read(folder)
   assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
   sync, late, _ = schedule_plot.pictures(folder, comparison)
-  assert sync.title.startswith("sync_sgd and sharded (waiting ") and "waits for the slowest" in " ".join(sync.caption)
-  assert "bar beneath the row is that message" in " ".join(late.caption)
+  assert sync.title.startswith("sync_sgd and sharded (waiting ") and late.title.startswith("late (waiting ")
+  assert sync.caption != late.caption
   shown, *_ = schedules(folder, comparison)
-  assert schedule_plot._end(shown) == shown.record.released[3 * schedule_plot.TURNS - 1].max()
+  assert schedule_plot.end_of(shown) == shown.record.released[3 * schedule_plot.TURNS - 1].max()
   text = report.write_report(folder).read_text()
   assert text.count('<figure id="schedule_') == 3 and (folder / "schedule_late.png").is_file()
   (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")

@@ -1,75 +1,117 @@
-"""Differences over paired seeds: what they tell apart, in the statistics and in the report."""
+"""Significant differences over paired seeds: one verdict everywhere in a report, and the expected orderings."""
 
+import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
-from test_report import comparison, finding_of, rising, rows_of
+from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
+from helpers.schedules import virtual
 
-from experiments.report import comparison, report, wording
+from experiments.report import cluster_section, comparison, findings, report, table_rows
 from experiments.report.figures import line_data
-from experiments.report.statistics import paired
+from experiments.report.statistics import summary
+from experiments.report.table_rows import Estimate, Row
 
 
-def exact(values):
-  return {f"seed {number}": (value, value) for number, value in enumerate(values)}
+def meets_at(*evaluations):
+  """A seed for each: the target is met at that evaluation."""
+  return [rising(*[0.1] * number, 0.95, 0.96) for number in evaluations]
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 20])
-def test_the_interval_is_that_of_the_paired_t_test(size):
-  rng = np.random.default_rng(size)
-  first, second = rng.normal(3.0, 2.0, size), rng.normal(2.0, 1.0, size)
-  found, wanted = paired(exact(first), exact(second)), stats.ttest_rel(first, second).confidence_interval(0.95)
-  np.testing.assert_allclose((found.low, found.high), wanted, rtol=1e-12)
-  np.testing.assert_allclose((found.mean - found.half, found.mean + found.half), wanted, rtol=1e-12)
-  shuffled = dict(reversed(exact(second).items())) | {"seed 99": (1e9, 1e9)}
-  assert paired(exact(first), shuffled) == found  # by the seeds' names, of those that both have
-
-
-FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=6)
-
-
-@settings(deadline=None, max_examples=100)
-@given(FIGURES)
-def test_the_other_way_round_is_the_other_sign_and_brackets_only_widen(figures):
-  a = {str(number): (value - gap, value) for number, (value, _, gap) in enumerate(figures)}
-  b = {str(number): (value - gap, value) for number, (_, value, gap) in enumerate(figures)}
-  found, back = paired(a, b), paired(b, a)
-  assert found.sign == -back.sign and found.low <= found.mean <= found.high
-  np.testing.assert_allclose((found.mean, found.low, found.high), (-back.mean, -back.high, -back.low), atol=1e-9)
-  sharp = paired({n: (high, high) for n, (_, high) in a.items()}, {n: (high, high) for n, (_, high) in b.items()})
-  assert found.low <= sharp.low + 1e-9 and sharp.high <= found.high + 1e-9 and found.sign in (0, sharp.sign)
-
-
-def test_of_one_seed_and_of_none():
-  one = paired(exact([2.0]), exact([1.0]))
-  assert one == (1.0, None, 1.0, 1.0) and one.sign == 1
-  assert paired(exact([1.0]), {"seed 7": (2.0, 2.0)}).sign == 0
-  assert paired(exact([1.0, 2.0]), exact([1.0, 2.0])).sign == 0  # equal
-
-
-def test_seeds_that_agree_tell_apart_what_intervals_do_not(tmp_path):
-  easy, middle, hard = rising(0.1, 0.95, 0.96), rising(0.1, 0.2, 0.3, 0.95, 0.96), rising(*[0.1] * 6, 0.95, 0.96)
-  late = [rising(0.1, 0.1, 0.1, *(line["test_accuracy"] for line in lines)) for lines in (easy, middle, hard)]
-  folder = comparison(tmp_path, {"local_sgd": [easy, middle, hard], "easgd": late, "dasgd": late[::-1]})
+def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
+  late = meets_at(4, 6, 9)
+  folder = comparison(tmp_path, {"local_sgd": meets_at(1, 3, 6), "easgd": late, "dasgd": late[::-1]})
   rows = rows_of(folder)
-  means, halves = zip(*(rows[label].costs["step"][:2] for label in ("local_sgd", "easgd")), strict=True)
+  means, halves = zip(*(rows[label].estimates["step"][:2] for label in ("local_sgd", "easgd")), strict=True)
   assert means[1] - means[0] == 30 and halves[0] > 30  # each lies within the interval of the other
-  marks = wording.marks(list(rows.values()), comparison.read(folder))
-  assert marks["step"] == {"local_sgd": "best", "dasgd": "tied"}  # dasgd has the same figures for other seeds
-  told = finding_of(folder)
-  assert "Fewest examples to 95 %: not told apart are local_sgd (4,267 ± 8,002) and dasgd (8,107 ± 8,002)." in told
+  # dasgd has the same figures for other seeds
+  assert table_rows.marks(list(rows.values()), "step") == {"local_sgd": "best", "dasgd": "tied"}
+  assert ranked(folder, "examples") == (["local_sgd", "easgd", "dasgd"], ["dasgd"])
 
 
-def test_those_that_are_not_told_apart_are_so_among_themselves(tmp_path):
-  """The best mean spreads so much that nobody is told apart from it; but one of the others beats the other."""
-  wide = [rising(*[0.1] * n, 0.95, 0.96) for n in (1, 2, 12)]
-  near, far = ([rising(*[0.1] * n, 0.95, 0.96)] * 3 for n in (6, 8))
-  told = finding_of(comparison(tmp_path, {"wide": wide, "near": near, "far": far}))
-  assert "Fewest examples to 95 %: not told apart are wide (6,400 ± 19,341) and near (7,680 ± 0)." in told
+def test_those_not_significantly_different_from_the_best_are_so_among_themselves(tmp_path):
+  """The best mean spreads so much that none differs significantly from it; but one of the others beats the other."""
+  seeds = {"wide": meets_at(1, 2, 12), "near": meets_at(6, 6, 6), "far": meets_at(8, 8, 8)}
+  assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
+
+
+@pytest.mark.parametrize(
+  ("first", "second", "significant"),
+  [
+    ((4, 18, 6), (10, 45, 15), True),  # 2.5 times as long with every seed; as a difference it would not be significant
+    ((4, 18, 6), (5, 19, 7), False),  # adjacent evaluations
+    ((4, 18, 6), (9, 12, 7), False),
+    ((4, 18, 6), (6, 18, 4), False),  # equal means
+    ((4,), (10,), True),  # the order of the one seed
+    ((1, 1, 1), (2, 4, 3), False),  # met by the first evaluation: the ratio has no bound
+  ],
+)
+def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first, second, significant):
+  """The cluster's clock is that of the comparison."""
+  folder = virtual(tmp_path, {"a": meets_at(*first), "b": meets_at(*second)})
+  info = json.loads((folder / "comparison.json").read_text())
+  clock = {run: comparison.read_run(folder / run).columns["virtual_seconds"].tolist()
+           for entry in info["algorithms"] for run in entry["runs"]}  # fmt: skip
+  info["clusters"] = [
+    {"name": "same", "bandwidth": 1e9, "link": "between nodes",
+     "break_even": {"winner": "a", "turns": [], "searched": [1.0, 2.0], "ends": [{"ratio": 1, "second": "b"}] * 2},
+     "algorithms": {e["label"]: {"seconds": [clock[run] for run in e["runs"]]} for e in info["algorithms"]}}
+  ]  # fmt: skip
+  (folder / "comparison.json").write_text(json.dumps(info))
+  found = comparison.read(folder)
+  table = table_rows.rows(found)
+  (cluster,) = cluster_section.on_clusters(found)
+  assert table_rows.marks(cluster.table, "virtual_seconds") == table_rows.marks(table, "virtual_seconds")
+  winner, rivals = ranked(folder, "virtual_seconds")
+  assert cluster.sentence.startswith(f"On same with 8 workers: {winner[0]} ")
+  claim = finding_of(folder)["Soonest in virtual time to 95 %"]
+  doubts = {"not significantly different" in text for text in (cluster.sentence, claim)}
+  assert doubts == {bool(rivals)} == {not significant}
+  rows = {row.label: row for row in table}
+  assert (findings.order(rows[winner[0]], rows[winner[1]], "virtual_seconds") == 0) == (not significant)
+
+
+def row(label, *seconds, grid=0.0, seeds=3):
+  """An algorithm that met the target after so many seconds, one figure a seed, known up to `grid` seconds."""
+  spans = {f"seed {number}": (value - grid, value) for number, value in enumerate(seconds)}
+  costs = {"virtual_seconds": Estimate(*summary(seconds), spans)} if seconds else {}
+  return Row(label, seeds, seeds, len(seconds), costs, False, [])
+
+
+TABLE = [
+  row("a", 1.0, 1.1, 0.9), row("b", 2.0, 2.1, 2.0), row("c", 1.9, 2.2, 2.0), row("never"), row("some", 0.1, 0.1),
+  row("coarse", 1.5, 1.6, 1.3, grid=1.0), row("hard", 1.0, 5.0, 3.0), row("harder", 1.5, 7.7, 4.4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("first", "second", "order"),
+  [
+    ("a", "b", -1), ("b", "c", 0), ("a", "never", -1), ("some", "a", 0), ("some", "never", 0), ("a", "missing", 0),
+    ("hard", "harder", -1), ("a", "coarse", 0),
+  ],
+)  # fmt: skip
+def test_the_order_of_a_pair(first, second, order):
+  rows = {row.label: row for row in TABLE}
+  found = [findings.order(rows.get(x), rows.get(y), "virtual_seconds") for x, y in ((first, second), (second, first))]
+  assert found == [order, -order]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_expected_orderings_are_counted(seeds):
+  def told(*pairs):
+    info = {"expected": pairs, "seeds": list(range(seeds))}
+    found = comparison.Comparison(info, "test_accuracy", 0.95, "virtual_seconds", [])
+    return findings.expected(found, TABLE)
+
+  ((subject, text),) = told(("a", "b"), ("b", "a"), ("a", "c"), ("b", "c"))
+  assert subject.startswith("2 of 4 ") and ("one seed" in subject) == (seeds == 1)
+  parts = [part.rpartition(": ") for part in text.strip(".").split("; ")]
+  assert [(bool(verdict), pairs) for verdict, _, pairs in parts] == [
+    (False, "a before b and a before c"), (True, "b before a"), (True, "b before c")
+  ]  # fmt: skip
+  assert told() == []
 
 
 def test_two_seeds_are_drawn_and_no_band(tmp_path):
@@ -80,7 +122,6 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
     assert (line.band is not None, len(line.rest)) == (count == 3, 2 * (count == 2))
     text = report.write_report(folder).read_text()
     assert ("its two seeds" in text) == (count == 2) and ("over the seeds as a band" in text) == (count == 3)
-    assert ("one seed shows no spread" in text) == (count == 1)
 
 
 def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
@@ -91,16 +132,7 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
       line["test_loss"] = loss
   chart = line_data.chart(comparison.read(comparison(tmp_path, {"easgd": seeds})), "examples", "test_loss")
   (line,) = chart.lines
-  assert chart.log_y and "those of the logarithm" in chart.notes[0]
+  assert chart.log_y and len(chart.notes) == 1
   np.testing.assert_allclose(line.mean, [2.0, 0.04])
   ratio = 2 ** (4.302652729911275 / math.sqrt(3))  # t(0.975, 2) s / sqrt(n) of the logarithms to base 2
   np.testing.assert_allclose([side[1] for side in line.band], [0.04 / ratio, 0.04 * ratio])
-
-
-def test_costs_are_told_apart_by_their_ratio():
-  """Each seed takes ten times the bytes with the second; how long a seed takes spreads more than that."""
-  first, second = exact([1.0, 9.0, 3.0]), exact([10.0, 80.0, 33.0])
-  assert paired(first, second).sign == 0 and paired(first, second, ratio=True).sign == -1
-  assert paired(second, first, ratio=True).sign == 1
-  assert paired(first, second, ratio=True)[:2] == paired(first, second)[:2]  # what is told stays in the cost's unit
-  assert paired(exact([0.0, 9.0]), exact([10.0, 80.0]), ratio=True) == paired(exact([0.0, 9.0]), exact([10.0, 80.0]))

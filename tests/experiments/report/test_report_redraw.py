@@ -17,14 +17,14 @@ SMALL = (
 
 
 def diverging(folder):
-  """A config file whose one algorithm of two diverges, or both."""
+  """A config file whose one algorithm of two diverges; the other one has another number of workers."""
   file = folder / "two.py"
   file.write_text(
     "from experiments.config import base\n\n\ndef get_config():\n  config = base()\n"
     "  config.steps, config.eval_every, config.workers, config.compare.seeds = 20, 10, 2, (0,)\n"
     "  config.compare.algorithms = {\n"
     "    'wild': {'optimizer': {'learning_rate': 1e30}},\n"
-    "    'tame': {'optimizer': {'learning_rate': 0.1}},\n  }\n  return config\n"
+    "    'tame': {'workers': 1, 'batch': 64, 'optimizer': {'learning_rate': 0.1}},\n  }\n  return config\n"
   )
   return f"--config={file}"
 
@@ -53,6 +53,11 @@ def test_what_diverged_is_told_and_not_trained_again(tmp_path):
   config, folder = diverging(tmp_path), f"--workdir={tmp_path / 'c'}"
   some = Command("compare", config, folder).end()
   assert some.code == 0 and "every run diverged" not in some.error
+  assert "1 to 2 workers, batch of 32 to 64 per worker" in (tmp_path / "c/report.html").read_text()
+  assert re.findall(r"^(?:wild|tame) +(\d+) +(\d+) ", some.out, re.M) == [("2", "32"), ("1", "64")]
+  page = json.loads((tmp_path / "c/comparison.json").read_text())
+  assert not {"workers", "batch"} & set(page)  # the labels' settings have them
+  assert [entry["settings"]["workers"] for entry in page["algorithms"]] == [2, 1]
   kept = json.loads((tmp_path / "c/wild/seed-0/failed.json").read_text())["diverged"]
   (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "so it was said before"}))
   again = Command("compare", config, folder, "--resume").end()

@@ -2,7 +2,7 @@
 
 import json
 
-from test_report import comparison, rising
+from helpers.comparisons import comparison, rising
 
 from experiments.config.variants import trials
 from experiments.report import report, settings_table
@@ -13,14 +13,14 @@ COMMON = {
 }  # fmt: skip
 
 
-def entry(label, rate, hyper=None, momentum=0.9, tuned=None, **settings):
+def entry(label, rate, hyper=None, momentum=0.9, tuned=None, virtual=None, **settings):
   optimizer = {"nesterov": False, "name": "sgd", "momentum": momentum, "learning_rate": rate}
   settings = COMMON | {"optimizer": optimizer} | settings
-  return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned}
+  return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned, "virtual": virtual}
 
 
-def info(*entries, virtual=None):
-  return {"algorithms": list(entries), "virtual": virtual, "seeds": [0, 1]}
+def info(*entries):
+  return {"algorithms": list(entries), "seeds": [0, 1]}
 
 
 def test_what_is_shared_is_said_once_and_what_differs_by_label():
@@ -29,7 +29,8 @@ def test_what_is_shared_is_said_once_and_what_differs_by_label():
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
-    "steps": "400 of each worker, with a server or peers on average, 51,200 examples of all workers together",
+    "steps": "400 of each worker, with a server or peers on average",
+    "examples": "51,200 of all workers together",
     "eval every": "10 steps between evaluations",
     "optimizer": "sgd, nesterov no",
     "schedule": "constant",
@@ -57,13 +58,22 @@ def test_where_a_rate_is_from():
 
 
 def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
-  entries = entry("a", 0.3), entry("b", 0.3, network={"message_seconds": 0.001, "exchange_seconds": 0.012})
-  found = settings_table.settings(info(*entries, virtual="steps of 10 ms"))
+  network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
+  entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
+  found = settings_table.settings(info(*entries))
   assert dict(found.shared)["network"] == "message seconds 0.001"
-  assert settings_table.own_clock(info(*entries)) and not settings_table.own_clock(info(entries[0], entries[0]))
   assert found.rows[0] == ("a", ["0.3", "none", "not set"]) and found.rows[1][1][2] == "0.012"
-  assert "network" in dict(settings_table.settings(info(*entries) | {"clusters": [{}]}).shared)
-  assert "network" not in dict(settings_table.settings(info(*entries)).shared)
+  measured = info(*(each | {"virtual": None} for each in entries))
+  assert "network" in dict(settings_table.settings(measured | {"clusters": [{}]}).shared)
+  assert "network" not in dict(settings_table.settings(measured).shared)
+
+
+def test_workers_that_labels_set_are_settings_of_the_labels():
+  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
+  assert found.head[-2:] == ["workers", "batch (examples per worker and step)"]
+  assert [cells[-2:] for _, cells in found.rows] == [["8", "16"], ["1", "128"]]
+  assert dict(found.shared)["examples"] == "51,200 of all workers together"
+  assert not {"workers", "batch"} & set(dict(found.shared))
 
 
 def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):

@@ -1,0 +1,155 @@
+"""A run's clock on another cluster against closed forms and against `scale`."""
+
+import pytest
+from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, there
+
+from ddl.perf.comm import collectives, patterns, server
+from ddl.perf.hardware import named
+from ddl.perf.hardware.cluster import main_link, server_link, with_bandwidth
+from ddl.perf.planning import scaling
+from ddl.perf.planning.scaling import Schedule, Work
+from ddl.perf.step.timeline import round_seconds
+from experiments.config.experiment import base, build
+from experiments.costs import cluster_clock
+from experiments.train import virtual_time
+
+SERVERS = ["async_sgd", "async_easgd", "hogwild_sgd", "gosgd", "ad_psgd", "original_easgd"]
+
+
+def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
+  for name, settings, apart in (
+    ("sync_sgd", {}, False), ("sharded_sync_sgd", {}, False), ("local_sgd", {"period": 4}, False),
+    ("easgd", {"period": 4}, False), ("dasgd", {"period": 4, "delay": 2}, True), ("independent", {}, True),
+  ):  # fmt: skip
+    on, algorithm = there(name, "ethernet_10g", **settings)
+    found = cluster_clock.clock(on, algorithm)(16) - virtual_time.lockstep_seconds(on, algorithm)(16)
+    message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
+    assert found == pytest.approx(message if apart else 0.0), name
+
+
+def test_where_nothing_overlaps_a_delay_hides_nothing():
+  apart = named("ethernet_10g")._replace(overlap=False)
+  config = config_of("dasgd", period=4, delay=2)
+  algorithm = build(config).algorithm
+  took = {}
+  for name, cluster in (("apart", apart), ("beside", apart._replace(overlap=True))):
+    on = cluster_clock.on(config, algorithm, cluster, FLOP, NBYTES)
+    clock = cluster_clock.clock(on, algorithm)
+    took[name] = (clock(32) - clock(16)) / 4, on.times.seconds, on.network.exchange_seconds
+  seconds, step, message = took["apart"]
+  assert seconds == pytest.approx(4 * step + message, rel=1e-9)
+  assert took["beside"][0] == pytest.approx(round_seconds(step=step, message=message, period=4, delay=2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "period", "delay"), COLLECTIVE)
+@pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
+def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
+  found = named(cluster)
+  settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
+  config, algorithm = there(name, cluster, workers=16, **settings)
+  step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
+  message = collectives.all_reduce(NBYTES, 16, found.network)
+  clock = cluster_clock.clock(config, algorithm)
+  expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
+  assert clock(8 * period) - clock(4 * period) == pytest.approx(4 * expected, rel=1e-9)
+  assert clock(0) == 0
+
+
+@pytest.mark.parametrize("cluster", ["ethernet_10g", "pcie_8gpu", "two_sites_1g"])
+@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
+def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(cluster, duplex):
+  found = named(cluster)
+  slow = found.network._replace(between=found.network.between._replace(duplex=duplex))
+  slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
+  found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
+  link = server_link(found, 1)
+  alone = config_of("async_sgd", workers=1)
+  algorithm = build(alone).algorithm
+  config = cluster_clock.on(alone, algorithm, found, FLOP, NBYTES)
+  clock = cluster_clock.clock(config, algorithm)
+  visit = server.visit_seconds(NBYTES, NBYTES, link)
+  assert clock(20) - clock(10) == pytest.approx(10 * (config.times.seconds + visit), rel=1e-9)
+  crowd = config_of("async_sgd", workers=8)
+  tiny = cluster_clock.on(crowd, build(crowd).algorithm, found, 1.0, NBYTES)
+  clock = cluster_clock.clock(tiny, build(crowd).algorithm)
+  busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
+  assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *SERVERS])
+def test_more_bandwidth_is_never_slower(name):
+  ends = []
+  config = config_of(name)
+  algorithm = build(config).algorithm
+  for bandwidth in (1e6, 1e8, 1e10, 1e12):
+    other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
+    ends.append(cluster_clock.clock(cluster_clock.on(config, algorithm, other, FLOP, NBYTES), algorithm)(40))
+  assert ends == sorted(ends, reverse=True)
+  assert ends[0] > 10 * ends[-1]
+
+
+def test_the_bandwidth_is_that_of_the_link_in_use():
+  cluster = named("h100_ib400")
+  assert main_link(cluster, 8) == cluster.network.inside
+  assert main_link(cluster, 9) == cluster.network.between
+  inside, between = with_bandwidth(cluster, 8, 9e9), with_bandwidth(cluster, 16, 9e9)
+  assert (inside.network.inside.bandwidth, inside.network.between) == (9e9, cluster.network.between)
+  assert (between.network.between.bandwidth, between.network.inside) == (9e9, cluster.network.inside)
+  assert inside.host.bandwidth / cluster.host.bandwidth == pytest.approx(9e9 / cluster.network.inside.bandwidth)
+  with pytest.raises(ValueError, match="above 0"):
+    with_bandwidth(cluster, 8, 0.0)
+
+
+def test_jitter_and_slow_workers_are_the_configs():
+  even, algorithm = there("sync_sgd", "ethernet_10g")
+  uneven = even.copy_and_resolve_references()
+  uneven.times.slow = (1.0, 1.0, 1.0, 3.0)
+  message = even.network.exchange_seconds
+  took = [cluster_clock.clock(config, algorithm)(40) / 40 - message for config in (even, uneven)]
+  assert took[1] == pytest.approx(3 * took[0])
+
+
+VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd", "ad_psgd", "original_easgd"]
+
+
+@pytest.mark.parametrize(("cluster", "workers"), [("pcie_8gpu", 8), ("cloud_100g", 16), ("two_sites_1g", 8)])
+@pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
+def test_a_step_takes_what_scale_says(name, cluster, workers):
+  """Queues at the server and at the nodes' links included: two programs, one answer."""
+  config, algorithm = there(name, cluster, workers=workers, steps=80)
+  clock = cluster_clock.clock(config, algorithm)
+  probability = algorithm.arrivals.peer_probability if name in VISITING else 1.0
+  schedule = Schedule(
+    algorithm.period, algorithm.delay, name == "original_easgd",
+    probability=probability, overlap=name != "sync_sgd",  # a mean, not layer by layer
+  )  # fmt: skip
+  job = Work((FLOP,), (NBYTES,))
+  (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)
+  assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
+
+
+@pytest.mark.parametrize(("locked", "free"), [("async_sgd", "hogwild_sgd"), ("async_easgd", "hogwild_easgd")])
+def test_without_a_lock_visits_still_share_the_link(locked, free):
+  for cluster in ("ethernet_10g", "cloud_100g"):
+    took = [cluster_clock.clock(*there(name, cluster, workers=16))(40) for name in (locked, free)]
+    assert took[0] == took[1]
+    assert took[1] > 0.9 * 40 * 16 * NBYTES / named(cluster).network.between.bandwidth
+
+
+def test_workers_of_a_node_share_its_link_to_their_peers():
+  slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
+  for name in ("ad_psgd", "pull_gossip"):
+    config = config_of(name, workers=16)
+    algorithm, found = build(config).algorithm, patterns.pattern(name)
+    clock = cluster_clock.clock(cluster_clock.on(config, algorithm, slow, 1.0, NBYTES), algorithm)
+    shared = server.node_seconds(found.up * NBYTES, found.down * NBYTES, 16, slow.network, peers=True)
+    assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
+    assert shared > 3 * server.visit_seconds(found.up * NBYTES, found.down * NBYTES, slow.network.between) / 2
+
+
+def test_recorded_step_times_have_no_seconds_to_set():
+  config = base()
+  config.times.name = "trace"
+  with pytest.raises(ValueError, match=r"config\.times\.name can be constant, lognormal, gamma, not trace"):
+    cluster_clock.chosen(["fdr"], config)
+  assert cluster_clock.chosen([], config) == {}

@@ -1,0 +1,49 @@
+"""What `compare --cluster` predicts: break-even bandwidths and means over seeds."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers.cluster_configs import FLOP, NBYTES, config_of
+
+from ddl.perf.hardware import named
+from ddl.perf.hardware.cluster import with_bandwidth
+from experiments.config.experiment import build
+from experiments.costs import cluster_clock, predict
+
+
+def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
+  """h (s + T) = m s + m / 4 T for hits h and m of every and of every fourth step: T = (m - h) / (h - m / 4) s."""
+  cluster = named("ethernet_10g")
+  cluster = cluster._replace(network=cluster.network._replace(between=cluster.network.between._replace(latency=0.0)))
+  entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
+  for label, settings in (("often", {}), ("seldom", {"period": 4})):
+    config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
+    entrants[label] = predict.Entrant(config, build(config), [0, 1], [], list(hits[label]))
+  step = cluster_clock.on(entrants["often"].config, entrants["often"].experiment.algorithm, cluster, FLOP, NBYTES)
+  expected = [
+    2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
+  ]
+  assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
+  found = predict.break_even(cluster, 4, entrants, FLOP, NBYTES)
+  (turn,) = found["turns"]
+  assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
+  assert min(expected) < turn["mean"] < max(expected)
+  assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
+  between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
+  (turn,) = predict.break_even(between, 4, entrants, FLOP, NBYTES)["turns"]
+  assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
+  assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP, NBYTES) is None
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
+def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
+  config, cluster = config_of(name), named("ethernet_10g")
+  config.times.name, config.times.jitter = "lognormal", 0.5
+  experiment, found = build(config), []
+  for seeds in ([0], [1], [0, 1]):
+    entrant = predict.Entrant(config, experiment, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
+    figures = predict.entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
+    found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
+  assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
+  assert found[2] == pytest.approx(np.mean(found[:2], axis=0))

@@ -1,0 +1,185 @@
+"""A comparison's page and its pictures: complete, escaped, in the order of the file."""
+
+import base64
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, realistic, rising
+
+from experiments.report import comparison, report, wording
+from experiments.report.figures import curves, line_data
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
+  path = report.write_report(realistic(tmp_path))
+  names = [
+    "accuracy_vs_bytes",
+    "accuracy_vs_examples",
+    "accuracy_vs_seconds",
+    "distance_vs_examples",
+    "loss_vs_examples",
+  ]
+  assert path == tmp_path / "report.html"
+  assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
+  for name in names:
+    head = (tmp_path / f"{name}.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") == 1920
+  page = Tags(path.read_text())
+  assert not page.open
+  kinds = [tag for tag, _ in page.found]
+  assert kinds.count("img") == 5 and not {"script", "link", "iframe"} & set(kinds)
+  for tag, attrs in page.found:
+    assert tag != "img" or len(attrs["alt"]) > 40
+    for name in ("src", "srcset", "href"):
+      if name in attrs:
+        kind, data = attrs[name].split(",")
+        assert kind == "data:image/svg+xml;base64"
+        assert not re.search(r'href="(?!#)|url\((?!#)|@import', base64.b64decode(data).decode())
+  cells = [attrs for tag, attrs in page.found if tag == "td"]
+  assert len(cells) == 7 * (5 + 6 + 2) and all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
+  text = path.read_text()
+  for told in (
+    "2/3 reached",
+    "seed 1 diverged at step 180",
+    "Sends nothing",
+    "arXiv 2006.00441",
+    "0.10.2",
+    "0a1b2c3",
+  ):
+    assert told in text
+
+
+def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(tmp_path):
+  found = comparison.read(realistic(tmp_path))
+  drawn = curves.pictures(found)
+  assert len(drawn) == 5
+  for picture in drawn:
+    places = {label: picture.alt.find(f"{label} ", picture.alt.index("end at: ")) for label in ALGORITHMS}
+    places = [place for label, place in places.items() if label not in picture.caption[0]]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
+  slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
+  charts = comparison.read(comparison(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
+  low, high = line_data.chart(charts, "examples", "test_accuracy").limits
+  assert low == pytest.approx(0.85) and 0.975 < high < 0.99
+
+
+def test_measured_seconds_are_said_to_be_of_what_ran_it(tmp_path):
+  lines = [rising(0.1, 0.5, 0.96)] * 2
+
+  def told(name, *layouts, settings=None):
+    folder = comparison(tmp_path / name, {"easgd": lines, "local_sgd": lines}, settings=settings)
+    for path, (devices, processes) in zip(sorted(folder.glob("*/seed-*")), layouts * 4, strict=False):
+      about = {"layout": {"devices": devices, "processes": processes}}
+      (path / "about.json").write_text(json.dumps(about if devices else {}))
+    found = comparison.read(folder)
+    sentences, text = wording.clock(found), re.sub(r"\s+", " ", report.table(folder))
+    assert all(sentence in text for sentence in sentences)
+    if name == "shared":
+      chart = line_data.chart(found, "seconds", "test_accuracy")
+      assert curves.picture(chart, found).caption[:2] == sentences
+    return " ".join(sentences), finding_of(folder)
+
+  soonest = "Soonest to 95 %"
+  caption, finding = told("shared", (2, 1))
+  assert "8 workers on 2 devices, 4 workers per device, and no message" in caption
+  assert f"{soonest} as measured with 8 workers on 2 devices" in finding
+  assert "8 workers on 1 or 2 devices, 4 or 8 workers per device, and" in told("two", (1, 1), (2, 1))[0]
+  assert "8 workers on 8 devices. " in told("own", (8, 8))[0]
+  caption, finding = told("unknown", (0, 0))
+  assert "devices" not in caption and soonest in finding
+  given = {"easgd": {"workers": 1, "batch": 128}, "local_sgd": {"workers": 16, "batch": 8}}
+  caption, finding = told("varying", (1, 1), settings=given)
+  assert "1 to 16 workers on 1 device, 1 or 16 workers per device" in caption
+  assert f"{soonest} as measured with 1 to 16 workers on 1 device" in finding
+
+
+def test_workers_and_batch_are_those_of_the_labels(tmp_path):
+  """In the heading and as columns where labels set them; the number of examples is the same."""
+  lines = [rising(0.1, 0.5, 0.96)] * 2
+  runs, given = {"easgd": lines, "local_sgd": lines, "dasgd": lines}, {"local_sgd": {"workers": 1, "batch": 128}}
+  for name, settings, workers, batch in (("same", {}, "8", "16"), ("varying", given, "1 to 8", "16 to 128")):
+    folder = comparison(tmp_path / name, runs, settings=settings)
+    text = report.write_report(folder).read_text()
+    assert f"; {workers} workers, batch of {batch} per worker, 2 seeds." in text
+    shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', text) for head in ("workers", "batch")]
+    assert shown == ([["8", "1", "8"], ["16", "128", "16"]] if settings else [[], []])
+    head, _, *body = [line.split() for line in report.table(folder).splitlines()[:5]]
+    assert (head[1:3] == ["workers", "batch"]) == bool(settings)
+    assert not settings or [line[1:3] for line in body] == [["8", "16"], ["1", "128"], ["8", "16"]]
+
+
+def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
+  lines = [rising(0.1, 0.6, 0.9, 0.999) for _ in range(2)]
+  for line in [*lines[0], *lines[1]]:
+    del line["test_accuracy"]
+  hostile = "<script>alert('&')</script>"
+  runs = {"local_sgd": lines, f"{hostile} $x$".replace("/", "|"): lines, "dasgd": []}
+  folder = comparison(tmp_path, runs, metric="test_loss", value=0.2, title=hostile, data=hostile, command=hostile)
+  text = report.write_report(folder).read_text()
+  assert "<script" not in text and "&lt;script&gt;" in text
+  assert "keep is 3; the share lies in 0..1" in text and "no result" in text
+  names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
+  assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
+  chart = line_data.chart(comparison.read(folder), "examples", "test_loss")
+  assert chart.log_y and chart.target == 0.2
+  assert "0.001" in report.table(folder)
+
+
+def test_a_comparison_without_results_still_reports(tmp_path):
+  folder = comparison(tmp_path, {"dasgd": [], "easgd": []})
+  assert "No algorithm has a result" in report.write_report(folder).read_text()
+  assert report.table(folder).count("no result") == 2
+  assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_values_are_drawn_without_complaint(tmp_path):
+  start = rising(0.1)  # nothing but the line before training
+  odd = rising(0.1, 0.5, 0.9, 0.99999)
+  for line, distance, loss in zip(odd, [0, 1, 1e-3, 0], [-1.0, -2.0, 50.0, 0.0], strict=True):
+    line.update(distance=distance, test_loss=loss, seconds=1000 * line["seconds"])
+  pictured = {"easgd": [start, rising(0.1, math.nan)], "local_sgd": [odd, odd], "dasgd": [rising(0.1, 0.5, 1.0)] * 2}
+  path = report.write_report(comparison(tmp_path, pictured, metric="test_loss", value=0.0))
+  text = path.read_text()
+  assert "distance_vs_examples" in text and "local_sgd 0.001" in text  # where it ends is its last figure above zero
+  lines = line_data.chart(comparison.read(tmp_path), "examples", "distance")
+  assert lines.log_y and [line.label for line in lines.lines] == ["local_sgd"]
+  assert not line_data.chart(comparison.read(tmp_path), "examples", "test_loss").log_y  # negative losses
+  (tmp_path / "start").mkdir()
+  assert "stopped at step 0" in report.write_report(comparison(tmp_path / "start", {"easgd": [start]})).read_text()
+
+
+def test_the_axis_holds_a_target_that_nobody_comes_near(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.2, 0.3)]})
+  low, high = line_data.chart(comparison.read(folder), "examples", "test_accuracy").limits
+  assert low < 0.2 and 0.95 < high <= 1.005
+
+
+def test_bad_folders_give_one_line(tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"`python run\.py compare` writes it"):
+    report.table(tmp_path)
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5)]})
+  with pytest.raises(ValueError, match="metric is 'speed'"):
+    report.table(comparison(tmp_path / "speed", {"easgd": [rising(0.1)]}, metric="speed"))
+  with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
+    file.write('{"step": 3')
+  with pytest.raises(ValueError, match=r"metrics\.jsonl: line 3 is not an object of numbers"):
+    report.table(folder)
+  (folder / "comparison.json").write_text("{")
+  with pytest.raises(ValueError, match="is not JSON"):
+    report.write_report(folder)
+
+
+def test_the_report_needs_no_jax_and_the_table_no_matplotlib():
+  code = "import sys, experiments.report.report, experiments.report.figures.style; print({'jax', 'matplotlib', 'jinja2'} & set(sys.modules))"
+  root = Path(report.__file__).parents[1]
+  done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "set()"

@@ -1,0 +1,26 @@
+"""Small experiments on clusters; for the tests of their clocks and predictions."""
+
+from ddl.perf.hardware import named
+from experiments.config.experiment import base, build
+from experiments.costs import cluster_clock
+
+FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
+COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("easgd", 2, None)]
+
+
+def config_of(name, workers=4, steps=40, **settings):
+  config = base()
+  config.algorithm.name = name
+  for key, value in settings.items():
+    if value is not None:
+      config.algorithm[key] = value
+  config.workers, config.steps, config.batch = workers, steps, 32
+  config.times.name = "constant"
+  return config
+
+
+def there(name, cluster, workers=4, steps=40, **settings):
+  """The experiment's algorithm and config on a cluster."""
+  config = config_of(name, workers, steps, **settings)
+  algorithm = build(config).algorithm
+  return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm

@@ -1,0 +1,136 @@
+"""Folders of comparisons with made-up metrics, and what a report makes of them; for the tests of reports."""
+
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+
+from experiments.report import comparison as report_data
+from experiments.report import findings, table_rows
+
+EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
+# label: (name, period, rate of learning, final accuracy, bytes per step)
+ALGORITHMS = {
+  "sync_sgd": ("sync_sgd", 1, 0.020, 0.972, NBYTES),
+  "local_sgd": ("local_sgd", 10, 0.022, 0.970, NBYTES / 10),
+  "dasgd d=1": ("dasgd", 10, 0.021, 0.968, NBYTES / 10),
+  "dasgd d=4": ("dasgd", 10, 0.018, 0.964, NBYTES / 10),
+  "easgd": ("easgd", 10, 0.012, 0.955, NBYTES / 10),
+  "post_local_sgd": ("post_local_sgd", 10, 0.030, 0.975, NBYTES / 5),
+  "independent": ("independent", 1, 0.015, 0.905, 0),
+}
+CELL = {"parallelism": "data", "optimization": "decentralized", "scheduling": "synchronous", "pattern": "all-reduce",
+        "payload": "parameters"}  # fmt: skip
+
+
+def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
+  """Lines as a run writes them: an exponential approach to `final` with noise."""
+  rate, final = rate * math.exp(0.06 * rng.standard_normal()), final + 0.002 * rng.standard_normal()
+  lines = []
+  for step in range(0, steps + 1, every):
+    accuracy = final - (final - 0.1) * math.exp(-rate * step) + 0.002 * rng.standard_normal()
+    loss = 2.3 * math.exp(-rate * step) + 3 * (1 - final) + 0.003 * rng.random()
+    line = {
+      "step": step,
+      "examples": step * WORKERS * BATCH,
+      "epoch": step * WORKERS * BATCH / 1437,
+      "test_loss": loss,
+    }
+    line |= {"test_accuracy": accuracy, "bytes_sent": step * nbytes, "seconds": step * (0.004 + nbytes * 2e-7)}
+    line["seconds"] *= 1 + 0.02 * rng.random()
+    line["distance"] = 0.0 if nbytes == NBYTES else 0.02 * period * math.exp(-rate * step / 3) * (step > 0)
+    lines.append(line | ({"train_loss": loss * 0.9} if step else {}))
+  return lines
+
+
+def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, **info) -> Path:
+  """Writes a comparison's folder: runs[label] is a list of seeds, each a list of lines (None: no metrics).
+
+  settings: what labels set otherwise, settings["easgd"] = {"workers": 4}.
+  """
+  seeds = max((len(each) for each in runs.values()), default=1)
+  entries = []
+  for label, each in runs.items():
+    name, period = ALGORITHMS.get(label, (label, 1))[:2]
+    paths = [f"{label.replace(' ', '-')}/seed-{seed}" for seed in range(len(each))]
+    for path, lines in zip(paths, each, strict=True):
+      (folder / path).mkdir(parents=True)
+      if lines is not None:
+        (folder / path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    entries.append(
+      {"label": label, "name": name, "title": name.replace("_", " "), "citation": "Doe et al. 2020, arXiv 2006.00441",
+       "taxonomy": CELL, "hyper": {"period": period},
+       "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
+                    "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
+       "virtual": None, "tuned": None, "events": None, "lockstep": None,
+       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths}
+    )  # fmt: skip
+  given = {
+    "title": "Eight workers on handwritten digits", "command": "python run.py compare --config=configs/digits.py",
+    "config": {"data": {"name": "digits"}}, "target": {"metric": metric, "value": value},
+    "versions": {"python": "3.11.7", "jax": "0.10.2"}, "device": "2 CPU cores", "git": "0a1b2c3",
+    "seeds": list(range(seeds)),
+    "data": "scikit-learn's handwritten digits, 8x8, 1437 to train and 360 to test", "model": "mlp 64-128-10",
+    "expected": [], "algorithms": entries,
+  }  # fmt: skip
+  (folder / "comparison.json").write_text(json.dumps(given | info))
+  return folder
+
+
+def realistic(folder: Path) -> Path:
+  """Seven algorithms, three seeds: one seed diverges, one algorithm never gets there, one sends nothing."""
+  rng = np.random.default_rng(0)
+  runs = {label: [metrics(rng, *how[1:]) for _ in range(3)] for label, how in ALGORITHMS.items()}
+  broken = runs["dasgd d=4"][1]
+  broken[9:] = [broken[9] | {"train_loss": math.nan, "test_loss": math.nan, "test_accuracy": 0.1}]
+  broken[9]["test_accuracy"] = math.nan
+  return comparison(folder, runs)
+
+
+def rising(*accuracies, **columns):
+  """Lines with the given accuracies, evaluated every ten steps; columns override figures of every line."""
+  found = []
+  for number, accuracy in enumerate(accuracies):
+    step = 10 * number
+    line = {"step": step, "examples": 128 * step, "epoch": 0.1 * step, "test_loss": 1 - accuracy, "distance": 0.0}
+    line |= {"test_accuracy": accuracy, "bytes_sent": 100 * step, "seconds": 0.5 * step}
+    found.append(line | ({"train_loss": 0.1} if step else {}) | columns)
+  return found
+
+
+def rows_of(folder: Path):
+  comparison = report_data.read(folder)
+  return {row.label: row for row in table_rows.rows(comparison)}
+
+
+def finding_of(folder: Path) -> dict[str, str]:
+  """The findings by what they are about, those about nothing in particular joined."""
+  comparison, found = report_data.read(folder), {}
+  for subject, text in findings.finding(comparison, table_rows.rows(comparison)):
+    found[subject] = f"{found[subject]} {text}" if subject in found else text
+  return found
+
+
+def ranked(folder: Path, name: str, higher: bool = False) -> tuple[list[str], list[str]]:
+  """Labels: by their mean, and those beside the first that none is significantly better than."""
+  first, rivals = table_rows.ranking(list(rows_of(folder).values()), name, higher)
+  return [row.label for row in first], [row.label for row in rivals]
+
+
+class Tags(HTMLParser):
+  """Every start tag with its attributes, and whether tags are balanced."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.found, self.open = [], []
+    self.feed(text)
+
+  def handle_starttag(self, tag, attrs):
+    self.found.append((tag, dict(attrs)))
+    if tag not in ("meta", "img", "source"):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag

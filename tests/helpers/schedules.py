@@ -1,0 +1,51 @@
+"""Schedules of four workers, their spans of time, and comparisons in virtual time; for the tests of reports."""
+
+import json
+
+import numpy as np
+from helpers.comparisons import comparison
+
+from ddl.api import Arrivals
+from ddl.events.barriers import asp
+from ddl.events.record import save
+from ddl.events.schedule import schedule
+from ddl.events.times import TIMES
+
+VIRTUAL = "steps of 10 ms, messages of 1 ms, service 0.5 ms, barrier asp"
+WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
+
+
+def events_of(barrier=None, delay=0, period=1, step=1.0, turns=20, service=SERVICE, workers=WORKERS, **changes):
+  arrivals = changes.pop("arrivals", Arrivals())
+  times = TIMES["lognormal"](workers=workers, **{"seed": 0, "seconds": step, "jitter": 0.3} | changes)
+  return schedule(
+    workers=workers, turns_total=turns, period=period, delay=delay, times=times, barrier=barrier or asp(),
+    message_seconds=MESSAGE, service_seconds=service, seed=0, arrivals=arrivals,
+  )  # fmt: skip
+
+
+def total(found, kind, beneath=False):
+  mine = (found.kind == kind) & (found.beneath == beneath)
+  return float((found.end - found.begin)[mine].sum())
+
+
+def tiles(found, worker, end):
+  """Whether a worker's spans follow each other from 0 to `end` seconds without a gap or an overlap."""
+  mine = (found.worker == worker) & ~found.beneath
+  begin, until = np.sort(found.begin[mine]), np.sort(found.end[mine])
+  return np.allclose(begin, np.append(0.0, until[:-1]), atol=1e-6) and np.isclose(until[-1], end)
+
+
+def virtual(folder, runs, events=None, **info):
+  """A comparison in virtual time, 0.25 s a step; events[label] is a schedule."""
+  for line in (line for seeds in runs.values() for lines in seeds for line in lines):
+    line["virtual_seconds"] = 0.25 * line["step"]
+  comparison(folder, runs, **info)
+  found = json.loads((folder / "comparison.json").read_text())
+  for entry in found["algorithms"]:
+    entry["virtual"] = VIRTUAL
+    if entry["label"] in (events or {}):
+      entry["events"] = f"{entry['runs'][0]}/events.npz"
+      save(folder / entry["events"], events[entry["label"]])
+  (folder / "comparison.json").write_text(json.dumps(found))
+  return folder
