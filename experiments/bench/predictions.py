@@ -7,7 +7,7 @@ round to the model; and by rates, from the FLOP and bytes that XLA counts, at th
 
 import json
 import statistics
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ PASSES = 7
 GOAL = 0.15  # of the median error
 
 
-def main(json_file: str) -> int:
-  """Measures, predicts and prints; returns the exit code."""
+def main(json_file: str, processes: int, command: Sequence[str]) -> int:
+  """Measures, predicts and prints; returns the exit code. command: that the file records."""
   if hosts.processes() == 1:
-    return calibration.launch("bench --perf")
+    return calibration.launch("bench --perf", processes)
   workers = calibration.join()
   plan = calibration.prepare(workers)
   blocks, steps = dict(plan.blocks), {}
@@ -61,7 +61,7 @@ def main(json_file: str) -> int:
   if hosts.is_main():
     print("\n".join(_lines(results)))
     if json_file:
-      how = about(["python", *sys.argv], device=jax.devices()[0].device_kind, processes=jax.process_count())
+      how = about(command, device=jax.devices()[0].device_kind, processes=jax.process_count())
       Path(json_file).write_text(json.dumps({"about": how, "cases": results}, indent=2) + "\n")
   return 0
 

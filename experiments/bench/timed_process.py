@@ -1,6 +1,6 @@
 """One side of a measurement, a process of its own; runs a block of steps for each line it reads.
 
-python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [--flag=...]
+python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """
 
 import itertools
@@ -11,29 +11,32 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from experiments.config.options import RunOptions
+
 BEGAN = time.perf_counter()
 BLOCK_SECONDS = 1.0
 FIRST_STEPS = 100  # of the whole-process time
 
 
-def ddl_side(workload: Any, algorithm: str) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
+def ddl_side(workload: Any, algorithm: str, options: RunOptions) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
   """A block through the runner that `train` uses, input included."""
   import jax
 
   from experiments.bench.workloads import ALGORITHMS, synthetic
-  from experiments.config import experiment as configs
+  from experiments.config import default_experiment
+  from experiments.config.experiment import initial_key, training_key
   from experiments.train import build
+  from experiments.train.processes import start_devices
 
-  config = configs.base()
-  config.algorithm.update({"name": algorithm, **ALGORITHMS[algorithm]})
-  config.model.update({"name": workload.model, **workload.sizes})
-  config.workers, config.batch = workload.workers, workload.batch
-  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.01
-  build.start_devices(config.workers)
-  experiment = configs.build(config, synthetic(workload.model, workload.pixels))
-  trainer = build.make_trainer(experiment, config)
-  feed, key = experiment.training_feed(trainer.workers.local), configs.training_key(0)
-  state = {"carry": trainer.start(configs.initial_key(0)), "step": 0}
+  experiment = default_experiment(
+    algorithm={"name": algorithm, **ALGORITHMS[algorithm]}, model={"name": workload.model, **workload.sizes},
+    workers=workload.workers, batch=workload.batch, optimizer={"momentum": 0.9, "learning_rate": 0.01},
+  )  # fmt: skip
+  start_devices(experiment.workers, options)
+  components = build.build(experiment, synthetic(workload.model, workload.pixels))
+  trainer = build.make_trainer(components, options)
+  feed, key = components.training_feed(trainer.workers.local), training_key(0)
+  state = {"carry": trainer.start(initial_key(0)), "step": 0}
 
   def block(steps: int) -> float:
     first = state["step"]
@@ -91,15 +94,17 @@ def plain_side(workload: Any) -> tuple[Callable[[int], float], Callable[[], dict
   return block, dict
 
 
-def _side(side: str, workload: Any, algorithm: str) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
+def _side(
+  side: str, workload: Any, algorithm: str, options: RunOptions
+) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
   if side == "ddl":
-    return ddl_side(workload, algorithm)
+    return ddl_side(workload, algorithm, options)
   if side == "plain":
     return plain_side(workload)
   if side in ("waves", "one"):
     from experiments.bench import asynchronous
 
-    return (asynchronous.waves_side if side == "waves" else asynchronous.one_side)(workload, algorithm)
+    return (asynchronous.waves_side if side == "waves" else asynchronous.one_side)(workload, algorithm, options)
   from experiments.bench import rivals
 
   if side == "torch":
@@ -109,16 +114,12 @@ def _side(side: str, workload: Any, algorithm: str) -> tuple[Callable[[int], flo
 
 def main() -> None:
   """Says {"ready": figures}, then answers each line on standard input with {"examples": ..., "seconds": ...}."""
-  from absl import flags
-
   from experiments.bench.workloads import WORKLOADS
 
   side, name, algorithm = sys.argv[1:4]
   workload = WORKLOADS[name]
-  from experiments.commands import flags as _  # noqa: F401
-
-  flags.FLAGS(["bench", *sys.argv[4:]])
-  block, figures = _side(side, workload, algorithm)
+  options = RunOptions(**json.loads(sys.argv[4])) if len(sys.argv) > 4 else RunOptions()
+  block, figures = _side(side, workload, algorithm, options)
   workers = 1 if side == "plain" else workload.workers
   block(FIRST_STEPS)
   whole = time.perf_counter() - BEGAN

@@ -1,5 +1,5 @@
-"""The config of an experiment: `base` has all keys with their defaults."""
+"""The config of an experiment: `base` has all keys with their defaults, `default_experiment` makes the value of it."""
 
-from experiments.config.experiment import base
+from experiments.config.base import base, default_experiment
 
-__all__ = ["base"]
+__all__ = ["base", "default_experiment"]

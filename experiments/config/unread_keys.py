@@ -1,14 +1,11 @@
 """Keys of a config that a command does not read: a flag that sets one is a mistake. A file may, as several share it."""
 
-from collections.abc import Sequence
-
-from absl import flags
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import ServerAlgorithm
-from experiments.config import experiment as configs
-from experiments.config.factories import Config
-from experiments.config.variants import only, variants
+from experiments.config.experiment import Experiment
 
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
@@ -23,33 +20,28 @@ UNREAD = {  # command: what it does not read of the config, and why
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
 
 
-def check(command: str, config: Config, path: str) -> None:
-  """ValueError where the command does not read `path`, a key as it stands in a flag."""
+def check(command: str, path: str, labels: Iterable[Any]) -> None:
+  """ValueError where the command does not read `path`, a key as it stands in a flag. labels: their changes."""
   for key, why in UNREAD.get(command, {}).items():
     if _within(path, key):
       raise ValueError(f"{command} does not read config.{path}: {why}")
-  names = [changes.get("algorithm", {}).get("name") for changes in config.compare.algorithms.values()]
+  names = [changes.get("algorithm", {}).get("name") for changes in labels]
   if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
     raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
 
 
-def check_algorithms(command: str, config: Config, paths: Sequence[str]) -> None:
-  """ValueError for a key of virtual time that no algorithm of the command reads; `config` has all flags in it."""
-  paths = [path for path in paths if path.partition(".")[0] in VIRTUAL]
-  if not paths or command == "plan":
-    return
-  every = [config] if command == "train" else only(variants(config), flags.FLAGS.only).values()
-  found = [_unread(command, each) for each in every]
+def check_virtual(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
+  """ValueError for a key of virtual time, as it stands in a flag, that no algorithm of the command reads."""
+  found = [_unread(command, each) for each in experiments]
   for path in paths:
     why = [next((told for key, told in keys.items() if _within(path, key)), "") for keys in found]
-    if all(why):
+    if path.partition(".")[0] in VIRTUAL and all(why):
       raise ValueError(f"{command} does not read config.{path} here: {'; '.join(dict.fromkeys(why))}")
 
 
-def _unread(command: str, config: Config) -> dict[str, str]:
-  """The keys of virtual time that the config's algorithm does not read, and why."""
-  name = config.algorithm.name
-  algorithm = configs.make_algorithm(config)
+def _unread(command: str, experiment: Experiment) -> dict[str, str]:
+  """The keys of virtual time that the experiment's algorithm does not read, and why."""
+  name = experiment.algorithm.name
   if name in COLLECTIVE and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
   if name in COLLECTIVE:
@@ -57,6 +49,7 @@ def _unread(command: str, config: Config) -> dict[str, str]:
       ("barrier", "network.service_seconds", "network.blocks"), f"{name} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{name} has no collective")
+  algorithm = experiment.make_algorithm()
   assert isinstance(algorithm, ServerAlgorithm)
   if not algorithm.lock_free:
     out["network.blocks"] = f"{name} has a lock, the hogwild algorithms do without"

@@ -1,4 +1,4 @@
-"""The algorithms of a comparison: a config per label, made from `config.compare.algorithms`."""
+"""The labels of a comparison: a config for each, made from `config.compare.algorithms`; and what a sweep found."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.config.experiment import base
+from experiments.config.base import base
 from experiments.config.factories import Config, as_type, named
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import flags as absl_flags
 
 from ddl.perf.hardware import Cluster, fit
 from ddl.perf.hardware.device import Device
@@ -15,10 +14,10 @@ from ddl.perf.hardware.network import Link, Network
 from ddl.perf.step import efficiency
 from ddl.runtime import hosts
 from ddl.runtime.workers import Workers, make_workers
-from experiments.commands import flags
+from experiments.config.options import RunOptions
 from experiments.costs import microbench, microbench_collectives
 from experiments.costs.microbench import Block, Case, Step
-from experiments.train import build
+from experiments.train import processes as joined
 
 CURVE = tuple(Case("mlp", {"hidden": (256, 256)}, batch) for batch in (16, 64, 256))  # where the efficiency is fitted
 CASES = (
@@ -55,25 +54,23 @@ class Calibration(NamedTuple):
   rows: list[dict[str, Any]]  # every measurement with what its fit predicts
 
 
-def launch(command: str) -> int:
-  """This command in --processes processes (default 2), joined as those of a run; returns the exit code.
+def launch(command: str, count: int = 2) -> int:
+  """This command in so many processes, joined as those of a run; returns the exit code.
 
   Raises:
     ValueError: for one process, or more than there are cores.
   """
-  count = flags.PROCESSES.value if absl_flags.FLAGS["processes"].present else 2
   if count < 2:
     raise ValueError(f"{command} measures what joins processes: --processes has to be 2 or more, not {count}")
   cores = len(os.sched_getaffinity(0))
   if count > max(cores, 2):
     raise ValueError(f"{count} processes on {cores} cores would measure their waiting; --processes can be 2 to {cores}")
-  build.check_processes(count, count)
   return hosts.launch(count, hosts.command_line())
 
 
 def join() -> Workers:
   """One worker to each process, on a device of its own."""
-  build.start_devices(hosts.processes())
+  joined.start_devices(hosts.processes(), RunOptions())
   return make_workers(hosts.processes())
 
 

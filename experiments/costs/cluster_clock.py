@@ -4,13 +4,13 @@ A step takes the roofline of what it computes and moves, an exchange what latenc
 bytes. All else is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
 """
 
-import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
 
-from ddl.api import Algorithm, ServerAlgorithm
+from ddl.api import Algorithm, Model, ServerAlgorithm
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.events.times import TIMES
@@ -21,12 +21,12 @@ from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime import traffic
 from ddl.runtime.workers import AXIS
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config, keywords
+from experiments.config.factories import keywords
 from experiments.costs import local_cluster
 from experiments.train import virtual_time
 
 
-def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
+def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
   """The clusters of these names.
 
   Raises:
@@ -46,13 +46,13 @@ def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
   return found
 
 
-def params_bytes(experiment: Experiment) -> int:
-  """Of the model's parameters."""
-  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
+def params_bytes(model: Model) -> int:
+  """Of its parameters."""
+  params, _ = jax.eval_shape(model.init, jax.random.key(0))
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 
-def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float) -> Config:
+def on(config: Experiment, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float) -> Experiment:
   """The config with the cluster's step, message, service and exchange seconds.
 
   A collective algorithm's exchange is the cheapest of those that `ddl.perf.comm.collectives` knows. A server's link is busy
@@ -68,31 +68,31 @@ def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster,
     step: what it computes and moves.
     nbytes: of the parameters.
   """
-  out = copy.deepcopy(config)
-  out.times.seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
-  out.network.overlap = config.network.overlap and cluster.overlap
+  seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
+  times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
+
+  def out(**network: float) -> Experiment:
+    overlap = config.network.overlap and cluster.overlap
+    return replace(config, times=times, network=replace(config.network, overlap=overlap, **network))
+
   found = patterns.pattern(config.algorithm.name)
   if isinstance(algorithm, Algorithm):
     cost = patterns.seconds(config.algorithm.name, nbytes, config.workers, cluster.network)
     exchange = cost.step + cost.exchange or collectives.all_reduce(nbytes, config.workers, cluster.network)
-    out.network.exchange_seconds = float(exchange)  # of an algorithm that sends nothing: what its mean takes in the end
-    return out
+    return out(exchange_seconds=float(exchange))  # of an algorithm that sends nothing: what its mean takes in the end
   up, down = found.up * nbytes, found.down * nbytes
   link = main_link(cluster, config.workers) if found.peers else server_link(cluster, config.workers)
   visit = server.visit_seconds(up, down, link)
   if found.peers:
-    out.network.service_seconds = 0.0
     shared = server.node_seconds(up, down, config.workers, cluster.network, peers=True)
-    visited, turn = algorithm.arrivals.peer_probability, (algorithm.period - algorithm.delay) * out.times.seconds
-    out.network.message_seconds = float(max(visited * visit, visited * shared - turn) / 2)  # the mean over visits
-  else:
-    busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
-    out.network.service_seconds = float(busy)
-    out.network.message_seconds = float((visit - busy) / 2)
-  return out
+    visited, turn = algorithm.arrivals.peer_probability, (algorithm.period - algorithm.delay) * seconds
+    mean = float(max(visited * visit, visited * shared - turn) / 2)  # over visits
+    return out(service_seconds=0.0, message_seconds=mean)
+  busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
+  return out(service_seconds=float(busy), message_seconds=float((visit - busy) / 2))
 
 
-def clock(config: Config, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
+def clock(config: Experiment, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
   """Steps of each worker -> seconds until the model of that step can be tested, by the config's virtual time."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(config, algorithm)
@@ -116,7 +116,7 @@ def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:
   return sent > 0 and (algorithm.delay > 0 or algorithm.launch is None)
 
 
-def schedule(config: Config, algorithm: ServerAlgorithm) -> Events:
+def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
   """Of the whole run on a cluster, whose `service_seconds` are those of a link: visits queue, with a lock or without.
 
   What a lock would hold up is the update, and that takes no time of its own here (see `ddl.perf.comm.server`).

@@ -9,34 +9,33 @@ import numpy as np
 from ddl.api import Model, Tree
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
-from experiments.config.experiment import Experiment
-from experiments.config.factories import Config, settings
 from experiments.config.optimizers import OPTIMIZERS
 from experiments.costs.cluster_clock import params_bytes
 from experiments.costs.param_flops import products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
+from experiments.train.build import Components
 
 
-def experiment_job(experiment: Experiment, config: Config, workers: int | None = None) -> Job:
+def experiment_job(components: Components, workers: int | None = None) -> Job:
   """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it.
 
   Args:
-    experiment: of the config.
-    config: of the run.
-    workers: None: the config's.
+    components: of the experiment.
+    workers: None: the experiment's.
 
   Raises:
     ValueError: for more workers than examples.
   """
-  compiled = cache(lambda examples: compiled_step(experiment, examples))
-  count, size, least = workers or config.workers, experiment.data.train.size, config.batch
+  compiled = cache(lambda examples: compiled_step(components, examples))
+  config = components.experiment
+  count, size, least = workers or config.workers, components.data.train.size, config.batch
   if count > size:
     raise ValueError(f"{count} workers are more than the {size} examples of {config.data.name}; give at most {size}")
   return Job(
-    title=f"{model_title(experiment)} on {config.data.name}",
-    params_bytes=params_bytes(experiment),
-    step=step_parts(experiment, least),
-    memory=counted(experiment, config),
+    title=f"{model_title(components)} on {config.data.name}",
+    params_bytes=params_bytes(components.model),
+    step=step_parts(components, least),
+    memory=counted(components),
     exact=lambda examples: compiled(examples).peak,
     least=least,
     most=size // count,
@@ -44,28 +43,28 @@ def experiment_job(experiment: Experiment, config: Config, workers: int | None =
   )
 
 
-def model_title(experiment: Experiment) -> str:
+def model_title(components: Components) -> str:
   """The model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
-  sizes, meta = dict(experiment.resolved["model"]), experiment.data.meta
-  name, hidden = sizes.pop("name"), sizes.get("hidden")
+  part, meta = components.experiment.model, components.data.meta
+  name, sizes, hidden = part.name, part.settings, part.get("hidden")
   if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
     return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
   words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())
   return f"{name} {', '.join(words)}".strip()
 
 
-def counted(experiment: Experiment, config: Config) -> StepMemory:
+def counted(components: Components) -> StepMemory:
   """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
 
   The optimizer's state comes on top; what an algorithm keeps beside it is in the compiled step alone.
   """
-  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
-  make = OPTIMIZERS[config.optimizer.name]
-  rest = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
-  state = jax.eval_shape(make(0.1, **settings("optimizer", make, rest)).init, params)
-  batch = batch_shapes(experiment, 1)
+  params, _ = jax.eval_shape(components.model.init, jax.random.key(0))
+  optimizer = components.experiment.optimizer
+  rest = {k: v for k, v in optimizer.settings.items() if k != "learning_rate"}
+  state = jax.eval_shape(OPTIMIZERS[optimizer.name](0.1, **rest).init, params)
+  batch = batch_shapes(components, 1)
   return StepMemory(
-    maps=_nbytes(batch) + feature_maps(experiment.model, batch),
+    maps=_nbytes(batch) + feature_maps(components.model, batch),
     weights=COPIES * _nbytes(params) + _nbytes(state),
     classifier_maps=0.0,  # dense layers are among the products
     classifier=0.0,

@@ -19,7 +19,9 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import Workers
 from ddl.schedule import Due
 from experiments.bench.workloads import synthetic
-from experiments.config import experiment as configs
+from experiments.config import default_experiment
+from experiments.config.experiment import initial_key, training_key
+from experiments.config.options import RunOptions
 from experiments.costs.xla_cost import analyse
 from experiments.train import build
 
@@ -92,10 +94,10 @@ def _together(block: Block, count: int) -> float:
   return block.run(count)
 
 
-def trainer_blocks(trainer: Trainer, experiment: configs.Experiment) -> tuple[Block, Block]:
+def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Block, Block]:
   """(steps through the runner, input included; the same compiled calls on input that is there) -> seconds."""
-  feed, key = experiment.training_feed(trainer.workers.local), configs.training_key(0)
-  state: dict[str, Any] = {"carry": trainer.start(configs.initial_key(0)), "step": 0}
+  feed, key = components.training_feed(trainer.workers.local), training_key(0)
+  state: dict[str, Any] = {"carry": trainer.start(initial_key(0)), "step": 0}
   _, cycle = trainer.schedule.cycle(0)
   whole = trainer.execution.steps_per_call // cycle * cycle or cycle
 
@@ -128,36 +130,35 @@ def trainer_blocks(trainer: Trainer, experiment: configs.Experiment) -> tuple[Bl
 
 def make_trainer(
   case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: Step | None = None
-) -> tuple[Trainer, configs.Experiment, Step]:
+) -> tuple[Trainer, build.Components, Step]:
   """The project's own runner of a case, in calls of up to about a tenth of a second, and what a step of it is.
 
   step: if it is known already; it is the same for all algorithms.
   """
-  config = configs.base()
-  config.algorithm.update({"name": algorithm, **hyper})
-  config.model.update({"name": case.model, **case.sizes})
-  config.workers, config.batch = workers.count, case.batch
-  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.01
-  experiment = configs.build(config, _data(case.model))
-  assert isinstance(experiment.algorithm, Algorithm)
-  execution = build.how(experiment, workers)
-  trainer = Trainer(experiment.algorithm, experiment.model, workers, execution)
-  step = step or _describe(trainer, experiment)
+  experiment = default_experiment(
+    algorithm={"name": algorithm, **hyper}, model={"name": case.model, **case.sizes}, workers=workers.count,
+    batch=case.batch, optimizer={"momentum": 0.9, "learning_rate": 0.01},
+  )  # fmt: skip
+  components = build.build(experiment, _data(case.model))
+  assert isinstance(components.algorithm, Algorithm)
+  execution = build.execution(components, workers, RunOptions())
+  trainer = Trainer(components.algorithm, components.model, workers, execution)
+  step = step or _describe(trainer, components)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
   trainer.execution = execution._replace(steps_per_call=longest)
-  return trainer, experiment, step
+  return trainer, components, step
 
 
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: Trainer, experiment: configs.Experiment) -> Step:
+def _describe(trainer: Trainer, components: build.Components) -> Step:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
-  carry = trainer.start(configs.initial_key(0))
-  batches = trainer.workers.put(experiment.training_feed(trainer.workers.local)(0, 1))
-  key = trainer.workers.replicate(jax.random.key_data(configs.training_key(0)))
+  carry = trainer.start(initial_key(0))
+  batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, 1))
+  key = trainer.workers.replicate(jax.random.key_data(training_key(0)))
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
-  leaves = jax.tree.leaves(jax.eval_shape(experiment.model.init, jax.random.key(0))[0])
+  leaves = jax.tree.leaves(jax.eval_shape(components.model.init, jax.random.key(0))[0])
   return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))

@@ -1,23 +1,24 @@
 """What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddl.api import ServerAlgorithm
+from ddl.api import Algorithm, ServerAlgorithm
 from ddl.perf.hardware import Cluster, device
 from ddl.perf.hardware.cluster import main_link, with_bandwidth
 from ddl.perf.hardware.device import Step
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config
 from experiments.costs import cluster_clock, xla_cost
 from experiments.report.comparison import read_run
 from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
+from experiments.train.build import Components
 
 BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
 
@@ -25,34 +26,32 @@ BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked
 class Entrant(NamedTuple):
   """An algorithm of the comparison, with its runs."""
 
-  config: Config
   experiment: Experiment
+  algorithm: Algorithm | ServerAlgorithm
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
   hits: list[float]  # steps at the first evaluation that meets the target, NaN for never
 
 
 def predict(
-  path: Path, clusters: Mapping[str, Cluster], chosen: Mapping[str, Config], experiments: Mapping[str, Experiment],
-  runs: Mapping[str, Sequence[str]], target: Mapping[str, Any],
+  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
+  target: Mapping[str, Any],
 ) -> list[dict[str, Any]]:  # fmt: skip
   """An entry of comparison.json for each cluster.
 
   Args:
     path: of the comparison.
-    clusters, chosen, experiments, runs: clusters by name; configs, experiments and folders of the runs by label.
+    clusters, components, runs: clusters by name; experiments and folders of the runs by label.
     target: "metric" and "value".
   """
-  entrants = {label: _entrant(path, chosen[label], experiments[label], runs[label], target) for label in chosen}
-  first = next(iter(experiments.values()))
-  step = xla_cost.step_parts(first, first.resolved["batch"])
-  nbytes = cluster_clock.params_bytes(first)
+  entrants = {label: _entrant(path, each, runs[label], target) for label, each in components.items()}
+  first = next(iter(components.values()))
+  step = xla_cost.step_parts(first, first.experiment.batch)
+  nbytes = cluster_clock.params_bytes(first.model)
   return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
 
-def _entrant(
-  path: Path, config: Config, experiment: Experiment, runs: Sequence[str], target: Mapping[str, Any]
-) -> Entrant:
+def _entrant(path: Path, components: Components, runs: Sequence[str], target: Mapping[str, Any]) -> Entrant:
   seeds, steps, hits = [], [], []
   for run in runs:
     columns = read_run(path / run).columns if (path / run / run_dir.METRICS).exists() else None
@@ -61,7 +60,7 @@ def _entrant(
     values = columns[target["metric"]] if columns else np.empty(0)
     index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
     hits.append(np.nan if index is None else float(steps[-1][index]))
-  return Entrant(config, experiment, seeds, steps, hits)
+  return Entrant(components.experiment, components.algorithm, seeds, steps, hits)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   """
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
-    algorithm = entrant.experiment.algorithm
+    algorithm = entrant.algorithm
     there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(config, algorithm) for config in there]
     if not np.isnan(entrant.hits).any():
@@ -82,7 +81,7 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
       "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
       **_figures(entrant, there, clocks),
     }
-  workers = max(entrant.config.workers for entrant in entrants.values())
+  workers = max(entrant.experiment.workers for entrant in entrants.values())
   link = main_link(cluster, workers)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
@@ -99,25 +98,22 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Config:
-  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, step, nbytes)
-  config.seed = seed
-  return config
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Experiment:
+  return replace(cluster_clock.on(entrant.experiment, entrant.algorithm, cluster, step, nbytes), seed=seed)
 
 
-def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+def _figures(entrant: Entrant, there: Sequence[Experiment], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
-  algorithm, first = entrant.experiment.algorithm, there[0]  # parts are the same with every seed
+  algorithm, first = entrant.algorithm, there[0]  # parts are the same with every seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not isinstance(algorithm, ServerAlgorithm):
     return out | {"exchange_seconds": first.network.exchange_seconds}
-  trained = entrant.config.copy_and_resolve_references()
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in there:
-    trained.seed = config.seed
+    trained = replace(entrant.experiment, seed=config.seed)
     stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
   parts = {key: first.network[key] for key in ("message_seconds", "service_seconds")}
@@ -142,9 +138,9 @@ def break_even(
     @cache
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
-      config = _there(entrant, entrant.seeds[index], other, step, nbytes)
-      config.steps = int(entrant.hits[index])  # later steps do not matter
-      return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
+      steps = int(entrant.hits[index])  # later ones do not matter
+      config = replace(_there(entrant, entrant.seeds[index], other, step, nbytes), steps=steps)
+      return cluster_clock.clock(config, entrant.algorithm)(config.steps)
 
     return at
 

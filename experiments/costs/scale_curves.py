@@ -98,16 +98,15 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
     return work, partial(largest_batch, memory), "layer table, 6 FLOP per multiply-accumulate", name
   named("model", tables.TABLES | MODELS, name)
   from experiments.bench.workloads import SIZES, synthetic
-  from experiments.config import experiment as configs
+  from experiments.config import default_experiment
   from experiments.costs import job_description  # only now: a table needs no compiler
+  from experiments.train.build import build
 
-  config = configs.base()
-  config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, examples
-  config.model.update({"name": name, **SIZES.get(name, ({}, []))[0]})
-  experiment = configs.build(config, synthetic(name))
-  made = job_description.experiment_job(experiment, config)
+  model = {"name": name, **SIZES.get(name, ({}, []))[0]}
+  components = build(default_experiment(model=model, workers=1, batch=examples), synthetic(name))
+  made = job_description.experiment_job(components)
   work = scaling.work_of(made.step, made.params_bytes)
-  title = job_description.model_title(experiment)
+  title = job_description.model_title(components)
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 

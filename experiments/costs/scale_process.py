@@ -44,8 +44,6 @@ def measure(
 
 def main(file: str) -> int:
   """In each process: measures; the main one writes the result."""
-  from absl import flags
-
   from ddl.runtime import hosts
 
   task = json.loads(Path(file).read_text())
@@ -54,7 +52,6 @@ def main(file: str) -> int:
   from experiments.costs import calibration, microbench
   from experiments.costs.microbench import Case
 
-  flags.FLAGS(["scale_side"])
   joined, sizes = calibration.join(), SIZES.get(task["model"], ({}, []))[0]
   blocks = {}
   for name, hyper, batch in [("independent", {}, task["alone"])] + [

@@ -18,8 +18,8 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.worker_round import FULL, Worker, make_turn
 from ddl.runtime.workers import make_workers
 from ddl.schedule import Due
-from experiments.config.experiment import Experiment
 from experiments.costs.param_flops import leaves
+from experiments.train.build import Components
 
 
 class Compiled(NamedTuple):
@@ -42,7 +42,7 @@ class Compiled(NamedTuple):
     return self.arguments + self.outputs - self.aliased + self.temporary + self.code
 
 
-def compiled_step(experiment: Experiment, examples: int) -> Compiled:
+def compiled_step(components: Components, examples: int) -> Compiled:
   """The step of the experiment's algorithm, optimizer and model on so many examples.
 
   A collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
@@ -51,13 +51,13 @@ def compiled_step(experiment: Experiment, examples: int) -> Compiled:
   Raises:
     ValueError: for less than one example.
   """
-  batch = batch_shapes(experiment, examples)
-  if isinstance(experiment.algorithm, Algorithm):
-    return analyse(_round(experiment.algorithm, experiment.model, batch))
-  return analyse(_turn(experiment.algorithm, experiment.model, batch))
+  batch = batch_shapes(components, examples)
+  if isinstance(components.algorithm, Algorithm):
+    return analyse(_round(components.algorithm, components.model, batch))
+  return analyse(_turn(components.algorithm, components.model, batch))
 
 
-def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
+def step_parts(components: Components, examples: int) -> tuple[Part, ...]:
   """The step by arrays of parameters, for the roofline of `ddl.perf.hardware.device`: XLA's FLOP and bytes, counted in values.
 
   What twice the examples move more is shared out as `leaves` shares the FLOP; the rest, such as passes over parameters
@@ -66,8 +66,8 @@ def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
   Raises:
     ValueError: for less than one example.
   """
-  arrays = leaves(experiment.model, batch_shapes(experiment, examples))
-  one, two = (compiled_step(experiment, n) for n in (examples, 2 * examples))
+  arrays = leaves(components.model, batch_shapes(components, examples))
+  one, two = (compiled_step(components, n) for n in (examples, 2 * examples))
   moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
   held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
   return tuple(
@@ -76,7 +76,7 @@ def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
   )
 
 
-def batch_shapes(experiment: Experiment, examples: int) -> Tree:
+def batch_shapes(components: Components, examples: int) -> Tree:
   """Shapes [examples, ...] of one batch.
 
   Raises:
@@ -84,7 +84,7 @@ def batch_shapes(experiment: Experiment, examples: int) -> Tree:
   """
   if examples < 1:
     raise ValueError(f"{examples} examples; a step has at least one")
-  one = experiment.data.train.take(np.arange(1))
+  one = components.data.train.take(np.arange(1))
   return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
 
 

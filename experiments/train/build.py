@@ -1,98 +1,106 @@
-"""From a config and the flags to a trainer on real devices."""
+"""From an experiment to its parts, and from these to a trainer on real devices."""
 
-import tempfile
-import time
+import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from ddl.api import Algorithm
+from ddl.api import Algorithm, Data, Model, ServerAlgorithm
+from ddl.data import DATA
+from ddl.data.order import Order, batches, turns
+from ddl.data.partition import PARTITIONS
 from ddl.events.record import Events
-from ddl.runtime import hosts
-from ddl.runtime.execution import ExecutionConfig, choose_execution, cpu_devices
-from ddl.runtime.trainer import Trainer
+from ddl.models import MODELS
+from ddl.runtime.execution import ExecutionConfig, choose_execution
+from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import Workers, make_workers
-from experiments.commands import flags
-from experiments.config import experiment as configs
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config
+from experiments.config.options import RunOptions
 from experiments.train import virtual_time
-from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Runner
 
 
-def start_devices(workers: int) -> None:
-  """Sets the CPU devices and joins the other processes; before any other use of JAX.
+class Components(NamedTuple):
+  """An experiment made real."""
+
+  experiment: Experiment
+  data: Data
+  model: Model
+  algorithm: Algorithm | ServerAlgorithm
+  order: Order
+
+  def feed(self, workers: list[int]) -> Feed:
+    """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...]."""
+    return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
+
+  def training_feed(self, workers: list[int]) -> Any:
+    """The `Feed` of these workers, or for a server algorithm the `TurnFeed`: what the algorithm's trainer takes."""
+    if isinstance(self.algorithm, Algorithm):
+      return self.feed(workers)
+    return lambda pairs, steps: turns(self.data.train, self.order, pairs, steps)
+
+
+def build(experiment: Experiment, data: Data | None = None) -> Components:
+  """Makes the parts of an experiment; `data`: already loaded, where several experiments share it.
 
   Raises:
-    ValueError: if the processes do not divide the workers or the devices.
+    ValueError: whatever the parts find wrong with their settings.
   """
-  processes = check_processes(workers, hosts.processes())
-  mine = flags.DEVICES.value // processes or cpu_devices(workers, processes)
-  jax.config.update("jax_num_cpu_devices", mine)
-  hosts.join()
+  algorithm = experiment.make_algorithm()
+  _warn_of_momentum(experiment)
+  _check_pull(experiment.algorithm.get("alpha", 0.0) * experiment.workers, experiment.workers)
+  data = data or load(experiment)
+  model = MODELS[experiment.model.name](data.meta, **experiment.model.settings)
+  shards = PARTITIONS[experiment.partition.name](
+    data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed,
+    **experiment.partition.settings,
+  )  # fmt: skip
+  order = Order(shards, batch=experiment.batch, seed=experiment.seed)
+  return Components(experiment, data, model, algorithm, order)
 
 
-def check_processes(workers: int, processes: int) -> int:
-  """The number of processes, if it divides the workers and the devices.
+def load(experiment: Experiment) -> Data:
+  """Its data set."""
+  return DATA[experiment.data.name](**experiment.data.settings)
 
-  Raises:
-    ValueError: if it does not.
+
+def make_trainer(components: Components, options: RunOptions, events: Events | None = None) -> Runner:
+  """The trainer of an experiment, run as the options say, or as chosen for this backend and model.
+
+  events: what a simulator follows, in place of the experiment's schedule.
   """
-  devices = flags.DEVICES.value
-  if workers % processes or devices % processes:
-    fits = [n for n in range(1, workers + 1) if workers % n == 0 and devices % n == 0]
-    if devices and workers % devices:
-      raise ValueError(
-        f"{workers} workers do not spread evenly over {devices} devices; "
-        f"--devices can be {', '.join(str(n) for n in range(1, workers + 1) if workers % n == 0)}"
-      )
-    raise ValueError(
-      f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "
-      f"--processes can be {', '.join(map(str, fits))}"
-    )
-  return processes
-
-
-def make_trainer(experiment: Experiment, config: Config, events: Events | None = None) -> Runner:
-  """The trainer of an experiment, run as the flags say, or as chosen for this backend and model.
-
-  events: what a simulator follows, in place of the config's schedule.
-  """
-  workers = make_workers(config.workers, flags.DEVICES.value or None)
-  chosen, algorithm = how(experiment, workers), experiment.algorithm
+  experiment, algorithm = components.experiment, components.algorithm
+  workers = make_workers(experiment.workers, options.devices or None)
+  chosen = execution(components, workers, options)
   if isinstance(algorithm, Algorithm):
-    return Trainer(algorithm, experiment.model, workers, chosen)
-  return Simulator(algorithm, experiment.model, workers, chosen, *virtual_time.whole_run(config, algorithm, events))
+    return Trainer(algorithm, components.model, workers, chosen)
+  return Simulator(algorithm, components.model, workers, chosen, *virtual_time.whole_run(experiment, algorithm, events))
 
 
-def follow(trainer: Runner, config: Config) -> Callable[[int], float]:
-  """Step -> virtual seconds of a run of this config, whose schedule a simulator then follows."""
+def follow(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this experiment, whose schedule a simulator then follows."""
   if isinstance(trainer, Simulator):
-    trainer.follow(*virtual_time.whole_run(config, trainer.algorithm))
-  return clock(trainer, config)
+    trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
+  return clock(trainer, experiment)
 
 
-def clock(trainer: Runner, config: Config) -> Callable[[int], float]:
-  """Step -> virtual seconds of a run of this config; a simulator's are those of the schedule that it follows."""
+def clock(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this experiment; a simulator's are those of the schedule that it follows."""
   if isinstance(trainer, Trainer):
-    return virtual_time.lockstep_seconds(config, trainer.algorithm)
+    return virtual_time.lockstep_seconds(experiment, trainer.algorithm)
   assert isinstance(trainer, Simulator)
   return trainer.virtual_seconds
 
 
-def how(experiment: Experiment, workers: Workers) -> ExecutionConfig:
-  """How to run: what is chosen for this backend and model, and the flags over it."""
-  step = experiment.feed(workers.local)(0, 1)
-  chosen = choose_execution(workers, experiment.model.dense, sum(x.nbytes for x in step.values()))
-  gradients: Any = chosen.gradients if flags.GRADIENTS.value == "auto" else flags.GRADIENTS.value
-  steps: Any = chosen.steps if flags.STEPS.value == "auto" else flags.STEPS.value
-  return ExecutionConfig(
-    gradients, steps, flags.STEPS_PER_CALL.value or chosen.steps_per_call, flags.OVERLAP.value == "on"
-  )
+def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
+  """How to run: what is chosen for this backend and model, and the options over it."""
+  step = components.feed(workers.local)(0, 1)
+  chosen = choose_execution(workers, components.model.dense, sum(x.nbytes for x in step.values()))
+  gradients: Any = chosen.gradients if options.virtual_grad == "auto" else options.virtual_grad
+  steps: Any = chosen.steps if options.step_loop == "auto" else options.step_loop
+  return ExecutionConfig(gradients, steps, options.steps_per_call or chosen.steps_per_call, options.overlap)
 
 
 def describe(trainer: Runner) -> str:
@@ -110,49 +118,28 @@ def describe(trainer: Runner) -> str:
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
 
 
-def workdir(what: str) -> Path:
-  """The folder that --workdir names, or a new one under runs/.
-
-  Raises:
-    ValueError: for --resume without a folder or with one that is not there, or a path where no folder can be made.
-  """
-  if flags.RESUME.value and not flags.WORKDIR.value:
-    raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
-  path = Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
-  if flags.RESUME.value and not path.exists():
-    raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
-  there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir():
-    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
-  try:
-    with tempfile.TemporaryDirectory(dir=there):
-      pass  # permissions do not tell of a full disk or of a file system like /proc
-  except OSError as error:
-    told = (error.strerror or str(error)).lower()
-    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
-  return path
+def _warn_of_momentum(experiment: Experiment) -> None:
+  """Of a second momentum: the algorithm's own, or what gradients of other workers' old models amount to."""
+  name, workers = experiment.algorithm.name, experiment.workers
+  own, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
+  if own and momentum:
+    warnings.warn(
+      f"{name} has a momentum of its own ({own:g}); config.optimizer.momentum adds a second one to it", stacklevel=2
+    )
+  elif (own or momentum) and experiment.spec.taxonomy[1:3] == ("centralized", "asynchronous") and workers > 1:
+    chosen = f"config.algorithm.momentum={own:g}" if own else f"config.optimizer.momentum={momentum:g}"
+    warnings.warn(
+      f"{name}: {workers} workers in turn act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
+      f"(Mitliagkas et al. 2016, arXiv 1605.09774); {chosen} adds to it; try 0, or less of it",
+      stacklevel=2,
+    )
 
 
-def check_folder(path: Path, config: Config, alone: bool = True) -> None:
-  """Finds a folder that a run cannot have before any data is loaded. alone: not one of several, which may be missing.
-
-  Raises:
-    ValueError: for a run that is there already, or with --resume for none or one of another config.
-  """
-  folder = RunFolder(path)
-  if not flags.RESUME.value:
-    (folder.check_unused if alone else folder.check_new)()
-  elif alone or folder.begun:
-    folder.reopen(configs.resolve(config))
-
-
-def launch(workers: int, path: Path) -> int:
-  """This command as --processes local processes, all with the same folder; returns the exit code."""
-  check_processes(workers, flags.PROCESSES.value)
-  return hosts.launch(flags.PROCESSES.value, [*hosts.command_line(), f"--workdir={path}"])
-
-
-def say(text: str) -> None:
-  """Prints in the main process."""
-  if hosts.is_main():
-    print(text, flush=True)
+def _check_pull(pull: float, workers: int) -> None:
+  """The center's own coefficient is 1 - p alpha: it overshoots where p alpha exceeds 1, and diverges beyond 2."""
+  if pull > 2:
+    raise ValueError(
+      f"config.algorithm.alpha x {workers} workers is {pull:g}: above 2 the center diverges; the authors take 0.9"
+    )
+  if pull > 1:
+    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)

@@ -11,7 +11,6 @@ import warnings
 from pathlib import Path
 
 import jax
-from absl import flags
 
 from experiments.costs import local_cluster
 
@@ -20,31 +19,16 @@ LIMIT = 2**29  # bytes; JAX's own limit reads a file of each entry for each new 
 HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 
 
-class _Folder(flags.ArgumentParser[str]):
-  """A folder by its absolute path, so that a record of it holds anywhere."""
-
-  def parse(self, argument: str) -> str:
-    return argument if argument in (AUTO, *OFF) else str(Path(argument).expanduser().absolute())
-
-
-WHERE = flags.DEFINE(
-  _Folder(),
-  "compilation_cache",
-  AUTO,
-  "folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none",
-)
-
-
-def start() -> None:
+def start(where: str = AUTO) -> None:
   """Before anything is compiled. A folder that cannot be had is a warning: then programs are compiled anew."""
   _hits()
-  if WHERE.value in OFF:
+  if where in OFF:
     jax.config.update("jax_enable_compilation_cache", False)
     return
-  if WHERE.value == AUTO and jax.config.values["jax_compilation_cache_dir"]:
+  if where == AUTO and jax.config.values["jax_compilation_cache_dir"]:
     return
   try:
-    folder = local_cluster.path().with_name("jax") if WHERE.value == AUTO else Path(WHERE.value)
+    folder = local_cluster.path().with_name("jax") if where == AUTO else Path(where)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who can write there can have any code run
     with tempfile.TemporaryFile(dir=folder):
       pass

@@ -17,10 +17,12 @@ from ddl.runtime.consensus import Consensus
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.threads.worker_threads import Threads
-from experiments.config.experiment import Experiment, initial_key, training_key
-from experiments.config.factories import Config
+from experiments.config.experiment import initial_key, training_key
+from experiments.config.options import RunOptions
 from experiments.train import replay, train_loop, virtual_time
+from experiments.train.build import Components, build
 from experiments.train.evaluate import Evaluator
+from experiments.train.exit_codes import Stopped
 from experiments.train.run_dir import METRICS, RunFolder
 from experiments.train.signals import Asked
 
@@ -28,13 +30,13 @@ from experiments.train.signals import Asked
 class Lines:
   """Writes a line of metrics each time that the workers have made another `eval_every` steps on average."""
 
-  def __init__(self, experiment: Experiment, config: Config, folder: RunFolder, done: int = -1):
+  def __init__(self, components: Components, folder: RunFolder, done: int = -1):
     """done: visits of the last line that is there."""
-    algorithm = experiment.algorithm
+    algorithm, config = components.algorithm, components.experiment
     assert isinstance(algorithm, ServerAlgorithm)
-    self._experiment, self._config, self._folder = experiment, config, folder
-    self._evaluate = Evaluator(experiment.model, experiment.data.test)
-    self._nbytes = exchange_nbytes(algorithm, experiment.model) / config.workers
+    self._components, self._config, self._folder = components, config, folder
+    self._evaluate = Evaluator(components.model, components.data.test)
+    self._nbytes = exchange_nbytes(algorithm, components.model) / config.workers
     ends = [*range(0, config.steps, config.eval_every), config.steps]
     self._due = [(visits(algorithm, config.workers, step), step) for step in ends]
     self._due = [(count, step) for count, step in self._due if count > done]
@@ -47,7 +49,7 @@ class Lines:
 
   def steps(self, done: int) -> int:
     """Steps that the workers have made on average after so many visits."""
-    algorithm, workers = self._experiment.algorithm, self._config.workers
+    algorithm, workers = self._components.algorithm, self._config.workers
     assert isinstance(algorithm, ServerAlgorithm)
     return sum(visits(algorithm, workers, step) <= done for step in range(1, self._config.steps + 1))
 
@@ -61,7 +63,7 @@ class Lines:
       return
     consensus, config, seen = snapshot(), self._config, np.concatenate(self._losses)
     examples = step * config.workers * config.batch
-    line = {"step": step, "examples": examples, "epoch": examples / self._experiment.data.train.size}
+    line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
     if seen.size:
       line["train_loss"] = float(seen.mean())
     line |= {f"test_{k}": v for k, v in self._evaluate(consensus).items()}
@@ -78,7 +80,9 @@ class Lines:
     print(f"step {step} of {config.steps}: {told}", flush=True)
 
 
-def threads(experiment: Experiment, config: Config, folder: RunFolder, about: dict[str, Any]) -> dict[str, Any]:
+def threads(
+  components: Components, folder: RunFolder, _options: RunOptions, about: dict[str, Any]
+) -> dict[str, Any]:
   """A thread per worker; returns the last line.
 
   Raises:
@@ -86,14 +90,14 @@ def threads(experiment: Experiment, config: Config, folder: RunFolder, about: di
     Stopped: after SIGTERM or Ctrl-C; metrics and events are kept.
     ValueError: if the barrier does not go with threads.
   """
-  algorithm, take = experiment.algorithm, _take(experiment, config.seed)
+  algorithm, config, take = components.algorithm, components.experiment, _take(components)
   assert isinstance(algorithm, ServerAlgorithm)
   runner = Threads(
-    algorithm, experiment.model, workers=config.workers, seed=config.seed, barrier=virtual_time.barrier_of(config),
+    algorithm, components.model, workers=config.workers, seed=config.seed, barrier=virtual_time.barrier_of(config),
   )  # fmt: skip
-  params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
-  folder.create(experiment.resolved, about)
-  lines, total = Lines(experiment, config, folder), visits(algorithm, config.workers, config.steps)
+  params, extra = jax.jit(components.model.init)(initial_key(config.seed))
+  folder.create(config, about)
+  lines, total = Lines(components, folder), visits(algorithm, config.workers, config.steps)
 
   def watch(_: int, losses: np.ndarray, snapshot: Callable[[], Consensus]) -> None:
     lines(runner.progress(), losses, snapshot)
@@ -103,14 +107,12 @@ def threads(experiment: Experiment, config: Config, folder: RunFolder, about: di
     try:
       events, _ = runner.run(params, extra, take, total, watch)
     except NotFinite as error:
-      raise train_loop.diverged(experiment.resolved, str(error), "threads keep no checkpoints") from error
-    return _finish(experiment, folder, events, lines, total, asked)
+      raise train_loop.diverged(config, str(error), "threads keep no checkpoints") from error
+    return _finish(components, folder, events, lines, total, asked)
 
 
-def ray(
-  experiment: Experiment, config: Config, folder: RunFolder, about: dict[str, Any], *, resume: bool, **cluster: Any
-) -> dict[str, Any]:
-  """Actors of Ray; cluster: shards, address, cpus, gpus, checkpoint_every. Returns the last line.
+def ray(components: Components, folder: RunFolder, options: RunOptions, about: dict[str, Any]) -> dict[str, Any]:
+  """Actors of Ray; returns the last line.
 
   Raises:
     Diverged: if something is not finite; the last good checkpoint stays.
@@ -120,36 +122,34 @@ def ray(
   from ddl.runtime.ray_ps.cluster import RayCluster
   from ddl.runtime.ray_ps.transport import cut
 
-  algorithm, resolved, barrier = experiment.algorithm, config.to_dict(), virtual_time.barrier_of(config)
+  algorithm, config, resume = components.algorithm, components.experiment, options.resume
+  barrier = virtual_time.barrier_of(config)
   assert isinstance(algorithm, ServerAlgorithm)
   if isinstance(barrier, Quorum):
     raise ValueError("--runtime=ray can't drop a late message, as the barriers backup and cutoff do: use another one")
   if resume:
-    folder.reopen(experiment.resolved)
-  sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(experiment.model.init, initial_key(0))[0])]
-  cut(sum(sizes), cluster["shards"])
+    folder.reopen(config)
+  sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(components.model.init, initial_key(0))[0])]
+  cut(sum(sizes), options.shards)
 
   def make(worker: int) -> tuple[Any, Any]:
     del worker
-    import ml_collections
-
-    from experiments.config.experiment import build
-
-    own = build(ml_collections.ConfigDict(resolved))
-    return own.model, _take(own, resolved["seed"])
+    own = build(config)
+    return own.model, _take(own)
 
   with Asked() as asked:
     runner = RayCluster(
       algorithm, make, workers=config.workers, folder=folder.checkpoints, resume=resume, seed=config.seed,
-      barrier=barrier, **cluster,
+      barrier=barrier, shards=options.shards, address=options.ray_address or None, cpus=options.worker_cpus,
+      gpus=options.worker_gpus, checkpoint_every=options.checkpoint_every * config.workers // algorithm.period,
     )  # fmt: skip
     asked.listen()
     try:
       asked.then = runner.stop
-      params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
+      params, extra = jax.jit(components.model.init)(initial_key(config.seed))
       if not resume:
-        folder.create(experiment.resolved, about)
-      lines = Lines(experiment, config, folder, _kept(folder, runner.label) if resume else -1)
+        folder.create(config, about)
+      lines = Lines(components, folder, _kept(folder, runner.label) if resume else -1)
       if not resume:
         lines(Progress(0, 0, 0.0), (), lambda: _initial(algorithm, params, extra, jnp.nan))
       total = visits(algorithm, config.workers, config.steps)
@@ -163,21 +163,21 @@ def ray(
         runner.stop()
       print(f"starting {config.workers} workers, each of which loads the model and compiles", flush=True)
       events = runner.run(params, extra, total, watch, lines.marks)
-      return _finish(experiment, folder, events, lines, total, asked)
+      return _finish(components, folder, events, lines, total, asked)
     except NotFinite as error:
       kept = runner.newest()
       good = "there was no checkpoint yet" if kept is None else f"the last good checkpoint, of visit {kept}, is kept"
-      raise train_loop.diverged(experiment.resolved, str(error), good) from error
+      raise train_loop.diverged(config, str(error), good) from error
     finally:
       runner.close()
 
 
-def _take(experiment: Experiment, seed: int) -> Callable[[int, int], tuple[Any, Any]]:
+def _take(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
   """(worker, step) -> its batch and key."""
-  key = training_key(seed)
+  key = training_key(components.experiment.seed)
 
   def take(worker: int, step: int) -> tuple[Any, Any]:
-    batch = jax.tree.map(lambda x: x[0, 0], experiment.feed([worker])(step, 1))
+    batch = jax.tree.map(lambda x: x[0, 0], components.feed([worker])(step, 1))
     return batch, jax.random.fold_in(jax.random.fold_in(key, worker), step)
 
   return take
@@ -196,12 +196,12 @@ def _kept(folder: RunFolder, visits: int | None) -> int:
 
 
 def _finish(
-  experiment: Experiment, folder: RunFolder, events: Events, lines: Lines, total: int, asked: Asked
+  components: Components, folder: RunFolder, events: Events, lines: Lines, total: int, asked: Asked
 ) -> dict[str, Any]:
   replay.keep(folder.path, events)
-  replay.draw(folder.path, experiment, events, "time")
+  replay.draw(folder.path, components, events, "time")
   if len(events.worker) < total:
     folder.close()
-    raise train_loop.Stopped(lines.steps(len(events.worker)), asked.number)
+    raise Stopped(lines.steps(len(events.worker)), asked.number)
   folder.finish(lines.last)
   return lines.last

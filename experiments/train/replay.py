@@ -13,7 +13,7 @@ from ddl.api import ServerAlgorithm
 from ddl.events import record
 from ddl.events.record import Events
 from ddl.events.schedule import visits
-from experiments.config.experiment import Experiment
+from experiments.train.build import Components
 from experiments.train.run_dir import ABOUT, CONFIG, EVENTS, read_json
 
 PICTURE = "schedule.png"
@@ -26,15 +26,15 @@ def keep(folder: Path, events: Events) -> None:
   record.save(folder / EVENTS, events)
 
 
-def draw(folder: Path, experiment: Experiment, events: Events, clock: str) -> None:
+def draw(folder: Path, components: Components, events: Events, clock: str) -> None:
   """A picture of the schedule in a run's folder. clock: the name of its time."""
   if len(events.worker):
     from experiments.report.figures import schedule_plot  # matplotlib takes a second to import
 
-    (folder / PICTURE).write_bytes(schedule_plot.lone(experiment.spec.title, events, clock))
+    (folder / PICTURE).write_bytes(schedule_plot.lone(components.experiment.spec.title, events, clock))
 
 
-def schedule(file: str, folder: Path | None, experiment: Experiment) -> Events | None:
+def schedule(file: str, folder: Path | None, components: Components) -> Events | None:
   """What a simulated run has to follow: a recorded schedule, or what a resumed run followed; None: its config's.
 
   Args:
@@ -45,8 +45,8 @@ def schedule(file: str, folder: Path | None, experiment: Experiment) -> Events |
     ValueError: one line, for a record that is not one, is of another kind of run, or differs from the resumed run's.
   """
   own = folder / EVENTS if folder else None
-  chosen = recorded(Path(file), experiment) if file else None
-  if not own or not own.exists() or not isinstance(experiment.algorithm, ServerAlgorithm):
+  chosen = recorded(Path(file), components) if file else None
+  if not own or not own.exists() or not isinstance(components.algorithm, ServerAlgorithm):
     return chosen
   there = record.load(own)
   if chosen and not all(map(np.array_equal, chosen, there)):
@@ -54,9 +54,9 @@ def schedule(file: str, folder: Path | None, experiment: Experiment) -> Events |
   return there
 
 
-def recorded(path: Path, experiment: Experiment) -> Events:
+def recorded(path: Path, components: Components) -> Events:
   """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
-  algorithm, here = experiment.algorithm, experiment.resolved
+  algorithm, here = components.algorithm, components.experiment.to_json()
   if not isinstance(algorithm, ServerAlgorithm):
     raise ValueError(f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}")
   if not path.is_file():

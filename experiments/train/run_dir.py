@@ -5,27 +5,29 @@ import json
 import platform
 import shlex
 import subprocess
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ddl import __version__
+from experiments.config.experiment import Experiment
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
 EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
 FAILED = "failed.json"  # why a run of a comparison diverged
-NO_RUN_READS = ("compare", "sweep")  # sections of the config
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
 TUNED = "tuned.json"  # what a sweep found
+COMPARISON = "comparison.json"  # what a report is made of
 LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
 
 
 class RunFolder:
   """Files of one run. With `writes` off (other processes) nothing is written."""
 
-  def __init__(self, path: Path, writes: bool = True, experiment: dict[str, Any] | None = None):
-    """The folder is made by `create`; experiment: what EXPERIMENT holds, if the folder is a command's own."""
-    self.path, self.writes, self.experiment = path, writes, experiment
+  def __init__(self, path: Path, writes: bool = True, recorded: Mapping[str, Any] | None = None):
+    """The folder is made by `create`; recorded: what EXPERIMENT holds, if the folder is a command's own."""
+    self.path, self.writes, self.recorded = path, writes, recorded
     self._events: Any = None
 
   @property
@@ -49,14 +51,11 @@ class RunFolder:
     if (self.path / ABOUT).exists():
       raise ValueError(f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts anew")
 
-  def reopen(self, resolved: dict[str, Any]) -> None:
-    """Before a run goes on: raises ValueError if the folder holds none, or one of another config."""
+  def reopen(self, experiment: Experiment) -> None:
+    """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    there, here = (
-      {k: v for k, v in _flat(tree).items() if k.partition(".")[0] not in NO_RUN_READS}
-      for tree in (read_json(self.path / CONFIG), resolved)
-    )
+    there, here = (_flat(tree) for tree in (read_json(self.path / CONFIG), experiment.to_json()))
     differ = [
       f"{k}: {there.get(k)} there, {here.get(k)} here" for k in sorted({*there, *here}) if there.get(k) != here.get(k)
     ]
@@ -65,7 +64,7 @@ class RunFolder:
         f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
       )
 
-  def create(self, resolved: dict[str, Any], about: dict[str, Any]) -> None:
+  def create(self, experiment: Experiment, about: dict[str, Any]) -> None:
     """Starts a run.
 
     Raises:
@@ -73,9 +72,9 @@ class RunFolder:
     """
     if self.writes:
       self.check_new()
-      record(self.path, about, self.experiment)
+      record(self.path, about, self.recorded)
       (self.path / METRICS).write_text("")
-      _replace(self.path / CONFIG, json.dumps(resolved, indent=2) + "\n")  # last: with it the folder holds a run
+      _replace(self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n")  # last: with it the folder holds a run
 
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
@@ -126,15 +125,15 @@ def read_json(path: Path) -> Any:
     raise ValueError(f"{path} is damaged ({error}); train anew in another --workdir") from error
 
 
-def record(path: Path, about: dict[str, Any], experiment: dict[str, Any] | None) -> None:
+def record(path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> None:
   """Starts a folder, with what it takes to go on with it if it is a command's own."""
   path.mkdir(parents=True, exist_ok=True)
   (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-  if experiment is not None:
-    _replace(path / EXPERIMENT, json.dumps(experiment, indent=2) + "\n")
+  if recorded:
+    _replace(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
 
 
-def about(command: list[str], **more: Any) -> dict[str, Any]:
+def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
   """Versions, commit and command: what a reader needs to judge or repeat a run."""
   versions = {"python": platform.python_version(), "ddl": __version__}
   for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):

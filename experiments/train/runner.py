@@ -12,7 +12,7 @@ from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import is_main
 from ddl.runtime.workers import Workers
-from experiments.config.experiment import Experiment, initial_key, training_key
+from experiments.config.experiment import initial_key, training_key
 
 
 class Runner(Protocol):
@@ -47,14 +47,14 @@ class Clock:
     self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
 
 
-def rehearse(experiment: Experiment, trainer: Runner, label: str) -> None:
+def rehearse(components: Any, trainer: Runner, label: str) -> None:
   """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
-  config = experiment.resolved
-  calls = trainer.plan(0, config["steps"], config["eval_every"])  # of the whole run, as that decides on the kinds
-  calls = [call for call in calls if call.end <= 2 * config["eval_every"]]
-  feed, key = experiment.training_feed(trainer.workers.local), training_key(config["seed"])
+  experiment = components.experiment
+  calls = trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run, as that decides on the kinds
+  calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
+  feed, key = components.training_feed(trainer.workers.local), training_key(experiment.seed)
   hidden = None if is_main() else True
   with tqdm(total=len(calls), disable=hidden, desc=f"{label}: compiling", leave=False) as bar:
-    for _, carry, _ in trainer.run(trainer.start(initial_key(config["seed"])), calls, feed, key):
+    for _, carry, _ in trainer.run(trainer.start(initial_key(experiment.seed)), calls, feed, key):
       jax.block_until_ready(carry)
       bar.update()

@@ -14,7 +14,9 @@ from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import Vote, is_main
 from experiments.config.experiment import Experiment, initial_key, training_key
+from experiments.train.build import Components
 from experiments.train.evaluate import REESTIMATED, Evaluator
+from experiments.train.exit_codes import Stopped
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Clock, Runner
 from experiments.train.signals import Asked
@@ -24,16 +26,12 @@ class Diverged(ValueError):
   """The loss is no longer finite."""
 
 
-def diverged(config: dict[str, Any], what: str, kept: str) -> Diverged:
-  """One line for the user. config: the resolved one; kept: what there is of checkpoints."""
-  rate = config["optimizer"]["learning_rate"]
+def diverged(experiment: Experiment, what: str, kept: str) -> Diverged:
+  """One line for the user. kept: what there is of checkpoints."""
+  rate = experiment.optimizer.learning_rate
   return Diverged(
-    f"{config['algorithm']['name']} diverged: {what}; a config.optimizer.learning_rate below {rate} may help; {kept}"
+    f"{experiment.algorithm.name} diverged: {what}; a config.optimizer.learning_rate below {rate} may help; {kept}"
   )
-
-
-class Stopped(Exception):
-  """The run was asked to stop and has saved itself. args: the step, the signal's number."""
 
 
 class Options(NamedTuple):
@@ -48,7 +46,7 @@ class Options(NamedTuple):
 
 
 def run(
-  experiment: Experiment,
+  components: Components,
   trainer: Runner,
   folder: RunFolder,
   evaluator: Evaluator,
@@ -62,28 +60,28 @@ def run(
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
     ValueError: if the folder does not fit (see `RunFolder`).
   """
-  return _Run(experiment, trainer, folder, evaluator, options, about).go()
+  return _Run(components, trainer, folder, evaluator, options, about).go()
 
 
 class _Run:
   def __init__(
     self,
-    experiment: Experiment,
+    components: Components,
     trainer: Runner,
     folder: RunFolder,
     evaluator: Evaluator,
     options: Options,
     about: Any,
   ):
-    self.experiment, self.trainer, self.folder = experiment, trainer, folder
-    self.evaluator, self.options, self.config = evaluator, options, experiment.resolved
+    self.components, self.trainer, self.folder = components, trainer, folder
+    self.evaluator, self.options, self.experiment = evaluator, options, components.experiment
     self.layout = {
       "devices": trainer.workers.devices,
       "execution": list(trainer.execution),
       "processes": jax.process_count(),
     }
     self.about = about | {"layout": self.layout}
-    self.calls = trainer.plan(0, self.config["steps"], self.config["eval_every"])
+    self.calls = trainer.plan(0, self.experiment.steps, self.experiment.eval_every)
     self.figures = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
 
   def go(self) -> dict[str, Any]:
@@ -93,11 +91,11 @@ class _Run:
   def _go(self, asked: Asked) -> dict[str, Any]:
     carry = self._open()
     done, pending = self.figures["step"], collections.deque()
-    clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.config["steps"]
+    clock, vote, total = Clock(self.trainer, self.figures["seconds"]), Vote(), self.experiment.steps
     stop = False
-    feed = self.experiment.training_feed(self.trainer.workers.local)
+    feed = self.components.training_feed(self.trainer.workers.local)
     calls = [call for call in self.calls if call.first >= done]
-    key = training_key(self.config["seed"])
+    key = training_key(self.experiment.seed)
     label, hidden = self.options.label, None if is_main() else True
     bar = tqdm(total=total, initial=done, disable=hidden, desc=f"{label}: compiling", leave=False)
     try:
@@ -108,7 +106,7 @@ class _Run:
         for call, carry, losses in self.trainer.run(carry, calls, feed, key):  # noqa: B020
           bar.set_description(label, refresh=False)  # the first call is compiled
           pending.append((call, losses, vote.cast(asked.number is not None)))
-          pause = call.end == total or call.end % self.config["eval_every"] == 0
+          pause = call.end == total or call.end % self.experiment.eval_every == 0
           save = self._checkpoint_due(call)
           stop = False
           while len(pending) > (0 if pause or save else 1):  # one call stays in flight while its forerunner is read
@@ -142,13 +140,13 @@ class _Run:
   def _open(self) -> Any:
     """A fresh or a restored carry, and `figures` to match."""
     options = self.options
-    carry = self.trainer.start(initial_key(self.config["seed"]))
+    carry = self.trainer.start(initial_key(self.experiment.seed))
     saves = options.keep_final or options.checkpoint_every
     if not options.resume:
-      self.folder.create(self.config, self.about)
+      self.folder.create(self.experiment, self.about)
       self.checkpoints = Checkpoints(self.folder.checkpoints) if saves else None
       return carry
-    self.folder.reopen(self.config)
+    self.folder.reopen(self.experiment)
     self.checkpoints = Checkpoints(self.folder.checkpoints)
     step = self.checkpoints.latest()
     if step is None:  # stopped before its first checkpoint: from the start again
@@ -184,7 +182,7 @@ class _Run:
   def _diverged(self, what: str) -> Diverged:
     kept = self.checkpoints.latest() if self.checkpoints else None
     good = f"the last good checkpoint, of step {kept}, is kept" if kept is not None else "there was no checkpoint yet"
-    return diverged(self.config, what, good)
+    return diverged(self.experiment, what, good)
 
   def _sound(self, consensus: Consensus, step: int) -> float:
     """The workers' distance, which is finite if all parameters are: a finite loss may leave others behind."""
@@ -198,8 +196,8 @@ class _Run:
     consensus = self.trainer.consensus(carry)
     distance = self._sound(consensus, step)
     tested = self.evaluator(consensus, self._refresh(step) if self.options.batch_stats == "reestimate" else None)
-    examples = step * self.config["workers"] * self.config["batch"]
-    line = {"step": step, "examples": examples, "epoch": examples / self.experiment.data.train.size}
+    examples = step * self.experiment.workers * self.experiment.batch
+    line = {"step": step, "examples": examples, "epoch": examples / self.components.data.train.size}
     if self.figures["loss_count"]:
       line["train_loss"] = self.figures["loss_sum"] / self.figures["loss_count"]
     line |= {f"test_{name}": value for name, value in tested.items()}
@@ -216,11 +214,11 @@ class _Run:
 
   def _refresh(self, step: int) -> list[dict[str, np.ndarray]]:
     """Training batches of worker 0, for the statistics of the consensus model."""
-    batches = self.experiment.feed([0])(step, REESTIMATED)
+    batches = self.components.feed([0])(step, REESTIMATED)
     return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]
 
   def _checkpoint_due(self, call: Any) -> bool:
-    every, total = self.options.checkpoint_every, self.config["steps"]
+    every, total = self.options.checkpoint_every, self.experiment.steps
     at_end = self.options.keep_final and call.end == total
     return at_end or bool(every and call.end // every > call.first // every)
 

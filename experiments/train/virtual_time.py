@@ -14,29 +14,27 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.events.times import TIMES
-from experiments.config.experiment import NETWORK
-from experiments.config.factories import Config, named, settings
+from experiments.config.experiment import Experiment, Network
 
 ROUNDS = 50  # that a record of a synchronous algorithm holds
 
 
-def step_times(config: Config) -> Any:
+def step_times(config: Experiment) -> Any:
   """The step times that the config names."""
-  factory, times = named("times", TIMES, config.times.name), config.times
+  times = config.times
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
     warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
-  return factory(workers=config.workers, seed=config.seed, **settings("times", factory, config.times))
+  return TIMES[times.name](workers=config.workers, seed=config.seed, **times.settings)
 
 
-def barrier_of(config: Config) -> Barrier:
+def barrier_of(config: Experiment) -> Barrier:
   """The barrier that the config names."""
-  factory = named("barrier", BARRIERS, config.barrier.name)
-  return factory(**settings("barrier", factory, config.barrier))
+  return BARRIERS[config.barrier.name](**config.barrier.settings)
 
 
-def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
+def whole_run(config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
   """What happens in config.steps steps of each worker, on average, or in the events that are given.
 
   Raises:
@@ -45,7 +43,7 @@ def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None 
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
-  if blocks not in (0, NETWORK["blocks"][0]) and not config.network.service_seconds:
+  if blocks not in (0, Network.blocks) and not config.network.service_seconds:
     warnings.warn(
       f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so that visits do not meet",
       stacklevel=2,
@@ -62,7 +60,7 @@ def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None 
   )
 
 
-def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
+def lockstep_seconds(config: Experiment, algorithm: Algorithm) -> Callable[[int], float]:
   """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
   done: list[np.ndarray] = []
 
@@ -74,13 +72,13 @@ def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], fl
   return seconds
 
 
-def lockstep_record(config: Config, algorithm: Algorithm) -> lockstep.Step:
+def lockstep_record(config: Experiment, algorithm: Algorithm) -> lockstep.Step:
   """When each worker computes and waits in the first rounds of a synchronous algorithm: arrays [steps, ...]."""
   steps = min(config.steps, ROUNDS * algorithm.period)
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm)))
 
 
-def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
+def _lockstep(config: Experiment, algorithm: Algorithm) -> dict[str, Any]:
   exchange = None if config.algorithm.name == "independent" else exchange_seconds(config)
   return {
     "workers": config.workers, "period": algorithm.period, "delay": algorithm.delay, "start": algorithm.start,
@@ -89,23 +87,22 @@ def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
   }  # fmt: skip
 
 
-def exchange_seconds(config: Config) -> float:
+def exchange_seconds(config: Experiment) -> float:
   """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
   if config.network.exchange_seconds is not None:
     return config.network.exchange_seconds
   return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
 
 
-def describe(config: Config) -> str:
+def describe(config: Experiment) -> str:
   """What virtual time is made of, in words."""
-  times = settings("times", named("times", TIMES, config.times.name), config.times)
+  times = config.times.settings
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
   jitter = f" ({config.times.name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
   slow = times.get("slow", ())
   more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
-  barrier = settings("barrier", named("barrier", BARRIERS, config.barrier.name), config.barrier)
-  chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in barrier.items())
+  chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
   network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
   network += [f"exchange of all workers {exchange_seconds(config) * 1000:g} ms"]

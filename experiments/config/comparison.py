@@ -1,0 +1,78 @@
+"""A comparison as a frozen value: an experiment per label on one budget of examples, the seeds and the target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.config.experiment import Experiment, jsonable
+from experiments.config.factories import Config, named
+from experiments.config.variants import in_order, only, variants
+
+
+@dataclass(frozen=True)
+class Comparison:
+  """`experiments`: by label, in the order of the report; the seed of each is replaced by `seeds` in turn."""
+
+  experiments: Mapping[str, Experiment]
+  title: str = ""
+  seeds: tuple[int, ...] = (0, 1, 2)
+  target: float = 0.95  # of the test accuracy, or of the test loss where there is no accuracy
+  expected: tuple[tuple[str, str], ...] = ()  # pairs of labels, the first sooner at the target, as a paper found
+  clusters: tuple[str, ...] = ()  # that the seconds are predicted for
+  tuned: str = ""  # tuned.json of the sweep that the settings are from
+
+  def __post_init__(self) -> None:
+    """Raises ValueError for seeds or expectations that cannot be, or algorithms that cannot be compared."""
+    if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
+      raise ValueError(
+        f"config.compare.expected is {self.expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)"
+      )
+    if any(not isinstance(seed, int) or seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+      raise ValueError(f"config.compare.seeds is {self.seeds}; give different integers from 0 on, e.g. (0, 1, 2)")
+    if not self.seeds:
+      raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
+    for label, experiment in self.experiments.items():
+      if experiment.model != self.first.model:
+        raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
+    budgets = {label: each.workers * each.batch * each.steps for label, each in self.experiments.items()}
+    if len(set(budgets.values())) > 1:
+      told = ", ".join(f"{label}: {budget}" for label, budget in budgets.items())
+      raise ValueError(f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples")
+
+  @property
+  def first(self) -> Experiment:
+    """The first label's: model and data are those of all."""
+    return next(iter(self.experiments.values()))
+
+  @classmethod
+  def from_config(
+    cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
+  ) -> "Comparison":
+    """What `config.compare` says. Raises as `variants`, `only` and `Experiment.from_config` do."""
+    chosen = only(variants(config, tuned), list(only_labels))
+    section = config.compare
+    out = cls(
+      {label: Experiment.from_config(variant) for label, variant in chosen.items()},
+      section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
+    )  # fmt: skip
+    for label in [label for pair in out.expected for label in pair]:
+      named("label in config.compare.expected", in_order(section.algorithms), label)
+    return out
+
+  def to_json(self) -> dict[str, Any]:
+    """As a reader of the report needs it: what all experiments have in common, and what each label sets."""
+    flat = {label: _flat(each.to_json()) for label, each in self.experiments.items()}
+    every = [set(map(repr, each.items())) for each in flat.values()]
+    common = set.intersection(*every)
+    own = {label: {k: v for k, v in each.items() if repr((k, v)) not in common} for label, each in flat.items()}
+    shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
+    heads = {"title": self.title, "seeds": self.seeds, "target": self.target, "expected": self.expected}
+    return jsonable({**heads, "common": shared, "algorithms": own})
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+  """{"model": {"name": "mlp"}} -> {"model.name": "mlp"}."""
+  out = {}
+  for key, value in values.items():
+    out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
+  return out

@@ -1,0 +1,49 @@
+"""How to run, as opposed to what: results agree up to rounding whatever these options are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
+SIMULATOR = ("virtual_grad", "step_loop", "steps_per_call", "overlap", "batch_stats", "replay")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+  """Named as the flags of `python run.py train`, whose --help explains them."""
+
+  workdir: str = ""  # "": a new folder under runs/
+  resume: bool = False
+  devices: int = 0  # 0: chosen
+  processes: int = 1
+  virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
+  step_loop: str = "auto"  # or "unroll", "scan"
+  steps_per_call: int = 0  # 0: chosen
+  overlap: bool = True
+  batch_stats: str = "mean"  # or "reestimate"
+  checkpoint_every: int = 0  # steps; 0: only where a run stops or ends
+  runtime: str = "simulator"  # or "threads", "ray": of server algorithms
+  replay: str = ""  # file of a schedule
+  shards: int = 1
+  ray_address: str = ""
+  worker_cpus: float = 1.0
+  worker_gpus: float = 0.0
+  compilation_cache: str = "auto"  # a folder, or "off"
+  command: tuple[str, ...] = ()  # that is recorded as the one that made a run
+  recorded: Mapping[str, Any] = field(default_factory=dict)  # what the command line needs to go on with the folder
+
+  def __post_init__(self) -> None:
+    """Raises ValueError for an option that the chosen runtime would not read."""
+    changed = [each.name for each in fields(self) if each.init and getattr(self, each.name) != _default(each)]
+    for runtime, names in (("ray", RAY), ("simulator", SIMULATOR)):
+      foreign = [name for name in names if name in changed]
+      if foreign and self.runtime != runtime:
+        raise ValueError(f"--{foreign[0]} is read by --runtime={runtime} alone, not by {self.runtime}")
+    if self.runtime == "threads" and self.checkpoint_every:
+      raise ValueError("--checkpoint_every is not read by --runtime=threads, which saves no models")
+    if self.runtime == "threads" and self.resume:
+      raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
+
+
+def _default(each: Any) -> Any:
+  return {} if each.name == "recorded" else each.default

@@ -1,0 +1,223 @@
+"""Several algorithms over several seeds on the same budget of examples, and a report, as an ordinary function."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ddl.api import Algorithm, ServerAlgorithm
+from ddl.events import lockstep, record
+from ddl.runtime import hosts
+from ddl.runtime.virtual.simulator import Simulator
+from experiments.config.comparison import Comparison
+from experiments.config.experiment import Experiment, jsonable
+from experiments.config.options import RunOptions
+from experiments.config.variants import slug, trials
+from experiments.costs import cluster_clock, predict
+from experiments.train import build as made
+from experiments.train import compilation_cache, run_dir, runner, train_loop, virtual_time
+from experiments.train.build import Components
+from experiments.train.evaluate import Evaluator, has_accuracy
+from experiments.train.exit_codes import Failed, Stopped
+from experiments.train.processes import launch, say, start_devices
+from experiments.train.workdir import check_folder, short, without, workdir
+
+
+def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
+  """Runs the comparison and writes its report; returns what comparison.json holds, and "folder".
+
+  Raises:
+    Stopped: after SIGTERM or Ctrl-C; what was run is saved.
+    Failed: if every run diverged, or one of several processes failed.
+    ValueError: for a folder, options or a comparison that cannot be.
+  """
+  options, began = options or RunOptions(), time.perf_counter()
+  first, tuned = comparison.first, trials(comparison.tuned)
+  path = workdir(f"compare-{first.model.name}-{first.data.name}", options)
+  if not options.resume:
+    run_dir.RunFolder(path).check_unused()
+  for label, experiment in comparison.experiments.items():
+    for seed in comparison.seeds:
+      check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
+  data = made.load(first)
+  components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
+  clusters = {
+    name: cluster
+    for each in comparison.experiments.values()
+    for name, cluster in cluster_clock.chosen(comparison.clusters, each).items()
+  }
+  if options.processes > 1 and hosts.processes() == 1:
+    launch(compare, comparison, replace(options, workdir=str(path)), first.workers)
+    return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
+  compilation_cache.start(options.compilation_cache)
+  start_devices(first.workers, options)
+  _check_target(comparison.target, components)  # tracing a model needs the devices
+  if hosts.is_main():
+    if comparison.tuned and Path(comparison.tuned) != path / run_dir.TUNED:
+      path.mkdir(parents=True, exist_ok=True)
+      shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
+    run_dir.record(path, run_dir.about(options.command), options.recorded)
+  say(f"{len(components)} algorithms x {len(comparison.seeds)} seeds; {data.meta['description']}")
+  runs, failed, ended = _runs(comparison, components, path, options)
+  page = {}
+  if hosts.is_main():
+    page = _page(path, comparison, components, runs, failed, tuned, options)
+    if clusters:
+      page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
+    _tell_changes(path / run_dir.COMPARISON, page)
+    (path / run_dir.COMPARISON).write_text(json.dumps(page, indent=2) + "\n")
+    _report(path, time.perf_counter() - began)
+  if not ended:
+    raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
+  return page | {"folder": str(path)}
+
+
+def _runs(
+  comparison: Comparison, components: Mapping[str, Components], path: Path, options: RunOptions
+) -> tuple[dict[str, list[str]], dict[str, str], int]:
+  """All runs: (folders by label, why labels diverged, how many runs came to their end)."""
+  runs, failed, ended, how = {}, {}, 0, ""
+  first = components[next(iter(components))]
+  evaluator = Evaluator(first.model, first.data.test)
+  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
+  for label, each in components.items():
+    trainer = made.make_trainer(each, options)
+    before, how = how, made.describe(trainer)
+    say(label if how == before else f"{label}: {how}")
+    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
+    if not all(_done(path / run) for run in runs[label]):
+      runner.rehearse(each, trainer, label)
+    for seed, run in zip(comparison.seeds, runs[label], strict=True):
+      experiment = replace(each.experiment, seed=seed)
+      try:
+        clock = made.follow(trainer, experiment)
+        parts = made.build(experiment, first.data)
+        last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", clock, options)
+        ended += 1
+      except train_loop.Diverged as error:
+        failed[label] = str(error)
+        say(f"  seed {seed}: {error}")
+        continue
+      except Stopped as stopped:
+        stopped.told = f"stopped in {label}, seed {seed}, and saved; {short('compare', path)} goes on"
+        raise
+      if hosts.is_main() and seed == comparison.seeds[0]:
+        if isinstance(trainer, Simulator):
+          record.save(path / slug(label) / run_dir.EVENTS, trainer.events)
+        elif isinstance(each.algorithm, Algorithm) and beside:
+          waits = virtual_time.lockstep_record(experiment, each.algorithm)
+          lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
+      say(f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last))
+  return runs, failed, ended
+
+
+def _done(path: Path) -> bool:
+  return (path / run_dir.RESULT).exists() or (path / run_dir.FAILED).exists()
+
+
+def _run(
+  components: Components, trainer: Any, path: Path, evaluator: Evaluator, label: str,
+  clock: Callable[[int], float], options: RunOptions,
+) -> dict[str, Any]:  # fmt: skip
+  """One run, or what it left if it was complete before a resume."""
+  resume = options.resume and (path / run_dir.CONFIG).exists()
+  files = run_dir.RunFolder(path, writes=hosts.is_main())
+  if resume and _done(path):
+    files.reopen(components.experiment)
+    if (path / run_dir.FAILED).exists():
+      raise train_loop.Diverged(run_dir.read_json(path / run_dir.FAILED)["diverged"])
+    return run_dir.read_json(path / run_dir.RESULT)
+  chosen = train_loop.Options(resume, keep_final=False, batch_stats=options.batch_stats, label=label, clock=clock)
+  try:
+    return train_loop.run(components, trainer, files, evaluator, chosen, run_dir.about(options.command))
+  except train_loop.Diverged as error:
+    files.fail(str(error))
+    raise
+
+
+def _check_target(target: float, components: Mapping[str, Components]) -> None:
+  """Raises ValueError for a target that no run can meet, or that all meet at once."""
+  first = next(iter(components.values()))
+  if has_accuracy(first.model, first.data.test):
+    if not 0 < target <= 1:
+      raise ValueError(f"config.compare.target is {target:g}; an accuracy is above 0 and at most 1, e.g. 0.95 for 95 %")
+  elif not math.isfinite(target):
+    raise ValueError(f"config.compare.target is {target:g}; the target of a loss has to be finite")
+
+
+def _report(path: Path, seconds: float) -> None:
+  from experiments.report import cluster_section, report  # matplotlib takes a second to import
+
+  page = report.write_report(path)
+  told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
+  say(f"\n{report.table(path)}{told}\n\n{seconds:.0f} s; report: {page}")
+
+
+def _tell_changes(file: Path, page: dict[str, Any]) -> None:
+  """Says what the comparison that `page` is about to overwrite had otherwise."""
+  if not file.exists():
+    return
+  old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
+  if told:
+    say(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
+
+
+def _page(
+  path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
+  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions,
+) -> dict[str, Any]:  # fmt: skip
+  """comparison.json: what the report needs beside the runs' metrics."""
+  first, title = comparison.first, comparison.title
+  accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / run_dir.METRICS).open()))
+  asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
+  entries = [
+    _entry(path, label, each, asynchronous)
+    | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
+    for label, each in comparison.experiments.items()
+  ]
+  trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
+  return {
+    "title": title or f"{len(components)} algorithms, {first.model.name} on {first.data.name}",
+    "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
+    "config": comparison.to_json(),
+    "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
+    "versions": trained["versions"],
+    "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "git": trained["git"],
+    "data": next(iter(components.values())).data.meta["description"],
+    "model": _words(first.model.to_json()),
+    "seeds": list(comparison.seeds),
+    "expected": [list(pair) for pair in comparison.expected],
+    "algorithms": entries,
+  }
+
+
+def _entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
+  """What the report needs of an algorithm."""
+  spec = experiment.spec
+  files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
+  return {
+    "label": label,
+    "name": experiment.algorithm.name,
+    "title": spec.title,
+    "citation": spec.citation,
+    "taxonomy": spec.taxonomy._asdict(),
+    "hyper": jsonable(experiment.algorithm.settings),
+    "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
+    "virtual": virtual_time.describe(experiment) if asynchronous else None,
+    **{key: file if (path / file).exists() else None for key, file in files.items()},
+  }
+
+
+def _words(model: dict[str, Any]) -> str:
+  sizes = ", ".join(
+    f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
+  )
+  return f"{model['name']} ({sizes})" if sizes else model["name"]

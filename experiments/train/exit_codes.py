@@ -1,0 +1,84 @@
+"""How a command ends: what a user did wrong comes out as one line and exit code 2, a stop by a signal as 128 + it."""
+
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ddl.runtime import hosts
+
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
+
+
+class Failed(Exception):
+  """Ends with an exit code. args: it, and what is to be said, or nothing where that has been said."""
+
+
+class Stopped(Exception):
+  """The run was asked to stop and has saved itself. args: the step, the signal's number."""
+
+  told = ""  # to the user
+
+
+class _Terminated(BaseException):
+  """SIGTERM where no run is at its steps, which would save itself."""
+
+
+def _terminate(_number: int, _frame: Any) -> None:
+  raise _Terminated
+
+
+def exit_code(
+  command: str, call: Callable[[], int], *, words: Callable[[Exception], str] = str, goes_on: str = ""
+) -> int:
+  """Calls; returns the exit code. words: of a user's mistake; goes_on: the command that does after SIGTERM."""
+  form = warnings.formatwarning
+  warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
+  before = signal.signal(signal.SIGTERM, _terminate)
+  try:
+    return _called(command, call, words)
+  except _Terminated:
+    again = f"; {goes_on} goes on" if goes_on else ""
+    print(f"{command}: stopped by SIGTERM; what was saved is kept{again}", file=sys.stderr)
+    hosts.leave(143)
+    return 143
+  finally:
+    signal.signal(signal.SIGTERM, before)
+    warnings.formatwarning = form
+
+
+def _called(command: str, call: Callable[[], int], words: Callable[[Exception], str]) -> int:
+  try:
+    return call()
+  except Stopped as stopped:
+    if hosts.is_main():
+      print(stopped.told, flush=True)
+    return 128 + stopped.args[1]
+  except Failed as failed:
+    code, *told = failed.args
+    if told and hosts.is_main():
+      print(f"{command}: {told[0]}", file=sys.stderr)
+    return code
+  except (ValueError, OSError) as error:
+    print(f"{command}: {' '.join(words(error).split())}", file=sys.stderr)
+    hosts.leave(2)
+    return 2
+  except KeyboardInterrupt:
+    print(f"{command}: interrupted", file=sys.stderr)
+    hosts.leave(130)
+    return 130
+  except Exception as error:
+    if isinstance(error, MemoryError) or (isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)):
+      told = str(error).strip().partition("\n")[0] or "out of memory"
+      print(f"{command}: too large for this machine: {told}", file=sys.stderr)
+      hosts.leave(2)
+      return 2
+    if hosts.processes() == 1:
+      raise
+    traceback.print_exc()
+    hosts.leave(1)
+    raise
