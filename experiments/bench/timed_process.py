@@ -11,23 +11,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from experiments.config.options import RunOptions
-
 BEGAN = time.perf_counter()
 BLOCK_SECONDS = 1.0
 FIRST_STEPS = 100  # of the whole-process time
 
 
-def ddl_side(workload: Any, algorithm: str, options: RunOptions) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
+def ddl_side(
+  workload: Any, algorithm: str, settings: dict[str, Any]
+) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
   """A block through the runner that `train` uses, input included."""
   import jax
 
   from experiments.bench.workloads import ALGORITHMS, synthetic
   from experiments.config import default_experiment
   from experiments.config.experiment import initial_key, training_key
+  from experiments.config.options import RunOptions
   from experiments.train import build
   from experiments.train.processes import start_devices
 
+  options = RunOptions(**settings)
   experiment = default_experiment(
     algorithm={"name": algorithm, **ALGORITHMS[algorithm]}, model={"name": workload.model, **workload.sizes},
     workers=workload.workers, batch=workload.batch, optimizer={"momentum": 0.9, "learning_rate": 0.01},
@@ -95,16 +97,19 @@ def plain_side(workload: Any) -> tuple[Callable[[int], float], Callable[[], dict
 
 
 def _side(
-  side: str, workload: Any, algorithm: str, options: RunOptions
+  side: str, workload: Any, algorithm: str, settings: dict[str, Any]
 ) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
-  if side == "ddl":
-    return ddl_side(workload, algorithm, options)
   if side == "plain":
     return plain_side(workload)
+  if side == "ddl":
+    return ddl_side(workload, algorithm, settings)
   if side in ("waves", "one"):
     from experiments.bench import asynchronous
+    from experiments.config.options import RunOptions
 
-    return (asynchronous.waves_side if side == "waves" else asynchronous.one_side)(workload, algorithm, options)
+    return (asynchronous.waves_side if side == "waves" else asynchronous.one_side)(
+      workload, algorithm, RunOptions(**settings)
+    )
   from experiments.bench import rivals
 
   if side == "torch":
@@ -118,8 +123,8 @@ def main() -> None:
 
   side, name, algorithm = sys.argv[1:4]
   workload = WORKLOADS[name]
-  options = RunOptions(**json.loads(sys.argv[4])) if len(sys.argv) > 4 else RunOptions()
-  block, figures = _side(side, workload, algorithm, options)
+  settings = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+  block, figures = _side(side, workload, algorithm, settings)
   workers = 1 if side == "plain" else workload.workers
   block(FIRST_STEPS)
   whole = time.perf_counter() - BEGAN

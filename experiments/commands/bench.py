@@ -20,10 +20,13 @@ from experiments.bench.rivals import PERIODS
 from experiments.bench.rivals import RIVALS as RIVAL_SIDES
 from experiments.bench.workloads import ALGORITHMS, WORKLOADS
 from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
+from experiments.commands.flags import run_options
 from experiments.train.run_dir import about
 
 ONLY = shared_flags.only()
 JSON = shared_flags.json()
+PROCESSES = shared_flags.processes()
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
@@ -62,28 +65,31 @@ class Side:
     return json.loads(line)
 
 
-def main() -> int:
+def main(line: CommandLine) -> int:
   """Measures and prints; returns the exit code."""
   if PERF.value:
-    unread = [f"--{name}" for name in ("only", "turns", "rivals", "asynchronous") if absl_flags.FLAGS[name].present]
+    unread = [
+      f"--{name}" for name in ("only", "turns", "rivals", "asynchronous", *PASSED_ON) if absl_flags.FLAGS[name].present
+    ]
     if unread:
       raise ValueError(f"bench --perf has its own cases and takes --json alone, not {', '.join(unread)}")
-    return predictions.main(JSON.value)
+    return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
   cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}")]
   if not cases:
     raise ValueError(
       f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(algorithms)}"
     )
-  passed = [f"--{n}={absl_flags.FLAGS[n].value}" for n in PASSED_ON if absl_flags.FLAGS[n].present]
+  options = run_options()
+  passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
   results = measure(cases, passed)
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps({"about": about(["python", *sys.argv]), "cases": results}, indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps({"about": about(line.words), "cases": results}, indent=2) + "\n")
   return 0
 
 
-def _against_plain(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
+def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   print(f"{'case':28}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results, plain, current = [], None, ""
   for workload, algorithm in cases:
@@ -92,7 +98,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: list[str]) -> list[dict
         plain.end()
       plain, current = Side("plain", workload, "-"), workload
     assert plain
-    ours = Side("ddl", workload, algorithm, *passed)
+    ours = Side("ddl", workload, algorithm, passed)
     pairs = [(plain.rate(), ours.rate()) for _ in range(TURNS.value)]
     ours.end()
     results.append(_figures(workload, algorithm, pairs, ours.figures))
@@ -105,7 +111,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: list[str]) -> list[dict
   return results
 
 
-def _against_rivals(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
+def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """The cases with a device per worker on two cores, ddl and each rival in turn."""
   cases = [(w, a) for w, a in cases if a in PERIODS and WORKLOADS[w].workers == 2]
   if not cases:
@@ -116,7 +122,7 @@ def _against_rivals(cases: list[tuple[str, str]], passed: list[str]) -> list[dic
   print(f"{'case':28}{'ddl':>9}" + "".join(f"{r:>10}{'ratio':>7}" for r in rivals) + "   (examples/s)")
   results = []
   for workload, algorithm in cases:
-    sides = {"ddl": Side("ddl", workload, algorithm, *passed)}
+    sides = {"ddl": Side("ddl", workload, algorithm, passed)}
     sides |= {rival: Side(rival, workload, algorithm) for rival in rivals}
     rates, ratios = _in_turn(sides, "ddl")
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
@@ -125,7 +131,7 @@ def _against_rivals(cases: list[tuple[str, str]], passed: list[str]) -> list[dic
   return results
 
 
-def _against_synchronous(cases: list[tuple[str, str]], passed: list[str]) -> list[dict[str, Any]]:
+def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Eight workers of equal pace with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   if not cases:
@@ -135,9 +141,9 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: list[str]) -> lis
   for workload, algorithm in cases:
     counterpart = ASYNCHRONOUS[algorithm][1]
     sides = {
-      "waves": Side("waves", workload, algorithm, *passed),
-      "synchronous": Side("ddl", workload, counterpart, *passed),
-      "one": Side("one", workload, algorithm, *passed),
+      "waves": Side("waves", workload, algorithm, passed),
+      "synchronous": Side("ddl", workload, counterpart, passed),
+      "one": Side("one", workload, algorithm, passed),
     }
     rates, ratios = _in_turn(sides, "waves")
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})

@@ -4,8 +4,8 @@ Steps of the project's own models through its own runner, and collectives over l
 processes. Everything is measured with all processes computing at once: on shared cores a step is slower then.
 """
 
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,26 @@ import numpy as np
 from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.runtime import hosts
 from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
 from experiments.costs import calibration, local_cluster, microbench
 from experiments.costs.calibration import Calibration
 from experiments.train.run_dir import about
 
 JSON = shared_flags.json()
+PROCESSES = shared_flags.processes()
 PASSES = 7  # blocks of each
 UNSEEN = 1e15  # bytes per second that no memory has: the fit found no cost of bytes
 
 
-def main() -> int:
+def main(line: CommandLine) -> int:
   """Measures, prints the fits and writes them; returns the exit code."""
   if hosts.processes() == 1:
-    return calibration.launch("calibrate")
+    return calibration.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
   plan = calibration.prepare(calibration.join())
   calibration.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times in turn")
   found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
   if hosts.is_main():
-    figures = record(found)
+    figures = record(found, line.words)
     local_cluster.save(found.cluster, figures)
     print("\n".join([*lines(found), f"kept as cluster '{local_cluster.NAME}' in {local_cluster.path()}"]))
     if JSON.value:
@@ -40,9 +42,9 @@ def main() -> int:
   return 0
 
 
-def record(found: Calibration) -> dict[str, Any]:
+def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
   """What stands in the file beside the cluster: every measurement with its error, and how it came about."""
-  how = about(["python", *sys.argv], device=jax.devices()[0].device_kind, processes=jax.process_count())
+  how = about(command, device=jax.devices()[0].device_kind, processes=jax.process_count())
   return {
     "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "about": how,

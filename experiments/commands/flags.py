@@ -1,24 +1,52 @@
-"""Flags that say how to run, as opposed to what: results agree up to rounding whatever they are."""
+"""Flags that say how to run, as opposed to what, and the `RunOptions` that they make."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from experiments.commands import shared_flags
+from experiments.config.options import RunOptions
+from experiments.train.compilation_cache import AUTO, OFF
 
-DEVICES = flags.DEFINE_integer(
-  "devices", 0, "devices over all processes that carry the workers; 0: chosen", lower_bound=0
-)
-PROCESSES = flags.DEFINE_integer("processes", 1, "local processes, joined by jax.distributed", lower_bound=1)
-GRADIENTS = flags.DEFINE_enum(
+
+class _Folder(flags.ArgumentParser[str]):
+  """A folder by its absolute path, so that a record of it holds anywhere."""
+
+  def parse(self, argument: str) -> str:
+    return argument if argument in (AUTO, *OFF) else str(Path(argument).expanduser().absolute())
+
+
+flags.DEFINE_integer("devices", 0, "devices over all processes that carry the workers; 0: chosen", lower_bound=0)
+shared_flags.processes()
+flags.DEFINE_enum(
   "virtual_grad",
   "auto",
   ["auto", "unroll", "vmap", "map"],
   "gradients of a device's workers: one copy each, batched, a loop",
 )
-STEPS = flags.DEFINE_enum("step_loop", "auto", ["auto", "unroll", "scan"], "steps of a compiled call")
-STEPS_PER_CALL = flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: chosen", lower_bound=0)
-OVERLAP = shared_flags.overlap()
-BATCH_STATS = flags.DEFINE_enum(
+flags.DEFINE_enum("step_loop", "auto", ["auto", "unroll", "scan"], "steps of a compiled call")
+flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: chosen", lower_bound=0)
+shared_flags.overlap()
+flags.DEFINE_enum(
   "batch_stats", "mean", ["mean", "reestimate"], "batch-norm statistics of the tested model: the workers' mean, or anew"
 )
-WORKDIR = shared_flags.workdir()
-RESUME = flags.DEFINE_bool("resume", False, "continue what is in --workdir")
+shared_flags.workdir()
+flags.DEFINE_bool("resume", False, "continue what is in --workdir")
+flags.DEFINE(
+  _Folder(),
+  "compilation_cache",
+  AUTO,
+  "folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none",
+)
+
+
+def run_options(command: tuple[str, ...] = (), recorded: Mapping[str, Any] | None = None) -> RunOptions:
+  """What the flags say. command: that is recorded; recorded: what goes on with the folder (`resume.record`)."""
+  values: dict[str, Any] = {
+    each.name: flags.FLAGS[each.name].value for each in fields(RunOptions) if each.name in flags.FLAGS
+  }
+  values["overlap"] = values["overlap"] == "on"
+  return RunOptions(**values, command=command, recorded=recorded or {})

@@ -18,7 +18,8 @@ from ddl.models import MODELS
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.tables import TABLES, TITLES
 from ddl.perf.tables.totals import params
-from experiments.config.experiment import NETWORK
+from experiments.commands.config_flag import CommandLine
+from experiments.config.experiment import NETWORK, Network
 from experiments.config.factories import keywords
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
@@ -27,7 +28,7 @@ MARKDOWN = flags.DEFINE_bool("markdown", False, "the table of algorithms as it s
 HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
 
 
-def main() -> int:
+def main(_line: CommandLine | None = None) -> int:
   """Prints it; returns the exit code."""
   if MARKDOWN.value:
     print(markdown())
@@ -47,8 +48,8 @@ def main() -> int:
     if kind == "times":
       print(str(times.__doc__).partition(":\n")[2].rstrip())  # the keys that all of them have
   print("config.network")
-  for key, (default, meaning) in NETWORK.items():
-    print(f"  {key:17} = {default!s:5} {meaning}")
+  for key, meaning in NETWORK.items():
+    print(f"  {key:17} = {getattr(Network, key)!s:5} {meaning}")
   print("--model of plan and scale: layer tables")
   for name, table in TABLES.items():
     print(f"  {name:17} {TITLES[name]}, {params(table):,} parameters")

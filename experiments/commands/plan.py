@@ -15,6 +15,8 @@ from ddl.perf.step.memory import step_memory
 from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import percent, rate_text, seconds_text
 from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
+from experiments.config.experiment import Experiment
 from experiments.costs import local_cluster
 
 shared_flags.cluster()
@@ -30,8 +32,9 @@ WIDTH = 118
 STARTING = 1e-5  # seconds
 
 
-def main(config: Any) -> int:
+def main(line: CommandLine) -> int:
   """Prints it; returns the exit code."""
+  config = line.config
   name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
     raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
@@ -64,10 +67,10 @@ def table_job(name: str, width: int) -> Job:
 
 
 def _config_job(config: Any, workers: int) -> Job:
-  from experiments.config import experiment as configs  # only now: a table needs none of it, nor its flags
-  from experiments.costs.job_description import experiment_job
+  from experiments.costs.job_description import experiment_job  # only now: a table needs none of it
+  from experiments.train.build import build
 
-  return experiment_job(configs.build(config), config, workers)
+  return experiment_job(build(Experiment.from_config(config)), workers)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from configs import reproduce_das, reproduce_dasgd, reproduce_sc17_gpus, reproduce_sc17_parts, reproduce_sc17_weak
+from experiments.commands.config_flag import CommandLine
 from experiments.papers import das as das
 from experiments.papers import dasgd as dasgd
 from experiments.papers import sc17_gpus as gpus
@@ -27,7 +28,7 @@ network); that row says "fitted" and counts nowhere. The other rows of a fitted 
 """
 
 
-def main(check: bool | None = None) -> int:
+def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   """Writes the page, or checks it (as --check says, unless told); returns the exit code."""
   now = page()
   if not (CHECK.value if check is None else check):

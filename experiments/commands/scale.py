@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
 from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
 from experiments.costs import local_cluster, scale_curves, scale_text
 
 MODEL = shared_flags.model()
@@ -34,7 +34,7 @@ MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machi
 WORKDIR = shared_flags.workdir()
 
 
-def main() -> int:
+def main(line: CommandLine) -> int:
   """Prints the tables and writes the page; returns the exit code."""
   name, cluster = shared_flags.one_cluster()
   _check_measure(name)
@@ -60,9 +60,9 @@ def main() -> int:
   for curve in curves:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     lines = [head, *scale_text.rows(curve, cluster.network, len(head))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-      print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
+    for row in lines:
+      print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     print(f"  {scale_text.verdict(curve)}")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
@@ -71,7 +71,7 @@ def main() -> int:
 
   page = scale_page.write(
     folder, curves, cluster, work, title=told, weak=weak, counted=counted, jitter=JITTER.value,
-    command=shlex.join(["python", *sys.argv]),
+    command=shlex.join(line.words),
   )  # fmt: skip
   print(f"\npage: {page}")
   return 0

@@ -57,6 +57,11 @@ def servers() -> flags.FlagHolder[int | None]:
   return _once(flags.DEFINE_integer, "servers", None, text, lower_bound=1)
 
 
+def processes() -> flags.FlagHolder[int]:
+  """Processes on this machine."""
+  return _once(flags.DEFINE_integer, "processes", 1, "local processes, joined by jax.distributed", lower_bound=1)
+
+
 def overlap() -> flags.FlagHolder[str]:
   """Whether exchanges run beside steps."""
   text = "off: the steps after a launch wait for its message"
@@ -69,6 +74,12 @@ def only() -> flags.FlagHolder[list[str]]:
     "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all"
   )
   return _once(flags.DEFINE_list, "only", [], text)
+
+
+def tuned() -> flags.FlagHolder[str]:
+  """A file that a sweep made."""
+  text = "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
+  return _once(flags.DEFINE_string, "tuned", "", text)
 
 
 def workdir() -> flags.FlagHolder[str]:

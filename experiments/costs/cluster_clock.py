@@ -52,7 +52,9 @@ def params_bytes(model: Model) -> int:
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 
-def on(config: Experiment, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float) -> Experiment:
+def on(
+  config: Experiment, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float
+) -> Experiment:
   """The config with the cluster's step, message, service and exchange seconds.
 
   A collective algorithm's exchange is the cheapest of those that `ddl.perf.comm.collectives` knows. A server's link is busy
@@ -96,7 +98,7 @@ def clock(config: Experiment, algorithm: Algorithm | ServerAlgorithm) -> Callabl
   """Steps of each worker -> seconds until the model of that step can be tested, by the config's virtual time."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(config, algorithm)
-    mean = config.network.exchange_seconds if _averages_to_test(algorithm, config.workers) else 0.0
+    mean = virtual_time.exchange_seconds(config) if _averages_to_test(algorithm, config.workers) else 0.0
     return lambda step: seconds(int(step)) + (mean if step else 0.0)
   events = schedule(config, algorithm)
 

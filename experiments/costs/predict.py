@@ -102,7 +102,9 @@ def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: fl
   return replace(cluster_clock.on(entrant.experiment, entrant.algorithm, cluster, step, nbytes), seed=seed)
 
 
-def _figures(entrant: Entrant, there: Sequence[Experiment], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+def _figures(
+  entrant: Entrant, there: Sequence[Experiment], clocks: Sequence[Callable[[float], float]]
+) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
   algorithm, first = entrant.algorithm, there[0]  # parts are the same with every seed
   out: dict[str, Any] = {
@@ -116,7 +118,7 @@ def _figures(entrant: Entrant, there: Sequence[Experiment], clocks: Sequence[Cal
     trained = replace(entrant.experiment, seed=config.seed)
     stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
-  parts = {key: first.network[key] for key in ("message_seconds", "service_seconds")}
+  parts = {key: getattr(first.network, key) for key in ("message_seconds", "service_seconds")}
   return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
 
 

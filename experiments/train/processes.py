@@ -58,9 +58,7 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int) -> None
   with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
     pickle.dump((function, value, options), file)
     file.flush()
-    code = hosts.launch(
-      options.processes, [sys.executable, "-c", CHILD.format(root=str(ROOT), file=file.name)]
-    )
+    code = hosts.launch(options.processes, [sys.executable, "-c", CHILD.format(root=str(ROOT), file=file.name)])
   if code:
     raise Failed(code)
 

@@ -80,9 +80,7 @@ class Lines:
     print(f"step {step} of {config.steps}: {told}", flush=True)
 
 
-def threads(
-  components: Components, folder: RunFolder, _options: RunOptions, about: dict[str, Any]
-) -> dict[str, Any]:
+def threads(components: Components, folder: RunFolder, _options: RunOptions, about: dict[str, Any]) -> dict[str, Any]:
   """A thread per worker; returns the last line.
 
   Raises:

@@ -74,7 +74,9 @@ class RunFolder:
       self.check_new()
       record(self.path, about, self.recorded)
       (self.path / METRICS).write_text("")
-      _replace(self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n")  # last: with it the folder holds a run
+      _replace(
+        self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
+      )  # last: with it the folder holds a run
 
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""

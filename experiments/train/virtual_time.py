@@ -34,7 +34,9 @@ def barrier_of(config: Experiment) -> Barrier:
   return BARRIERS[config.barrier.name](**config.barrier.settings)
 
 
-def whole_run(config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None) -> tuple[Events, Operations]:
+def whole_run(
+  config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None
+) -> tuple[Events, Operations]:
   """What happens in config.steps steps of each worker, on average, or in the events that are given.
 
   Raises:

@@ -1,0 +1,144 @@
+"""The config of a command line: --config=FILE, with --config.key=value over it as config_flags parses them."""
+
+import difflib
+import importlib.util
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from experiments.commands import error_messages
+from experiments.config import unread_keys
+from experiments.config.base import SECTIONS, base
+from experiments.config.factories import Config
+from experiments.config.variants import in_order
+
+PATHS = ("path", "data_dir")  # keys of a config that name files
+
+
+class CommandLine(NamedTuple):
+  """What a command is called with, beside its flags."""
+
+  command: str
+  arguments: Sequence[str] = ()
+  config: Config = None
+  paths: Sequence[str] = ()  # keys of the config that arguments set: "algorithm.name"
+
+  @property
+  def words(self) -> tuple[str, ...]:
+    """As they are recorded."""
+    return "python", "run.py", self.command, *self.arguments
+
+
+def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """(those of the config as --config=FILE and --config.key=value, the others); one dash and a space for = are absl's.
+
+  Raises:
+    ValueError: for --config at the end.
+  """
+  ours, rest, left = [], [], iter(arguments)
+  for argument in left:
+    if not re.match(r"--?config(=|\.|$)", argument):
+      rest.append(argument)
+    elif argument.lstrip("-") == "config":
+      file = next(left, "")
+      if not file or file.startswith("-"):
+        raise ValueError("--config has no file; write --config=FILE, e.g. --config=configs/digits_compare.py")
+      ours.append(f"--config={file}")
+    else:
+      ours.append("--" + argument.lstrip("-"))
+  return ours, rest
+
+
+def read(command: str, ours: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
+  """(the stored config or the file's with the flags over it, the keys that these set).
+
+  Raises:
+    ValueError: for a missing or broken file, a key that does not exist or is not read, or a value of the wrong type.
+  """
+  files = [a.partition("=")[2] for a in ours if a.startswith("--config=")]
+  if stored is None and not (files and files[-1]):
+    raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
+  config = stored or load(Path(files[-1]))
+  overrides = [a for a in ours if a.startswith("--config.")]
+  for override in overrides:
+    path, equals, _ = override.removeprefix("--config.").partition("=")
+    if not equals:
+      raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
+    _check(config, path)
+    unread_keys.check(command, path, in_order(config.compare.algorithms).values())
+    if override.endswith("=None"):
+      _unset(config, path)
+  config = _overridden(config, [o for o in overrides if not o.endswith("=None")])
+  return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
+
+
+def load(file: Path) -> Config:
+  """What `get_config()` of a file gives. ValueError: one line, for a file that is missing or goes wrong."""
+  if not file.is_file() or file.suffix != ".py":
+    here = sorted(str(p) for p in Path("configs").glob("*.py"))
+    raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
+  spec = importlib.util.spec_from_file_location(file.stem, file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    config = module.get_config()
+  except Exception as error:  # the file is the user's, and so is what goes wrong in it
+    raise ValueError(f"{file}{error_messages.where(file, error)}") from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
+  return config
+
+
+def absolute(config: Config) -> Config:
+  """The config with paths that hold in any working directory."""
+  for key, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      absolute(value)
+    elif key in PATHS and value and isinstance(value, str):
+      config[key] = str(Path(value).expanduser().absolute())
+  return config
+
+
+def _unset(config: Config, path: str) -> None:
+  """Config.path = None, whatever its type: config_flags would read None as a value of that type."""
+  *sections, key = path.split(".")
+  defaults: Any = base()
+  for section in sections:
+    config, defaults = config[section], defaults[section]
+  if defaults.get(key) is not None:
+    raise ValueError(f"config.{path} has no default of a factory to fall back to: give it a value, not None")
+  with config.ignore_type():
+    config[key] = None
+
+
+def _overridden(config: Config, overrides: list[str]) -> Config:
+  """Lets config_flags parse the values by the types of the keys."""
+  # A tuple that is given twice would be the two together; with a key's last value alone, flags replace each other.
+  words = ["run.py", *{override.partition("=")[0]: override for override in overrides}.values()]
+  values = flags.FlagValues()
+  try:
+    holder = config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=words)
+    values(words)
+  except (flags.Error, TypeError, KeyError, AttributeError) as error:
+    raise ValueError(str(error)) from error
+  return holder.value
+
+
+def _check(config: Any, path: str) -> None:
+  node = config
+  for i, key in enumerate(path.split(".")):
+    if not isinstance(node, ml_collections.ConfigDict) or key not in node:
+      where = ".".join(["config", *path.split(".")[:i]])
+      known = list(node) if isinstance(node, ml_collections.ConfigDict) else []
+      near = difflib.get_close_matches(key, known, n=1)
+      hint = f"did you mean '{near[0]}'? " if near else ""
+      raise ValueError(f"no key '{key}' in {where}: {hint}known are {', '.join(known) or 'none'}")
+    node = node[key]
+  if isinstance(node, ml_collections.ConfigDict) and path in SECTIONS:
+    raise ValueError(f"config.{path} is a section; set its keys, such as --config.{path}.{next(iter(node))}=VALUE")

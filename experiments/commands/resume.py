@@ -1,0 +1,88 @@
+"""experiment.json of a folder: its config and options as values, so that --resume --workdir=... is enough to go on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+from absl import flags
+
+from ddl.runtime import hosts
+from experiments.commands.config_flag import CommandLine
+from experiments.config.base import base
+from experiments.config.experiment import jsonable
+from experiments.config.factories import Config
+from experiments.config.options import RunOptions
+from experiments.config.variants import in_order
+from experiments.train.run_dir import EVENTS, EXPERIMENT, TUNED
+from experiments.train.workdir import HERE, without, workdir
+
+KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the folder's own copy of it
+
+
+def record(line: CommandLine) -> dict[str, Any]:
+  """What `restore` needs, as JSON: the config with all its keys, and the flags that were given."""
+  values = jsonable(line.config.to_dict())
+  values["compare"]["algorithms"] = jsonable(in_order(line.config.compare.algorithms))
+  options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
+  options |= {name: file for name, file in KEPT.items() if options.get(name)}
+  return {"command": line.command, "arguments": without(line.arguments), "options": options, "config": values}
+
+
+def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
+  """The config that the folder of --workdir records, and the arguments with those recorded before them.
+
+  Sets the recorded options too, but those that `arguments` set.
+
+  Raises:
+    ValueError: for a folder that is not there, records nothing, or is of another command.
+  """
+  folder = workdir(command, RunOptions(resume=True, workdir=flags.FLAGS.workdir))
+  try:
+    found = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+    made_by = str(found["command"])
+    words = [str(word) for word in found["arguments"]]
+    config = _filled(base(), found["config"])
+    _set(found["options"], folder)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, flags.Error) as error:
+    what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
+    raise ValueError(
+      f"{folder / EXPERIMENT}, which records the experiment, {what}; give the whole command: --config=FILE ... "
+      f"--resume --workdir={folder}"
+    ) from error
+  if made_by != command:
+    raise ValueError(f"{folder} is of a `{made_by}`, not of a `{command}`; {made_by} --resume goes on with its folder")
+  if hosts.processes() == 1:
+    print(f"{folder}: going on with the config and the flags that its {EXPERIMENT} records", flush=True)
+  return config, [*words, *arguments]
+
+
+def _flags() -> list[flags.Flag[Any]]:
+  """Those of the commands, not of the libraries."""
+  modules = flags.FLAGS.flags_by_module_dict()
+  return [flag for name, each in modules.items() if name.startswith("experiments") for flag in each]
+
+
+def _set(options: dict[str, Any], folder: Path) -> None:
+  known = {flag.name: flag for flag in _flags()}
+  for name, value in options.items():
+    if not known[name].present:
+      known[name].parse(str(folder / value) if name in KEPT else value)
+
+
+def _filled(config: Config, values: dict[str, Any]) -> Config:
+  """Sets the values; a section without keys of its own, such as the labels of a comparison, takes all of them."""
+  for key, value in values.items():
+    if isinstance(config[key], ml_collections.ConfigDict) and len(config[key]):
+      _filled(config[key], value)
+    else:
+      config[key] = _tuples(value)
+  return config
+
+
+def _tuples(value: Any) -> Any:
+  """Lists, as JSON has them, as the tuples of a config."""
+  if isinstance(value, dict):
+    return {key: _tuples(each) for key, each in value.items()}
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
