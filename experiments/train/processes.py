@@ -4,7 +4,7 @@ import pickle
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -14,7 +14,9 @@ from experiments.config.options import RunOptions
 from experiments.train.exit_codes import Failed, exit_code
 
 ROOT = Path(__file__).parents[2]
-CHILD = "import sys; sys.path.insert(0, {root!r}); from experiments.train import processes; sys.exit(processes.child({file!r}))"  # fmt: skip
+CHILD = (
+  "import sys; sys.path.insert(0, sys.argv[1]); from experiments.train import processes as p; p.child(sys.argv[2])"
+)
 
 
 def start_devices(workers: int, options: RunOptions) -> None:
@@ -58,20 +60,20 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int) -> None
   with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
     pickle.dump((function, value, options), file)
     file.flush()
-    code = hosts.launch(options.processes, [sys.executable, "-c", CHILD.format(root=str(ROOT), file=file.name)])
+    code = hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name])
   if code:
     raise Failed(code)
 
 
-def child(file: str) -> int:
-  """What `launch` starts; returns the exit code."""
+def child(file: str) -> NoReturn:
+  """What `launch` starts; ends with the exit code."""
+  function, value, options = pickle.loads(Path(file).read_bytes())
 
   def call() -> int:
-    function, value, options = pickle.loads(Path(file).read_bytes())
     function(value, options)
     return 0
 
-  return exit_code(pickle.loads(Path(file).read_bytes())[0].__name__, call)
+  sys.exit(exit_code(function.__name__, call))
 
 
 def say(text: str) -> None:

@@ -39,7 +39,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       changed = experiment.changed(by_section(point))
       check_folder(path / slug(label) / f"trial-{number}", changed, options, alone=False)
   data = made.load(first)
-  model = [_first(label, each, tries[label], data) for label, each in chosen.experiments.items()][0].model
+  firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
   if options.processes > 1 and hosts.processes() == 1:
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers)
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
@@ -48,7 +48,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   assert data.validation
   if hosts.is_main():
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  evaluator, results = Evaluator(model, data.validation), {}
+  evaluator, results = Evaluator(next(iter(firsts.values())).model, data.validation), {}
   for label, experiment in chosen.experiments.items():
     space = ", ".join(f"{k} in {v}" for k, v in chosen.spaces[label].items())
     say(f"{label}: {chosen.trials} trials of {space}")

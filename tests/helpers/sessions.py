@@ -15,31 +15,31 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import Vote
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
-from experiments.config import experiment as configs
+from experiments.config import default_experiment
+from experiments.config.experiment import Experiment, initial_key
 from experiments.train import train_loop
+from experiments.train.build import build
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import RunFolder
 
 
-def config(**sections: Any) -> Any:
+def config(**sections: Any) -> Experiment:
   """A small run on the digits; sections: key -> value, or section -> {key: value}."""
-  out = configs.base()
-  out.model.hidden, out.batch, out.steps, out.eval_every = (16,), 8, 40, 10
-  out.optimizer.momentum, out.optimizer.learning_rate = 0.9, 0.05
+  small: dict[str, Any] = {
+    "model": {"hidden": (16,)}, "batch": 8, "steps": 40, "eval_every": 10,
+    "optimizer": {"momentum": 0.9, "learning_rate": 0.05},
+  }  # fmt: skip
   for name, value in sections.items():
-    if isinstance(value, dict):
-      out[name].update(value)
-    else:
-      out[name] = value
-  return out
+    small[name] = small.get(name, {}) | value if isinstance(value, dict) else value
+  return default_experiment(**small)
 
 
 class Run:
   """One experiment, compiled once, for runs in several folders."""
 
-  def __init__(self, chosen: Any, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None):
+  def __init__(self, chosen: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None):
     """chosen: from `config`; model: in place of the one that it names."""
-    self.experiment = configs.build(chosen)
+    self.experiment = build(chosen)
     if model:
       self.experiment = self.experiment._replace(model=model)
     workers = make_workers(chosen.workers, devices)
@@ -58,7 +58,7 @@ class Run:
     """The metrics and the bits of the last checkpoint's carry."""
     checkpoints = Checkpoints(path / "checkpoints")
     assert checkpoints.latest() == self.steps
-    start = self.trainer.start(configs.initial_key(0))
+    start = self.trainer.start(initial_key(0))
     carry = checkpoints.carry(self.steps, self.trainer.shapes(start, self.steps))
     checkpoints.close()
     return metrics(path), [np.asarray(x).tobytes() for x in jax.tree.leaves(carry)]

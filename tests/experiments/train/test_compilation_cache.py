@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from absl import flags
 from helpers.commands import Command, metrics
 
 from ddl.runtime.ray_ps.cluster import RayCluster
@@ -71,9 +70,7 @@ def no_folder():
   """This process has none either, for one test."""
   before = jax.config.values["jax_compilation_cache_dir"]
   jax.config.update("jax_compilation_cache_dir", None)
-  flags.FLAGS(["x", "--compilation_cache=auto"])
   yield
-  flags.FLAGS["compilation_cache"].unparse()
   jax.config.update("jax_compilation_cache_dir", before)
 
 

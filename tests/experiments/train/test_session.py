@@ -85,4 +85,4 @@ def test_the_folder_says_what_was_run(tmp_path):
   }  # fmt: skip
   assert resolved["model"] == {"name": "mlp", "hidden": [16], "dropout": 0.0} and resolved["batch"] == 8
   about = json.loads((tmp_path / "about.json").read_text())
-  assert about["layout"] == {"devices": 2, "how": ["vmap", "scan", 64, True], "processes": 1}
+  assert about["layout"] == {"devices": 2, "execution": ["vmap", "scan", 64, True], "processes": 1}
