@@ -1,7 +1,7 @@
 """Small experiments on clusters; for the tests of their clocks and predictions."""
 
 from ddl.perf.hardware import named
-from experiments.config.experiment import base, build
+from experiments.config import default_experiment
 from experiments.costs import cluster_clock
 
 FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
@@ -9,18 +9,12 @@ COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("
 
 
 def config_of(name, workers=4, steps=40, **settings):
-  config = base()
-  config.algorithm.name = name
-  for key, value in settings.items():
-    if value is not None:
-      config.algorithm[key] = value
-  config.workers, config.steps, config.batch = workers, steps, 32
-  config.times.name = "constant"
-  return config
+  given = {"name": name} | {key: value for key, value in settings.items() if value is not None}
+  return default_experiment(algorithm=given, workers=workers, steps=steps, times={"name": "constant"})
 
 
 def there(name, cluster, workers=4, steps=40, **settings):
-  """The experiment's algorithm and config on a cluster."""
+  """The experiment on a cluster, and its algorithm."""
   config = config_of(name, workers, steps, **settings)
-  algorithm = build(config).algorithm
+  algorithm = config.make_algorithm()
   return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm

@@ -8,9 +8,10 @@ from ddl.api import Data, Source
 from ddl.models import MODELS
 from ddl.perf.tables.build import Conv, Dense, Pool, sequence
 from ddl.perf.tables.totals import params_bytes, train_flop
-from experiments.config.experiment import base, build
+from experiments.config import default_experiment
 from experiments.costs.param_flops import leaves
 from experiments.costs.xla_cost import batch_shapes, compiled_step
+from experiments.train.build import build
 
 BATCH = 32
 
@@ -26,11 +27,8 @@ def images(size):
 
 
 def experiment(model, algorithm="sync_sgd", size=28, **settings):
-  config = base()
-  config.model.name, config.algorithm.name, config.workers = model, algorithm, 4
-  for key, value in settings.items():
-    config.model[key] = value
-  return build(config, images(size))
+  chosen = default_experiment(model={"name": model, **settings}, algorithm={"name": algorithm}, workers=4)
+  return build(chosen, images(size))
 
 
 LINEAR = sequence(1, 784, Dense("a", 10))

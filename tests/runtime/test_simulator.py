@@ -18,8 +18,9 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers
-from experiments.config import experiment as configs
+from experiments.config import default_experiment
 from experiments.config.factories import keywords
+from experiments.train.build import build
 
 WORKERS, STEPS = 4, 9
 KEY = jax.random.key(1)
@@ -27,13 +28,13 @@ TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_facto
 
 
 def experiment(name, **algorithm):
-  config = configs.base()
-  config.model.hidden, config.workers, config.batch, config.steps = (8,), WORKERS, 4, STEPS
-  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.05
-  config.algorithm.update({"name": name, **algorithm})
-  if "period" in keywords(SERVER[name].factory) and not algorithm:
-    config.algorithm.period = 3
-  return configs.build(config)
+  if name in SERVER and "period" in keywords(SERVER[name].factory) and not algorithm:
+    algorithm["period"] = 3
+  chosen = default_experiment(
+    algorithm={"name": name, **algorithm}, model={"hidden": (8,)}, workers=WORKERS, batch=4, steps=STEPS,
+    optimizer={"momentum": 0.9, "learning_rate": 0.05},
+  )  # fmt: skip
+  return build(chosen)
 
 
 def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
@@ -158,10 +159,7 @@ def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
 def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   chosen = experiment("async_sgd")
   simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")
-  config = configs.base()
-  config.model.hidden, config.workers, config.batch, config.steps = (8,), WORKERS, 4, STEPS
-  config.optimizer.momentum, config.optimizer.learning_rate = 0.9, 0.05
-  same = configs.build(config)
+  same = experiment("sync_sgd")
   trainer = Trainer(same.algorithm, same.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 64))
   sync, expected = trainer.start(jax.random.key(0)), []
   for call, after, loss in trainer.run(sync, trainer.plan(0, STEPS, STEPS), same.feed(list(range(WORKERS))), KEY):

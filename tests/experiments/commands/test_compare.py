@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 from helpers.commands import Command, complaint, metrics
 
-from experiments.commands import compare
+from experiments.config import default_experiment
+from experiments.config.comparison import Comparison
 
 SMALL = (
   "--config=configs/digits_compare.py",
@@ -125,9 +126,9 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, flags, words):
 
 
 def test_one_budget_of_examples():
-  def resolved(**changes):
-    return SimpleNamespace(resolved={"model": {}, "workers": 8, "batch": 16, "steps": 400, **changes})
-
-  compare._check({"a": resolved(), "b": resolved(workers=4, batch=32)})
+  whole = default_experiment(workers=8, batch=16, steps=400)
+  Comparison({"a": whole, "b": replace(whole, workers=4, batch=32)})
   with pytest.raises(ValueError, match="b: 25600"):
-    compare._check({"a": resolved(), "b": resolved(workers=4)})
+    Comparison({"a": whole, "b": replace(whole, workers=4)})
+  with pytest.raises(ValueError, match="b changes the model"):
+    Comparison({"a": whole, "b": whole.changed({"model": {"hidden": (3,)}})})

@@ -15,19 +15,18 @@ from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, train_flop
 from experiments.commands import plan
-from experiments.config import experiment as configs
+from experiments.config import default_experiment
 from experiments.costs.job_description import counted, experiment_job, feature_maps
 from experiments.costs.param_flops import leaves
 from experiments.costs.xla_cost import batch_shapes, compiled_step
+from experiments.train.build import build
 
 DIGITS = "--config=configs/digits.py"
 
 
 @pytest.fixture(scope="module")
 def experiment():
-  config = configs.base()
-  config.optimizer.momentum = 0.9
-  return configs.build(config), config
+  return build(default_experiment(optimizer={"momentum": 0.9}))
 
 
 def test_a_layer_table(tmp_path):
@@ -130,24 +129,24 @@ def test_algorithms_that_are_equally_fast_are_all_named():
 
 
 def test_the_counted_memory_by_hand(experiment):
-  built, config = experiment
+  built = experiment
   sizes = 64, 64, 64, 10  # the image, two hidden layers, the classes
-  assert built.resolved["model"] == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
+  assert built.experiment.model.to_json() == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
   values = sum((before + 1) * after for before, after in pairwise(sizes))
-  found = counted(built, config)
+  found = counted(built)
   label = batch_shapes(built, 1)["y"].dtype.itemsize
   assert found.weights == (3 + 1) * 4 * values  # momentum is the fourth
   assert found.maps == 4 * sum(sizes) + label
 
 
 def test_the_compiled_step_is_the_job(experiment):
-  built, config = experiment
-  job = experiment_job(built, config)
+  built, config = experiment, experiment.experiment
+  job = experiment_job(built)
   assert job.exact(config.batch) == compiled_step(built, config.batch).peak
   assert job.flop_per_example == pytest.approx(compiled_step(built, config.batch).flop / config.batch)
   assert job.least == config.batch
   assert (job.data, job.most) == (built.data.train.size, built.data.train.size // config.workers)
-  assert experiment_job(built, config, 2 * config.workers).most == built.data.train.size // (2 * config.workers)
+  assert experiment_job(built, 2 * config.workers).most == built.data.train.size // (2 * config.workers)
   few, more = compiled_step(built, config.batch), compiled_step(built, 2 * config.batch)
   for examples, compiled in ((config.batch, few), (2 * config.batch, more)):  # the parts move what XLA counts
     assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)

@@ -17,10 +17,11 @@ from ddl.perf.planning import scaling
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from experiments.bench.workloads import SIZES, synthetic
-from experiments.config import experiment as configs
+from experiments.config import default_experiment
 from experiments.costs import local_cluster, scale_curves, scale_text, xla_cost
 from experiments.costs.scale_curves import counts
 from experiments.report.figures import scale_page, step_plot
+from experiments.train.build import build
 
 
 @pytest.mark.parametrize(
@@ -117,10 +118,8 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
 
 def test_room_for_an_own_model_is_what_xla_needs():
   room = scale_curves.job("mlp", 16)[1]
-  config = configs.base()
-  config.algorithm.name, config.workers, config.batch = "sync_sgd", 1, 16
-  config.model.update({"name": "mlp", **SIZES["mlp"][0]})
-  experiment = configs.build(config, synthetic("mlp"))
+  chosen = default_experiment(model={"name": "mlp", **SIZES["mlp"][0]}, workers=1, batch=16)
+  experiment = build(chosen, synthetic("mlp"))
   found = room(20e6)
   assert found > 16 and xla_cost.compiled_step(experiment, found).peak <= 20e6
   assert xla_cost.compiled_step(experiment, found * 5 // 4).peak > 20e6

@@ -16,12 +16,17 @@ from ddl.data import source
 from ddl.data.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli, compare, sweep, train
-from experiments.config import experiment as configs
+from experiments.commands import cli, compare, config_flag, train
+from experiments.config import base, default_experiment
+from experiments.config.experiment import Experiment, Network
 from experiments.config.factories import as_type, hyper, settings
+from experiments.config.options import RunOptions
+from experiments.config.sweep import Sweep, points
 from experiments.config.variants import only, variants
-from experiments.train import build, virtual_time
+from experiments.train import sweep, virtual_time
+from experiments.train.build import build
 from experiments.train.run_dir import RunFolder
+from experiments.train.workdir import workdir
 
 DIGITS = str(ROOT / "configs" / "digits.py")
 
@@ -38,9 +43,9 @@ def refused(call, *words):
 
 @pytest.fixture
 def ran(monkeypatch, capsys):
-  """(arguments): (exit code, the config that train's main gets, stderr)."""
+  """(arguments): (exit code, the experiment that is trained, stderr)."""
   got = []
-  monkeypatch.setattr(train, "main", lambda config: got.append(config) or 0)
+  monkeypatch.setattr(train, "train", lambda experiment, options: got.append(experiment))
 
   def run(*arguments, command="train"):
     for name in flags.FLAGS:
@@ -56,7 +61,7 @@ def ran(monkeypatch, capsys):
 
 
 def chosen(kind, **keys):
-  section = configs.base()[kind]
+  section = base()[kind]
   with section.ignore_type():
     section.update(keys)
   return section
@@ -78,10 +83,9 @@ def test_a_key_that_two_factories_read_as_different_types():
 
 def test_the_line_of_a_wrong_type_says_what_works(ran):
   """The flag that the line proposes is read as the type that it asks for."""
-  for flag, hidden in (("128", 128), ("None", None)):
-    code, config, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
-    assert code == 0 and config.model.hidden == hidden
-    settings("model", MODELS["lenet"], config.model)
+  for flag, hidden in (("128", 128), ("None", settings("model", MODELS["lenet"], {"name": "lenet"})["hidden"])):
+    code, found, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
+    assert code == 0 and found.model.hidden == hidden
 
 
 def test_types():
@@ -123,23 +127,21 @@ def test_a_flag_that_is_given_twice_counts_once(ran):
 )
 @pytest.mark.parametrize("name", ["local_sgd", "easgd", "async_easgd", "dynsgd"])
 def test_counts_of_an_algorithm(name, key, value, words):
-  config = configs.base()
+  config = base()
   config.algorithm.name = name
   with config.ignore_type():
     config.update_from_flattened_dict({key: value})
-  refused(lambda: configs.make_algorithm(config), words)
-  refused(lambda: configs.build(config), words)
+  refused(lambda: Experiment.from_config(config), words)
 
 
 @pytest.mark.parametrize("name", ["cosine", "decay"])
 def test_a_warm_up_longer_than_the_run(name):
-  config = configs.base()
-  config.schedule.name, config.schedule.warmup, config.steps = name, 50, 50
-  refused(lambda: configs.build(config), "config.schedule.warmup is 50 of 50 steps")
+  schedule = {"name": name, "warmup": 50}
+  refused(lambda: default_experiment(schedule=schedule, steps=50), "config.schedule.warmup is 50 of 50 steps")
 
 
 def test_only_takes_labels_and_algorithms():
-  chosen = variants(cli._load(ROOT / "configs" / "digits_compare.py"))
+  chosen = variants(config_flag.load(ROOT / "configs" / "digits_compare.py"))
   assert list(only(chosen, ["easgd", "local SGD"])) == ["local SGD", "EASGD"]
   refused(lambda: only(chosen, ["easgt"]), "easgt")
 
@@ -169,13 +171,13 @@ def test_the_nearest_command(monkeypatch, capsys):
 def test_what_does_not_fit_into_memory(ran, monkeypatch):
   for error in (MemoryError("Unable to allocate 9 TiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of\nx")):
 
-    def fail(config, error=error):
+    def fail(*_, error=error):
       raise error
 
-    monkeypatch.setattr(train, "main", fail)
+    monkeypatch.setattr(train, "train", fail)
     code, _, text = ran(f"--config={DIGITS}")
     assert code == 2 and text.count("\n") == 1 and text.startswith("train: too large for this machine: ")
-  monkeypatch.setattr(train, "main", lambda config: (_ for _ in ()).throw(jax.errors.JaxRuntimeError("INTERNAL: x")))
+  monkeypatch.setattr(train, "train", lambda *_: (_ for _ in ()).throw(jax.errors.JaxRuntimeError("INTERNAL: x")))
   with pytest.raises(jax.errors.JaxRuntimeError):
     ran(f"--config={DIGITS}")
 
@@ -184,7 +186,7 @@ def test_what_does_not_fit_into_memory(ran, monkeypatch):
 
 
 def with_labels(**labels):
-  config = configs.base()
+  config = base()
   config.compare.algorithms = labels
   return config
 
@@ -244,13 +246,9 @@ def test_a_file_that_is_no_sweeps_result(tmp_path, case):
 @pytest.fixture
 def tune(monkeypatch, tmp_path, capfd):
   """(labels, **sweep): runs a sweep of 4 steps in this process; returns what tuned.json holds."""
-  monkeypatch.setattr(build, "start_devices", lambda workers: None)
-  monkeypatch.setattr(sys, "argv", ["run.py", "sweep"])
+  monkeypatch.setattr(sweep, "start_devices", lambda *_: None)
 
   def run(labels, **changed):
-    for name in flags.FLAGS:
-      flags.FLAGS[name].unparse()
-    flags.FLAGS(["run.py", f"--workdir={tmp_path}/sweep", "--devices=1"])
     config = with_labels(**labels)
     config.workers, config.steps, config.eval_every = 2, 4, 4
     config.sweep.trials = 1
@@ -258,7 +256,7 @@ def tune(monkeypatch, tmp_path, capfd):
       for key, value in changed.items():
         config.sweep[key] = value
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-      sweep.main(config)
+      sweep.sweep(Sweep.from_config(config), RunOptions(workdir=f"{tmp_path}/sweep", devices=1))
     return json.loads((tmp_path / "sweep" / "tuned.json").read_text())["algorithms"]
 
   return run
@@ -295,7 +293,7 @@ def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
   made = []
   monkeypatch.setattr(
-    sweep.session, "run", lambda experiment, *_: made.append(experiment.hyper["delay"]) or {"test_loss": 1.0}
+    sweep.train_loop, "run", lambda parts, *_: made.append(parts.experiment.algorithm.delay) or {"test_loss": 1.0}
   )
   found = tune(DASGD, space={"DaSGD": {"delay": (0, 4)}}, trials=4)["DaSGD"]
   delays = [trial["setting"]["algorithm"]["delay"] for trial in found["trials"]]
@@ -306,9 +304,9 @@ def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
 
 
 def test_points_keep_the_types_and_four_digits():
-  points = sweep._points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
-  assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in points)
-  assert all(v == float(f"{v:.4g}") for p in points for v in p.values())
+  found = points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
+  assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in found)
+  assert all(v == float(f"{v:.4g}") for p in found for v in p.values())
 
 
 # ---- what a command would not read
@@ -363,7 +361,7 @@ def test_a_flag_that_the_algorithm_would_not_read(ran, name, argument, words):
 
 
 def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
-  monkeypatch.setattr(compare, "main", lambda config: 0)
+  monkeypatch.setattr(compare, "compare", lambda *_: None)
   assert ran(ASYNC, "--config.barrier.name=bsp", command="compare")[0] == 0
   code, _, error = ran(ASYNC, "--config.barrier.name=bsp", "--only=sync SGD,Sync EASGD", command="compare")
   assert code == 2 and "compare does not read config.barrier.name here: sync_sgd has" in error
@@ -371,25 +369,22 @@ def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
 
 def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
   """arXiv 1605.09774: p workers in turn act like a momentum of 1 - 1/p."""
-  config = configs.base()
-  config.algorithm.name, config.optimizer.momentum = "async_sgd", 0.9
   words = "async_sgd: 8 workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
+
+  def make(name, momentum, workers):
+    build(default_experiment(algorithm={"name": name}, optimizer={"momentum": momentum}, workers=workers))
+
   with pytest.warns(UserWarning, match=words):
-    configs.build(config)
+    make("async_sgd", 0.9, 8)
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    for name, momentum, workers in (("async_sgd", 0.0, 8), ("async_sgd", 0.9, 1), ("async_easgd", 0.9, 8)):
-      config.algorithm.name, config.optimizer.momentum, config.workers = name, momentum, workers
-      configs.build(config)
-    config.algorithm.name = "sync_sgd"
-    configs.build(config)
+    for each in (("async_sgd", 0.0, 8), ("async_sgd", 0.9, 1), ("async_easgd", 0.9, 8), ("sync_sgd", 0.9, 8)):
+      make(*each)
 
 
 def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
-  config = configs.base()
-  config.algorithm.name, config.optimizer.momentum = "async_msgd", 0.0
   with pytest.warns(UserWarning, match="async_msgd: 8 workers .* config.algorithm.momentum=0.9 adds to it"):
-    configs.build(config)
+    build(default_experiment(algorithm={"name": "async_msgd"}))
 
 
 @pytest.mark.parametrize(
@@ -397,10 +392,8 @@ def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
   [("straggler_rate", "straggler_rate has no effect: .*straggler_factor is 1"), ("down_seconds", "death_rate is 0")],
 )
 def test_trouble_that_does_nothing_is_warned_of(key, words):
-  config = configs.base()
-  config.times[key] = 0.5
   with pytest.warns(UserWarning, match=words):
-    virtual_time.step_times(config)
+    virtual_time.step_times(default_experiment(times={key: 0.5}))
 
 
 @pytest.mark.parametrize(
@@ -408,17 +401,16 @@ def test_trouble_that_does_nothing_is_warned_of(key, words):
   [
     ("hogwild_sgd", 4, 0.0, True),
     ("hogwild_sgd", 4, 0.001, False),
-    ("hogwild_sgd", configs.NETWORK["blocks"][0], 0.0, False),
+    ("hogwild_sgd", Network.blocks, 0.0, False),
     ("async_sgd", 4, 0.0, False),  # whose command line refuses them
   ],
 )
 def test_blocks_of_visits_that_take_no_time_are_warned_of(name, blocks, service, warned):
-  config = configs.base()
-  config.algorithm.name, config.steps = name, 3
-  config.network.blocks, config.network.service_seconds = blocks, service
+  network = {"blocks": blocks, "service_seconds": service}
+  found = default_experiment(algorithm={"name": name}, steps=3, network=network)
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
-    virtual_time.whole_run(config, configs.make_algorithm(config))
+    virtual_time.whole_run(found, found.make_algorithm())
   told = [str(each.message) for each in seen]
   assert told == warned * [
     "config.network.blocks=4 has no effect: config.network.service_seconds is 0, so that visits do not meet"
@@ -426,24 +418,19 @@ def test_blocks_of_visits_that_take_no_time_are_warned_of(name, blocks, service,
 
 
 def test_a_second_momentum_is_warned_of():
-  config = configs.base()
-  config.algorithm.name = "eamsgd"
-  configs.build(config)
-  config.optimizer.momentum = 0.9
+  build(default_experiment(algorithm={"name": "eamsgd"}))
   with pytest.warns(UserWarning, match="eamsgd has a momentum of its own \\(0.99\\); config.optimizer.momentum adds"):
-    configs.build(config)
+    build(default_experiment(algorithm={"name": "eamsgd"}, optimizer={"momentum": 0.9}))
 
 
 # ---- damaged files and folders that cannot be
 
 
-def test_a_folder_that_cannot_be_made_is_found_before_training(ran, tmp_path):
+def test_a_folder_that_cannot_be_made_is_found_before_training(tmp_path):
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
-    flags.FLAGS.workdir = str(path)
-    refused(lambda: build.workdir("x"), f"{tmp_path / 'file'} is a file")
-  flags.FLAGS.workdir = str(tmp_path / "new" / "er")
-  assert build.workdir("x") == tmp_path / "new" / "er"
+    refused(lambda path=path: workdir("x", RunOptions(workdir=str(path))), f"{tmp_path / 'file'} is a file")
+  assert workdir("x", RunOptions(workdir=f"{tmp_path}/new/er")) == tmp_path / "new" / "er"
 
 
 def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
@@ -454,9 +441,9 @@ def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
   refused(lambda: saved.figures(3), str(tmp_path / "checkpoints" / "3"), "resumes from before it")
   saved.close()
   folder = RunFolder(tmp_path / "run")
-  folder.create({"seed": 0}, {})
+  folder.create(default_experiment(), {})
   (tmp_path / "run" / "config.json").write_text("{")
-  refused(lambda: folder.reopen({"seed": 0}), str(tmp_path / "run" / "config.json"), "damaged")
+  refused(lambda: folder.reopen(default_experiment()), str(tmp_path / "run" / "config.json"), "damaged")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -12,10 +13,13 @@ from helpers.commands import ROOT, Command, complaint, metrics
 
 from ddl.runtime import hosts
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli
-from experiments.config import experiment as configs
-from experiments.train import build, resume
+from experiments.commands import cli, config_flag
+from experiments.config.experiment import Experiment
+from experiments.train import build, compare, processes, sweep, train
 from experiments.train.run_dir import RunFolder
+from experiments.train.workdir import without
+
+RUNS = (train, compare, sweep)
 
 DIGITS = "--config=configs/digits.py"
 QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
@@ -26,7 +30,10 @@ def call(monkeypatch, capfd, tmp_path):
   """(command, arguments) -> (exit code, stdout, stderr), in this process and with fresh flags."""
   monkeypatch.chdir(ROOT)
   # The devices of this process are there already.
-  monkeypatch.setattr(build, "start_devices", lambda workers: build.check_processes(workers, hosts.processes()))
+  for module in RUNS:
+    monkeypatch.setattr(
+      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options.devices)
+    )
 
   def run(command, *arguments):
     for name in flags.FLAGS:
@@ -231,7 +238,8 @@ def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, comm
   def started(*_):
     raise Started
 
-  monkeypatch.setattr(build, "start_devices", started)
+  for module in RUNS:
+    monkeypatch.setattr(module, "start_devices", started)
   monkeypatch.setattr(jax, "default_backend", lambda: pytest.fail("a model was traced"))
   with pytest.raises(Started):
     cli.run(command, ["--config=configs/sc17_lenet.py", f"--workdir={tmp_path}"])
@@ -244,20 +252,21 @@ def nothing_starts(monkeypatch):
   def touched(*_):
     pytest.fail("data was loaded or devices were started")
 
-  monkeypatch.setattr(configs, "load", touched)
-  monkeypatch.setattr(build, "start_devices", touched)
+  monkeypatch.setattr(build, "load", touched)
+  for module in RUNS:
+    monkeypatch.setattr(module, "start_devices", touched)
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
-  config = cli._load(ROOT / "configs" / "digits_compare.py")
+  config = config_flag.load(ROOT / "configs" / "digits_compare.py")
   label = "--only=EASGD"
   for command, run in (("train", ""), ("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")):
     folder = RunFolder(tmp_path / command / run)
-    folder.create(configs.resolve(config) | {"batch": 3}, {"command": "python run.py train --config=x.py"})
+    folder.create(replace(Experiment.from_config(config), batch=3), {"command": "python run.py train --config=x.py"})
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}/{command}", *[label][: command != "train"]]
     wrong(flags, f"{folder.path} holds a run already", command=command)
     wrong([*flags, "--resume"], f"{folder.path} holds a run of another config (", "batch: 3 there, ", command=command)
-  (tmp_path / "train" / "config.json").write_text(json.dumps(configs.resolve(config)))
+  (tmp_path / "train" / "config.json").write_text(json.dumps(Experiment.from_config(config).to_json()))
   (tmp_path / "train" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
   code, out, error = call("train", "--config=configs/digits_compare.py", f"--workdir={tmp_path}/train", "--resume")
   assert code == 0 and not error and out == f"step 400, test_loss 0.25\n{tmp_path}/train is complete\n"
@@ -283,7 +292,7 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
 
 def test_recorded_arguments_without_those_that_say_where():
   words = ["--config", "x.py", "--workdir", "a b", "-resume", "--workdir=c", "--resume=true", "--workdirs=1", "workdir"]
-  assert resume.without(words, resume.HERE) == ["--config", "x.py", "--workdirs=1", "workdir"]
+  assert without(words) == ["--config", "x.py", "--workdirs=1", "workdir"]
 
 
 @pytest.mark.parametrize("name", ["", "none/x.json"])

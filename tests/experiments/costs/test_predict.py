@@ -8,7 +8,6 @@ from helpers.cluster_configs import FLOP, NBYTES, config_of
 
 from ddl.perf.hardware import named
 from ddl.perf.hardware.cluster import with_bandwidth
-from experiments.config.experiment import build
 from experiments.costs import cluster_clock, predict
 
 
@@ -19,8 +18,8 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
   for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    entrants[label] = predict.Entrant(config, build(config), [0, 1], [], list(hits[label]))
-  step = cluster_clock.on(entrants["often"].config, entrants["often"].experiment.algorithm, cluster, FLOP, NBYTES)
+    entrants[label] = predict.Entrant(config, config.make_algorithm(), [0, 1], [], list(hits[label]))
+  step = cluster_clock.on(entrants["often"].experiment, entrants["often"].algorithm, cluster, FLOP, NBYTES)
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
@@ -39,10 +38,10 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
 @pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
 def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
   config, cluster = config_of(name), named("ethernet_10g")
-  config.times.name, config.times.jitter = "lognormal", 0.5
-  experiment, found = build(config), []
+  config = config.changed({"times": {"name": "lognormal", "jitter": 0.5}})
+  algorithm, found = config.make_algorithm(), []
   for seeds in ([0], [1], [0, 1]):
-    entrant = predict.Entrant(config, experiment, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
+    entrant = predict.Entrant(config, algorithm, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
     figures = predict.entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
     found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddl.events import lockstep
 from ddl.events.times import TIMES
-from experiments.config.experiment import base, build
+from experiments.config import default_experiment
 from experiments.report import comparison as report_data
 from experiments.report import formats, report
 from experiments.report.figures import schedule_plot
@@ -72,16 +72,15 @@ def test_a_delay_hides_the_message_beneath_the_steps():
 
 
 def test_the_record_is_of_the_configs_clock(tmp_path):
-  config = base()
-  config.algorithm.name, config.algorithm.period = "easgd", 4
-  config.workers, config.steps, config.network.message_seconds = 4, 400, 0.01
-  algorithm = build(config).algorithm
+  easgd, network = {"name": "easgd", "period": 4}, {"message_seconds": 0.01}
+  config = default_experiment(algorithm=easgd, workers=4, steps=400, network=network)
+  algorithm = config.make_algorithm()
   found = virtual_time.lockstep_record(config, algorithm)
   assert len(found.free) == virtual_time.ROUNDS * 4
   clock = virtual_time.lockstep_seconds(config, algorithm)
   np.testing.assert_array_equal(found.released.max(axis=1), [clock(step) for step in range(1, len(found.free) + 1)])
   assert "exchange of all workers 40 ms" in virtual_time.describe(config)
-  config.times.slow = (1.0, 2.5, 2.5, 1.0)
+  config = config.changed({"times": {"slow": (1.0, 2.5, 2.5, 1.0)}})
   assert "2 of 4 workers taking 2.5 times as long" in virtual_time.describe(config)
   lockstep.save(tmp_path / "record", found)
   for kept, there in zip(lockstep.load(tmp_path / "record"), found, strict=True):

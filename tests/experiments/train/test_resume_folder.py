@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -12,9 +11,11 @@ from absl import flags
 from helpers.commands import ROOT, Command, complaint, metrics
 from sklearn.datasets import load_digits
 
-from experiments.commands import cli
-from experiments.commands import sweep as _  # noqa: F401 (its flags)
-from experiments.train import resume
+from experiments.commands import cli, config_flag, resume
+from experiments.commands import compare as _  # noqa: F401 (its flags)
+from experiments.commands import sweep as __  # noqa: F401
+from experiments.config.variants import in_order
+from experiments.train.workdir import without
 
 CONFIG = """
 from experiments.config import base
@@ -119,7 +120,6 @@ def test_a_record_gives_back_config_and_options(home, monkeypatch):
   """In the order of the file, with tuples and None; flags that are given now come first."""
   monkeypatch.chdir(home)
   given = ["--only=late,early", "--devices=2", "--tuned=x/tuned.json", "--trials=3", "--workdir=there"]
-  monkeypatch.setattr(sys, "argv", ["run.py", "sweep", "--config=mine.py", *given])
 
   def parsed(*arguments):
     for name in flags.FLAGS:
@@ -127,18 +127,18 @@ def test_a_record_gives_back_config_and_options(home, monkeypatch):
     cli._flags("sweep", list(arguments))
 
   parsed(*given)
-  config = cli._config("sweep", ["--config=mine.py"], None)
+  config = config_flag.read("sweep", ["--config=mine.py"])[0]
   config.times.path = "a.csv"
-  resume.absolute(config)
-  stored = resume.record("sweep", config)
+  config_flag.absolute(config)
+  stored = resume.record(config_flag.CommandLine("sweep", ["--config=mine.py", *given], config))
   (home / "there").mkdir()
   (home / "there" / "experiment.json").write_text(json.dumps(stored))
   parsed("--resume", "--workdir=there", "--devices=1")
-  found = resume.restore("sweep", ["--resume", "--workdir=there", "--devices=1"])
+  found, words = resume.restore("sweep", ["--resume", "--workdir=there", "--devices=1"])
   assert found == config and found.times.path == f"{home}/a.csv" and found.data.path == f"{home}/digits.npz"
-  assert resume.in_order(found.compare.algorithms) == resume.in_order(config.compare.algorithms)
-  assert list(resume.in_order(found.compare.algorithms)) == ["late", "early", "unused"]
+  assert in_order(found.compare.algorithms) == in_order(config.compare.algorithms)
+  assert list(in_order(found.compare.algorithms)) == ["late", "early", "unused"]
   assert found.compare.expected == (("late", "early"),) and found.compare.algorithms.early.model.hidden == (8,)
   assert flags.FLAGS.only == ["late", "early"] and flags.FLAGS.trials == 3 and flags.FLAGS["trials"].present
   assert flags.FLAGS.devices == 1 and flags.FLAGS.tuned == "there/tuned.json"
-  assert resume.without(sys.argv, resume.HERE)[1:] == ["sweep", "--config=mine.py", *given[:-1], "--devices=1"]
+  assert without(words) == ["--config=mine.py", *given[:-1], "--devices=1"]

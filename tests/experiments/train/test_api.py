@@ -1,0 +1,123 @@
+"""`train` and `compare` as ordinary functions: no command line, no flags, no state between calls."""
+
+import ast
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+from absl import flags
+from helpers.commands import ROOT, metrics
+
+from ddl.runtime import hosts
+from experiments.config import base, default_experiment
+from experiments.config.comparison import Comparison
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.train.compare import compare
+from experiments.train.train import train
+
+SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}
+FILES = sorted(path for path in (ROOT / "experiments").rglob("*.py") if path.parent.name != "commands")
+
+
+@pytest.fixture(autouse=True)
+def a_notebook(monkeypatch):
+  """Neither flags nor arguments can be read."""
+
+  def read(*_):
+    pytest.fail("a flag was read")
+
+  monkeypatch.setattr(flags.FlagValues, "__getattr__", read)
+  monkeypatch.setattr(flags.FlagValues, "__call__", read)
+  monkeypatch.setattr(sys, "argv", ["notebook", "--no_such_flag"])
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+def test_train_twice_with_different_options(tmp_path):
+  chosen = default_experiment(**SMALL)
+  first = train(chosen, RunOptions(workdir=f"{tmp_path}/a", devices=1, steps_per_call=1))
+  second = train(replace(chosen, seed=1), RunOptions(workdir=f"{tmp_path}/b", devices=2, virtual_grad="vmap"))
+  layouts = [json.loads((tmp_path / name / "about.json").read_text())["layout"] for name in "ab"]
+  assert [layout["devices"] for layout in layouts] == [1, 2]
+  assert layouts[0]["execution"][2] == 1 and layouts[1]["execution"][0] == "vmap"
+  assert first["step"] == second["step"] == 6 and first["test_loss"] != second["test_loss"]
+  assert metrics(tmp_path / "a", timeless=False)[-1] == first
+  assert Experiment.from_json(json.loads((tmp_path / "a" / "config.json").read_text())) == chosen
+  assert train(chosen, RunOptions(workdir=f"{tmp_path}/a", resume=True)) == first
+  with pytest.raises(ValueError, match=r"holds a run of another config \(batch: 8 there, 4 here\)"):
+    train(replace(chosen, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
+
+
+def test_compare_twice(tmp_path):
+  chosen = Comparison(
+    {"mean": default_experiment(**SMALL), "server": default_experiment(**SMALL, algorithm={"name": "async_sgd"})},
+    title="Two", seeds=(0, 1), target=0.5,
+  )  # fmt: skip
+  pages = [compare(chosen, RunOptions(workdir=f"{tmp_path}/{n}", devices=n)) for n in (1, 2)]
+  for n, page in enumerate(pages, 1):
+    assert page["title"] == "Two" and [each["label"] for each in page["algorithms"]] == ["mean", "server"]
+    assert page == json.loads((tmp_path / str(n) / "comparison.json").read_text()) | {"folder": f"{tmp_path}/{n}"}
+    assert (tmp_path / str(n) / "report.html").exists()
+    about = json.loads((tmp_path / str(n) / "server" / "seed-1" / "about.json").read_text())
+    assert about["layout"]["devices"] == n
+  assert pages[0]["config"]["algorithms"] == {
+    label: {"algorithm.name": name} for label, name in (("mean", "sync_sgd"), ("server", "async_sgd"))
+  }
+  assert pages[0]["config"]["common"]["steps"] == 6
+
+
+def test_processes_are_started_from_values(tmp_path, monkeypatch):
+  monkeypatch.setattr(hosts, "command_line", lambda: pytest.fail("the command line was used"))
+  chosen = default_experiment(**SMALL)
+  last = train(chosen, RunOptions(workdir=f"{tmp_path}/a", processes=2))
+  assert json.loads((tmp_path / "a" / "about.json").read_text())["layout"]["processes"] == 2
+  assert metrics(tmp_path / "a", timeless=False)[-1] == last
+
+
+def test_an_experiment_is_frozen_and_says_what_cannot_be():
+  chosen = default_experiment(algorithm={"name": "local_sgd"}, workers=4)
+  assert chosen.algorithm.period == chosen.algorithm.settings["period"] and chosen == Experiment.from_config(
+    chosen_config()
+  )
+  assert Experiment.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+  with pytest.raises(AttributeError):
+    chosen.steps = 3  # type: ignore
+  for changes, words in (
+    ({"steps": 0}, "config.steps is 0"),
+    ({"seed": -1}, "config.seed is -1"),
+    ({"network": replace(chosen.network, blocks=0)}, "config.network.blocks is 0"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      replace(chosen, **changes)
+  with pytest.raises(ValueError, match="config.algorithm.keep is set"):
+    chosen.changed({"algorithm": {"keep": 0.5}})
+
+
+def chosen_config():
+  config = base()
+  config.algorithm.name, config.workers = "local_sgd", 4
+  return config
+
+
+def test_an_option_that_the_runtime_would_not_read_is_refused():
+  for values, words in (
+    ({"shards": 2}, "--shards is read by --runtime=ray alone"),
+    ({"runtime": "threads", "step_loop": "scan"}, "--step_loop is read by --runtime=simulator alone"),
+    ({"runtime": "threads", "checkpoint_every": 2}, "--checkpoint_every is not read"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      RunOptions(**values)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(Path(path).relative_to(ROOT)))
+def test_flags_are_read_by_the_commands_alone(path):
+  for node in ast.walk(ast.parse(path.read_text())):
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom):
+      names = [f"{node.module}.{alias.name}" for alias in node.names]
+    for name in names:
+      assert name.partition(".")[0] != "absl" and not name.startswith("experiments.commands"), f"{path}: {name}"
