@@ -16,6 +16,6 @@ CLUSTER = shared_flags.cluster()
 def main(line: CommandLine) -> int:
   """Runs the comparison; returns the exit code."""
   comparison = Comparison.from_config(line.config, ONLY.value, TUNED.value, CLUSTER.value)
-  unread_keys.check_virtual("compare", line.paths, comparison.experiments.values())
+  unread_keys.check_virtual("compare", line.paths, [each.algorithm.name for each in comparison.experiments.values()])
   compare(comparison, run_options(line.words, record(line)))
   return 0

@@ -25,7 +25,6 @@ flags.DEFINE_string("replay", "", "events.npz of a run whose order this one make
 def main(line: CommandLine) -> int:
   """Runs it; returns the exit code."""
   options = run_options(line.words, record(line))
-  experiment = Experiment.from_config(line.config)
-  unread_keys.check_virtual("train", line.paths, [experiment])
-  train(experiment, options)
+  unread_keys.check_virtual("train", line.paths, [line.config.algorithm.name])
+  train(Experiment.from_config(line.config), options)
   return 0

@@ -8,6 +8,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker k
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
   """The keyword-only arguments of a factory that a config may set."""
   parameters = inspect.signature(factory).parameters
-  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
+  taken = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
+  return {k: p.replace(annotation=_sayable(p.annotation)) for k, p in taken.items()}
+
+
+def _sayable(annotation: Any) -> Any:
+  """What a config can say of `int | Callable[[int], int]`: an int."""
+  known = [each for each in getattr(annotation, "__args__", ()) if each in WORDS]
+  return known[0] if isinstance(annotation, UnionType) and len(known) == 1 else annotation
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:

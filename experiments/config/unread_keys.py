@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddl.algorithms import COLLECTIVE
-from ddl.api import ServerAlgorithm
-from experiments.config.experiment import Experiment
+import optax
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from experiments.config.factories import hyper, make
 
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
@@ -30,18 +31,17 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
     raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
 
 
-def check_virtual(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """ValueError for a key of virtual time, as it stands in a flag, that no algorithm of the command reads."""
-  found = [_unread(command, each) for each in experiments]
+def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
+  """ValueError for a key of virtual time, as it stands in a flag, that none of the command's algorithms reads."""
+  found = [_unread(command, name) for name in algorithms if name in COLLECTIVE | SERVER]
   for path in paths:
     why = [next((told for key, told in keys.items() if _within(path, key)), "") for keys in found]
-    if path.partition(".")[0] in VIRTUAL and all(why):
+    if path.partition(".")[0] in VIRTUAL and why and all(why):
       raise ValueError(f"{command} does not read config.{path} here: {'; '.join(dict.fromkeys(why))}")
 
 
-def _unread(command: str, experiment: Experiment) -> dict[str, str]:
-  """The keys of virtual time that the experiment's algorithm does not read, and why."""
-  name = experiment.algorithm.name
+def _unread(command: str, name: str) -> dict[str, str]:
+  """The keys of virtual time that the algorithm does not read, and why."""
   if name in COLLECTIVE and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
   if name in COLLECTIVE:
@@ -49,9 +49,8 @@ def _unread(command: str, experiment: Experiment) -> dict[str, str]:
       ("barrier", "network.service_seconds", "network.blocks"), f"{name} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{name} has no collective")
-  algorithm = experiment.make_algorithm()
-  assert isinstance(algorithm, ServerAlgorithm)
-  if not algorithm.lock_free:
+  spec = SERVER[name]
+  if not make(spec, optax.sgd(0.1), 1, hyper(spec, {"name": name}, 1)).lock_free:
     out["network.blocks"] = f"{name} has a lock, the hogwild algorithms do without"
   return out
 

@@ -278,7 +278,7 @@ SPACES = [
   ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate", "finite"),
   ({"trials": 0}, "config.sweep.trials is 0"),
   ({"trials": -2}, "config.sweep.trials is -2"),
-  ({"space": {"DaSGD": {"delay": (5, 9)}}}, "'DaSGD' cannot be made in any of 1 trials", "period 2"),
+  ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' cannot be made in any of 1 trials", "keep is 2.5"),
 ]
 
 
@@ -293,14 +293,14 @@ def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
   made = []
   monkeypatch.setattr(
-    sweep.train_loop, "run", lambda parts, *_: made.append(parts.experiment.algorithm.delay) or {"test_loss": 1.0}
+    sweep.train_loop, "run", lambda parts, *_: made.append(parts.experiment.algorithm.keep) or {"test_loss": 1.0}
   )
-  found = tune(DASGD, space={"DaSGD": {"delay": (0, 4)}}, trials=4)["DaSGD"]
-  delays = [trial["setting"]["algorithm"]["delay"] for trial in found["trials"]]
-  assert {delay > 2 for delay in delays} == {True, False}
-  assert [trial["validation"] is None for trial in found["trials"]] == [delay > 2 for delay in delays]
-  assert found["best"]["algorithm"]["delay"] <= 2
-  assert made == [delay for delay in delays if delay <= 2]
+  found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
+  kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]
+  assert {keep > 1 for keep in kept} == {True, False}
+  assert [trial["validation"] is None for trial in found["trials"]] == [keep > 1 for keep in kept]
+  assert found["best"]["algorithm"]["keep"] <= 1
+  assert made == [keep for keep in kept if keep <= 1]
 
 
 def test_points_keep_the_types_and_four_digits():

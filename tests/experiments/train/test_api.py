@@ -30,6 +30,7 @@ def a_notebook(monkeypatch):
   def read(*_):
     pytest.fail("a flag was read")
 
+  assert len(jax.devices()) >= 2  # started before the first call, as by whatever a notebook did before
   monkeypatch.setattr(flags.FlagValues, "__getattr__", read)
   monkeypatch.setattr(flags.FlagValues, "__call__", read)
   monkeypatch.setattr(sys, "argv", ["notebook", "--no_such_flag"])
