@@ -15,7 +15,7 @@ from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config
 from experiments.costs import cluster_clock, xla_cost
-from experiments.report.comparison import read_run
+from experiments.report.reader import read_run
 from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
 

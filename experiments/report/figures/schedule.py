@@ -8,7 +8,7 @@ import numpy as np
 from ddl.events import lockstep
 from ddl.events.lockstep import Step
 from ddl.events.record import Events, load, previous
-from experiments.report.comparison import Comparison
+from experiments.report.reader import Comparison
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (

@@ -8,9 +8,9 @@ import numpy as np
 
 from ddl.events.record import Events
 from experiments.report import formats
-from experiments.report.comparison import Comparison
 from experiments.report.figures.schedule import KINDS, SYNCHRONOUS, WAITING, Schedule, Spans, schedules, shares, spans
 from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, rendered
+from experiments.report.reader import Comparison
 
 TURNS, ROWS, BARS = 6, 16, 40  # shown at most: turns of a worker, workers, bars of the histogram
 FILL: tuple[dict[str, Any], ...] = (  # of KINDS

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ddl.events import lockstep
 from ddl.events.times import TIMES
 from experiments.config.experiment import base, build
-from experiments.report import comparison as report_data
-from experiments.report import formats, report
+from experiments.report import formats, reader, report
 from experiments.report.figures import schedule_plot
 from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
 from experiments.train import virtual_time
@@ -97,7 +96,7 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
     each["lockstep"] = f"{each['runs'][0]}/lockstep.npz"
     lockstep.save(folder / each["lockstep"], record(delay=delay)[0])
   (folder / "comparison.json").write_text(json.dumps(info))
-  comparison = report_data.read(folder)
+  comparison = reader.read(folder)
   assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
   sync, late, _ = schedule_plot.pictures(folder, comparison)
   assert sync.title.startswith("sync_sgd and sharded (waiting ") and late.title.startswith("late (waiting ")

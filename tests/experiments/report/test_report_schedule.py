@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
-from experiments.report import comparison, report
+from experiments.report import reader, report
 from experiments.report.figures import schedule_plot
 from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
 
@@ -113,7 +113,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
   same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
   runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
   folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
-  found = schedules(folder, comparison.read(folder))
+  found = schedules(folder, reader.read(folder))
   assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
   text = report.write_report(folder).read_text()
   page = Tags(text)
@@ -137,7 +137,7 @@ def test_odd_schedules_are_drawn_without_complaint(tmp_path):
     {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
     {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
   )
-  drawn = schedule_plot.pictures(folder, comparison.read(folder))
+  drawn = schedule_plot.pictures(folder, reader.read(folder))
   assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
   assert "The first 16 of 40 workers are drawn." in drawn[1].caption
   assert all("schedule" in picture.alt.lower() and picture.png[:4] == b"\x89PNG" for picture in drawn)
@@ -146,8 +146,8 @@ def test_odd_schedules_are_drawn_without_complaint(tmp_path):
 @pytest.mark.parametrize("turns", [1, 5, 30])
 def test_a_short_run_is_shown_whole(tmp_path, turns):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
-  (shown,) = schedules(folder, comparison.read(folder))
-  (drawn,) = schedule_plot.pictures(folder, comparison.read(folder))
+  (shown,) = schedules(folder, reader.read(folder))
+  (drawn,) = schedule_plot.pictures(folder, reader.read(folder))
   whole = shown.record.turn.max() < schedule_plot.TURNS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
   assert (schedule_plot.end_of(shown) == shown.record.released.max()) == whole
@@ -158,7 +158,7 @@ def test_bad_records_give_one_line(tmp_path):
   record = folder / "async_sgd/seed-0/events.npz"
   record.write_text("not a record")
   with pytest.raises(ValueError, match=r"events\.npz: not a record of events"):
-    schedules(folder, comparison.read(folder))
+    schedules(folder, reader.read(folder))
   save(record, type(events_of())(*(array[:0] for array in events_of())))
   with pytest.raises(ValueError, match=r"events\.npz: the record has no events"):
-    schedules(folder, comparison.read(folder))
+    schedules(folder, reader.read(folder))
