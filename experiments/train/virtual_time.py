@@ -9,7 +9,7 @@ import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
-from ddl.events.barriers import BARRIERS, Barrier
+from ddl.events.barriers import BARRIERS, Barrier, Quorum
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
@@ -43,6 +43,11 @@ def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None 
     ValueError: for times that can't be, or a barrier that does not fit the algorithm.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
+  if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
+    raise ValueError(
+      f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
+      f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
+    )
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
   if blocks not in (0, NETWORK["blocks"][0]) and not config.network.service_seconds:

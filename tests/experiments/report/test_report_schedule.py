@@ -23,14 +23,8 @@ BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 @settings(deadline=None, max_examples=40)
 @given(BARRIERS, st.integers(0, 9), st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from([0.0, 0.125, 2.0]))
 def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
-  events = events_of(
-    barrier,
-    seed=seed,
-    death_rate=death_rate,
-    down_seconds=2.0,
-    arrivals=Arrivals(blocks=4 * lock_free),
-    service=service,
-  )
+  arrivals = Arrivals(blocks=int(lock_free))
+  events = events_of(barrier, seed=seed, death_rate=death_rate, down_seconds=2.0, arrivals=arrivals, service=service)
   found, count = spans(events), len(events.worker)
   for worker in range(WORKERS):
     if (events.worker == worker).any():
@@ -42,7 +36,7 @@ def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free
 
 
 def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
-  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=4), service=2.0)):
+  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=1), service=2.0)):
     assert list(spans(alone).kind) == [COMPUTING, EXCHANGING] * len(alone.worker)  # an exchange is one span
   assert total(spans(events_of(service=2.0)), WAITING) > 10
 
