@@ -34,12 +34,12 @@ def cases(name, workers):
 )
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_equals_its_twin(name, workers, inner):
-  assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference.py from its paper"
+  assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference from its paper"
   steps = 10
   x0, grad = reference.problem(workers, steps)
   for hyper in cases(name, workers):
     twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=INNER[inner][1], **hyper)
-    params, evaluate, _ = drive(build(name, INNER[inner][0], **hyper), x0, grad, workers=workers, steps=steps)
+    params, evaluate, _ = drive(build(name, INNER[inner][0], workers, **hyper), x0, grad, workers=workers, steps=steps)
     close(params, twin.params)
     close(evaluate, np.repeat(twin.evaluate[:, None], workers, axis=1))
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 def run(name, inner="momentum", *, workers=8, steps=10, x0=None, grad=None, **hyper):
   """The params of all steps and workers: [steps, workers, n]."""
   start, default = reference.problem(workers, steps)
-  algorithm = build(name, INNER[inner][0], **hyper)
+  algorithm = build(name, INNER[inner][0], workers, **hyper)
   x0 = start if x0 is None else x0
   return drive(algorithm, x0, grad or default, workers=workers, steps=steps)[0]
 

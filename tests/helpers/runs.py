@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.twins import INNER, close, flat_of, tree_of
+from helpers.twins import INNER, build, close, flat_of, tree_of
 from reference import collective as reference
 
-from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
@@ -63,7 +62,7 @@ def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
   """A Trainer of eight workers."""
-  algorithm = COLLECTIVE[name].factory(INNER[inner][0], **(hyper or HYPER.get(name, {})))
+  algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
   return Trainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 

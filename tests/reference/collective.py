@@ -9,19 +9,12 @@ state. Nothing here uses JAX or ddl.
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
+from reference.history import History
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
-
-
-class History(NamedTuple):
-  """What each step left behind."""
-
-  params: np.ndarray  # [steps, workers, n]
-  evaluate: np.ndarray  # [steps, n]
 
 
 # ---- the inner optimizers, as in optax: x <- x + u

@@ -14,12 +14,12 @@ PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.Shap
 BYTES = 33 * 4  # of two leaves
 
 
-def made(name, **hyper):
-  return build(name, optax.sgd(0.1, momentum=0.9), **hyper)
+def made(name, workers=8, **hyper):
+  return build(name, optax.sgd(0.1, momentum=0.9), workers, **hyper)
 
 
 def counted(name, workers=8, **hyper):
-  found = traffic.of(made(name, **hyper), PARAMS, workers)
+  found = traffic.of(made(name, workers, **hyper), PARAMS, workers)
   return found.sent(found.local), [found.sent(ops) for ops in found.exchanges]
 
 
