@@ -2,6 +2,7 @@
 
 from ddl.algorithms.collective import (
   dasgd,
+  diloco,
   eamsgd,
   easgd,
   independent,
@@ -33,6 +34,7 @@ COLLECTIVE = {
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
   "dasgd": dasgd.SPEC,
+  "diloco": diloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,

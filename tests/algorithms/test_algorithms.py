@@ -12,11 +12,13 @@ from ddl.algorithms import COLLECTIVE
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 CASES = {  # what is not here runs with the defaults of its Spec
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
+  "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

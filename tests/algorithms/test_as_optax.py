@@ -17,10 +17,12 @@ from ddl.as_optax import as_optax
 from ddl.group import Group
 
 WORKERS, STEPS = 8, 8
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {
   "local_sgd": {"period": 3},
   "post_local_sgd": {"period": 3, "start": 2},
   "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
+  "diloco": {"period": 3, **OUTER},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.1},

@@ -15,10 +15,12 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
 WORKERS, STEPS = 8, 12
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
+  "diloco": {"period": 3, **OUTER},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from reference.diloco import diloco
 from reference.history import History
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
@@ -228,6 +229,7 @@ TWINS = {
   "easgd": easgd,
   "eamsgd": eamsgd,
   "round_robin_easgd": round_robin_easgd,
+  "diloco": diloco,
   "independent": independent,
 }
 

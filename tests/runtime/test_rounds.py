@@ -5,7 +5,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
+from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
 from ddl.runtime.execution import ExecutionConfig

@@ -12,6 +12,7 @@ from ddl.schedule import Schedule
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
 BYTES = 33 * 4  # of two leaves
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 
 
 def made(name, workers=8, **hyper):
@@ -35,7 +36,7 @@ def test_a_step_of_each(workers):
   for name, hyper in {
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
-    "round_robin_easgd": {"alpha": 0.1},
+    "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
 
@@ -54,7 +55,7 @@ def test_who_asks_in_a_step():
 SOME = {
   "local_sgd": {"period": 10}, "post_local_sgd": {"period": 10, "start": 30}, "easgd": {"period": 10, "alpha": 0.1},
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
-  "round_robin_easgd": {"alpha": 0.1},
+  "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER},
 }  # fmt: skip
 
 
@@ -74,4 +75,5 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("easgd", 100) == 10
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
   assert exchanges("round_robin_easgd", 100) == 100
+  assert exchanges("diloco", 100) == 10
   assert exchanges("independent", 100) == 0
