@@ -10,6 +10,7 @@ from ddl.algorithms.collective import (
   post_local_sgd,
   round_robin_easgd,
   sharded_sync_sgd,
+  streaming_diloco,
   sync_sgd,
 )
 from ddl.algorithms.gossip import ad_psgd, gosgd, pull_gossip, push_gossip
@@ -35,6 +36,7 @@ COLLECTIVE = {
   "post_local_sgd": post_local_sgd.SPEC,
   "dasgd": dasgd.SPEC,
   "diloco": diloco.SPEC,
+  "streaming_diloco": streaming_diloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,

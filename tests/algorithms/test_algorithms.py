@@ -19,6 +19,10 @@ CASES = {  # what is not here runs with the defaults of its Spec
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
   "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
+  "streaming_diloco": [
+    {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
+    for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
+  ],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

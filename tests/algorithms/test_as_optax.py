@@ -23,6 +23,7 @@ HYPER = {
   "post_local_sgd": {"period": 3, "start": 2},
   "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
+  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.1},

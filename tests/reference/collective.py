@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from reference.diloco import diloco
+from reference.diloco import diloco, streaming_diloco
 from reference.history import History
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
@@ -230,6 +230,7 @@ TWINS = {
   "eamsgd": eamsgd,
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
+  "streaming_diloco": streaming_diloco,
   "independent": independent,
 }
 

@@ -21,7 +21,7 @@ LAYOUTS = [  # devices, gradients, steps, steps per call
   (8, ExecutionConfig("vmap", "unroll", 2)),
 ]
 UNROLLED = (2, ExecutionConfig("unroll", "unroll", 5))  # dear to compile
-DELAYED = ["dasgd", "easgd", "eamsgd", "round_robin_easgd"]
+DELAYED = ["dasgd", "streaming_diloco", "easgd", "eamsgd", "round_robin_easgd"]
 
 
 @cache
@@ -65,6 +65,8 @@ def test_equals_its_twin_with_adam(name):
     ("post_local_sgd", {"period": 4, "start": 1}),
     ("easgd", {"alpha": 0.1, "period": 1}),
     ("local_sgd", {"period": 100}),
+    ("streaming_diloco", {"period": 3, **OUTER, "fragments": 2, "delay": 3, "keep": 0.5}),
+    ("streaming_diloco", {"period": 5, **OUTER, "fragments": 1, "delay": 0, "keep": 0.0}),
   ],
 )
 def test_other_schedules_equal_the_twin(name, hyper):

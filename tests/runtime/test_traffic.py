@@ -41,6 +41,14 @@ def test_a_step_of_each(workers):
     assert counted(name, workers, **hyper) == (0, [one]), name
 
 
+def test_each_fragment_sends_its_own_arrays():
+  hyper = {"period": 9, **OUTER, "delay": 2, "keep": 0.5}
+  bias, kernel = 2 * 3 * 4 * 7 / 8, 2 * 30 * 4 * 7 / 8
+  assert counted("streaming_diloco", fragments=2, **hyper) == (0, [bias, kernel])
+  assert counted("streaming_diloco", fragments=3, **hyper) == (0, [bias, kernel, 0])
+  assert counted("streaming_diloco", fragments=1, **hyper) == (0, [all_reduce()])
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -56,6 +64,7 @@ SOME = {
   "local_sgd": {"period": 10}, "post_local_sgd": {"period": 10, "start": 30}, "easgd": {"period": 10, "alpha": 0.1},
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
   "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER},
+  "streaming_diloco": {"period": 10, **OUTER, "fragments": 2, "delay": 2, "keep": 0.5},
 }  # fmt: skip
 
 
@@ -76,4 +85,5 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
   assert exchanges("round_robin_easgd", 100) == 100
   assert exchanges("diloco", 100) == 10
+  assert exchanges("streaming_diloco", 100) == pytest.approx(9 + 3 / 33)  # 9 kernels; 10 biases, half a round before
   assert exchanges("independent", 100) == 0
