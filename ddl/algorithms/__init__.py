@@ -13,7 +13,7 @@ from ddl.algorithms.collective import (
   streaming_diloco,
   sync_sgd,
 )
-from ddl.algorithms.gossip import ad_psgd, gosgd, pull_gossip, push_gossip
+from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
 from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
@@ -40,6 +40,7 @@ COLLECTIVE = {
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
+  "d_psgd": d_psgd.SPEC,
   "independent": independent.SPEC,
 }
 

@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 from reference.diloco import diloco, streaming_diloco
+from reference.gossip import d_psgd
 from reference.history import History
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
@@ -231,6 +232,7 @@ TWINS = {
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
   "streaming_diloco": streaming_diloco,
+  "d_psgd": d_psgd,
   "independent": independent,
 }
 

@@ -21,7 +21,7 @@ LAYOUTS = [  # devices, gradients, steps, steps per call
   (8, ExecutionConfig("vmap", "unroll", 2)),
 ]
 UNROLLED = (2, ExecutionConfig("unroll", "unroll", 5))  # dear to compile
-DELAYED = ["dasgd", "streaming_diloco", "easgd", "eamsgd", "round_robin_easgd"]
+DELAYED = ["dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd"]
 
 
 @cache
@@ -67,6 +67,8 @@ def test_equals_its_twin_with_adam(name):
     ("local_sgd", {"period": 100}),
     ("streaming_diloco", {"period": 3, **OUTER, "fragments": 2, "delay": 3, "keep": 0.5}),
     ("streaming_diloco", {"period": 5, **OUTER, "fragments": 1, "delay": 0, "keep": 0.0}),
+    ("d_psgd", {"graph": "one_peer_exponential"}),
+    ("d_psgd", {"graph": "ring"}),
   ],
 )
 def test_other_schedules_equal_the_twin(name, hyper):

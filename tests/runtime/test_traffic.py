@@ -49,6 +49,18 @@ def test_each_fragment_sends_its_own_arrays():
   assert counted("streaming_diloco", fragments=1, **hyper) == (0, [all_reduce()])
 
 
+@pytest.mark.parametrize(
+  "graph, workers, models",
+  [
+    ("ring", 8, [2]), ("ring", 3, [2]), ("ring", 2, [1]), ("ring", 1, [0]), ("torus", 8, [3]), ("torus", 12, [4]),
+    ("torus", 7, [2]), ("exponential", 8, [3]), ("exponential", 9, [4]), ("exponential", 2, [1]),
+    ("one_peer_exponential", 8, [1, 1, 1]), ("one_peer_exponential", 1, []),
+  ],
+)  # fmt: skip
+def test_a_worker_sends_its_model_to_its_neighbours_alone(graph, workers, models):
+  assert counted("d_psgd", workers, graph=graph) == (0, [n * BYTES for n in models])
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -63,7 +75,7 @@ def test_who_asks_in_a_step():
 SOME = {
   "local_sgd": {"period": 10}, "post_local_sgd": {"period": 10, "start": 30}, "easgd": {"period": 10, "alpha": 0.1},
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
-  "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER},
+  "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER}, "d_psgd": {"graph": "ring"},
   "streaming_diloco": {"period": 10, **OUTER, "fragments": 2, "delay": 2, "keep": 0.5},
 }  # fmt: skip
 
@@ -86,4 +98,6 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("round_robin_easgd", 100) == 100
   assert exchanges("diloco", 100) == 10
   assert exchanges("streaming_diloco", 100) == pytest.approx(9 + 3 / 33)  # 9 kernels; 10 biases, half a round before
+  assert exchanges("d_psgd", 100) == pytest.approx(100 * 2 * BYTES / all_reduce())
+  assert exchanges("d_psgd", 100, graph="one_peer_exponential") == pytest.approx(100 * BYTES / all_reduce())
   assert exchanges("independent", 100) == 0
