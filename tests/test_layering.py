@@ -13,11 +13,13 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import
   "schedule": {"api"},
   "as_optax": {"api", "collectives", "schedule"},
   "algorithms": {"api", "collectives"},
-  "models": {"api"},
-  "data": {"api"},
-  "runtime": {"api", "collectives", "schedule", "events"},
+  "files": set(),
+  "memory": set(),
+  "models": {"api", "memory"},
+  "data": {"api", "files", "memory"},
+  "runtime": {"api", "collectives", "schedule", "events", "memory"},
   "perf": set(),
-  "events": set(),
+  "events": {"files", "memory"},
 }
 FILES = sorted((ROOT / "ddl").rglob("*.py"))
 

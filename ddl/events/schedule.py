@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ddl import memory
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.cluster import Cluster, Seconds, draw_peers
 from ddl.events.event_loop import first_come, in_turn
@@ -50,6 +51,7 @@ def schedule(
   """
   if turns_total < 1:
     raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
+  memory.require(turns_total * EVENT_BYTES, f"a schedule of {turns_total} visits")
   if times.workers != workers:
     raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
   cluster = Cluster(
@@ -78,6 +80,7 @@ def schedule(
 
 
 _ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
+EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
 
 
 def _check_quorum(delay: int, peers: str, round_robin: bool, lock_free: bool) -> None:

@@ -51,7 +51,9 @@ class Trainer:
     self._start = jax.jit(workers.lift(self._start_of, (False, False), True))
 
   def start(self, key: jax.Array) -> rounds.Carry:
-    """The carry before the first step: every worker with the model that `key` gives."""
+    """The carry before the first step: every worker with the model that `key` gives. ValueError if it does not fit."""
+    shapes = jax.eval_shape(self.model.init, key)
+    self.workers.check_memory(jax.eval_shape(self._start, *shapes), shapes[0])
     params, extra = jax.jit(self.model.init)(key)
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 

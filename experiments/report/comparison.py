@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.train.run_dir import read_json
+
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
   "virtual_seconds",
@@ -44,7 +46,7 @@ def read_run(path: Path) -> Run:
     try:
       line = json.loads(text)
       values = [float("nan") if line.get(name) is None else float(line[name]) for name in COLUMNS]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
       raise ValueError(f"{path / 'metrics.jsonl'}: line {number} is not an object of numbers: {error}") from error
     lines.append(values)
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
@@ -63,7 +65,7 @@ def read(folder: Path) -> Comparison:
     raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
   try:
     info = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
   metric = info["target"]["metric"]
   if metric not in ("test_accuracy", "test_loss"):
@@ -92,5 +94,5 @@ def read(folder: Path) -> Comparison:
 
 def _layout(path: Path) -> set[tuple[int, int]]:
   """How a run was spread, as its folder says."""
-  layout = json.loads(path.read_text(encoding="utf-8")).get("layout") if path.is_file() else None
+  layout = read_json(path).get("layout") if path.is_file() else None
   return {(layout["devices"], layout["processes"])} if layout else set()

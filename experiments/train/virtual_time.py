@@ -23,11 +23,12 @@ ROUNDS = 50  # that a record of a synchronous algorithm holds
 def step_times(config: Config) -> Any:
   """The step times that the config names."""
   factory, times = named("times", TIMES, config.times.name), config.times
+  made = factory(workers=config.workers, seed=config.seed, **settings("times", factory, times))
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
     warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
-  return factory(workers=config.workers, seed=config.seed, **settings("times", factory, config.times))
+  return made
 
 
 def barrier_of(config: Config) -> Barrier:
