@@ -110,7 +110,8 @@ def trace(
 ) -> Times:
   """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
 
-  ValueError, one line, for a file that isn't that, for fewer columns than workers, and in `steps` where it ends.
+  FileNotFoundError, ValueError, one line, for a file that isn't there or isn't that, for fewer columns than workers,
+  and in `steps` where it ends.
   """
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
   table = _read(path)

@@ -5,7 +5,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.extend import core
 
 from ddl.api import Algorithm, Tree
@@ -104,7 +103,7 @@ def _sent(eqn: Any, name: str, sizes: dict[Any, int]) -> Traffic:
   workers = prod(sizes[a] for a in axes if a in sizes)
   if workers == 1:
     return Traffic()
-  nbytes = sum(np.prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.invars)
+  nbytes = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.invars)
   return Traffic(float(SENT[name](nbytes, workers)), 1)
 
 

@@ -124,9 +124,9 @@ def _read(path: str) -> dict[str, Any]:
     return {}
   advice = "give the tuned.json that `python run.py sweep` wrote"
   try:
-    found = read_json(files.local(path), advice).get("algorithms")
-  except OSError as error:
-    raise ValueError(f"--tuned={path}: {(error.strerror or str(error)).lower()}; {advice}") from error
+    found = read_json(files.local(path), "").get("algorithms")
+  except (OSError, ValueError) as error:
+    raise ValueError(f"--tuned={path}: {error}; {advice}") from error
   if not isinstance(found, dict) or not found or not all(map(_is_entry, found.values())):
     raise ValueError(f"--tuned={path} is no result of a sweep; {advice}")
   return found

@@ -36,7 +36,7 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
   """
   if not path().exists():
     return None
-  figures = read_json(path(), "`python run.py calibrate` writes a new one")
+  figures = read_json(path(), "; `python run.py calibrate` writes a new one")
   try:
     c = figures.pop("cluster")
     link = check_link(NAME, Link(**c["network"]["between"]))

@@ -31,7 +31,6 @@ def start_devices(workers: int) -> None:
     ValueError: if the processes do not divide the workers or the devices.
   """
   processes = check_processes(workers, hosts.processes())
-  execution.check_threads(flags.DEVICES.value // processes, f"--devices={flags.DEVICES.value}: CPU devices")
   mine = flags.DEVICES.value // processes or execution.cpu_devices(workers, processes)
   jax.config.update("jax_num_cpu_devices", mine)
   hosts.join()
@@ -41,9 +40,10 @@ def check_processes(workers: int, processes: int) -> int:
   """The number of processes, if it divides the workers and the devices.
 
   Raises:
-    ValueError: if it does not.
+    ValueError: if it does not, or for more devices than a process can have.
   """
   devices = flags.DEVICES.value
+  execution.check_threads(devices // processes, f"--devices={devices}: CPU devices")
   if workers % processes or devices % processes:
     fits = [n for n in divisors(workers) if devices % n == 0]
     if devices and workers % devices:

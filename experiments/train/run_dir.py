@@ -120,7 +120,7 @@ class RunFolder:
     self._events = None
 
 
-def read_json(path: Path, advice: str = "train anew in another --workdir") -> dict[str, Any]:
+def read_json(path: Path, advice: str = "; train anew in another --workdir") -> dict[str, Any]:
   """The object that a JSON file holds.
 
   Raises:
@@ -131,9 +131,9 @@ def read_json(path: Path, advice: str = "train anew in another --workdir") -> di
   try:
     found = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is damaged ({error}); {advice}") from error
+    raise ValueError(f"{path} is damaged ({error}){advice}") from error
   if not isinstance(found, dict):
-    raise ValueError(f"{path} is damaged (it holds no object); {advice}")
+    raise ValueError(f"{path} is damaged (it holds no object){advice}")
   return found
 
 
