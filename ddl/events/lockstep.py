@@ -25,10 +25,13 @@ class Step(NamedTuple):
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; see `walk`."""
+  """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; raises as `walk`, which see."""
   finished = np.empty(max(steps, 0))
-  for number, step in enumerate(walk(steps=steps, **settings)):
-    finished[number] = step.released.max()
+  with np.errstate(over="ignore"):  # told below
+    for number, step in enumerate(walk(steps=steps, **settings)):
+      finished[number] = step.released.max()
+  if not np.isfinite(finished).all():
+    raise ValueError("the seconds of steps and exchanges add up to more than a float holds: give smaller ones")
   return finished
 
 

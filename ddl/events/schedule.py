@@ -62,17 +62,19 @@ def schedule(
     message_seconds=message_seconds,
     service_seconds=service_seconds,
   )
-  if isinstance(barrier, Quorum):
-    _check_quorum(delay, peers, round_robin, lock_free)
-    rows = in_rounds(cluster, barrier, turns_total=turns_total)
-  elif round_robin:
-    if barrier.bound != np.inf:
-      raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-    rows = in_turn(cluster, turns_total=turns_total)
-  else:
-    rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=lock_free)
+  with np.errstate(over="ignore"):  # told by `_check_clock`
+    if isinstance(barrier, Quorum):
+      _check_quorum(delay, peers, round_robin, lock_free)
+      rows = in_rounds(cluster, barrier, turns_total=turns_total)
+    elif round_robin:
+      if barrier.bound != np.inf:
+        raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
+      rows = in_turn(cluster, turns_total=turns_total)
+    else:
+      rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=lock_free)
   columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
   worker, turn, start, served = (columns[name] for name in ("worker", "turn", "start", "served"))
+  _check_clock(columns["released"])
   seen = known(worker, start, served, columns["told"], columns["restarted"])
   staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
   peer = draw_peers(worker, turn, workers=workers, peers=peers, probability=peer_probability, seed=seed)
@@ -81,6 +83,11 @@ def schedule(
 
 _ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
 EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
+
+
+def _check_clock(seconds: np.ndarray) -> None:
+  if not np.isfinite(seconds).all():
+    raise ValueError("the seconds of steps, messages and services add up to more than a float holds: give smaller ones")
 
 
 def _check_quorum(delay: int, peers: str, round_robin: bool, lock_free: bool) -> None:

@@ -192,7 +192,7 @@ def _load(file: Path) -> Config:
   try:
     spec.loader.exec_module(module)
     config = module.get_config()
-  except Exception as error:  # the file is the user's, and so is what goes wrong in it
+  except (Exception, SystemExit) as error:  # the file is the user's, and so is what goes wrong in it
     raise ValueError(f"{file}{error_messages.where(file, error)}") from error
   if isinstance(config, ml_collections.FrozenConfigDict):
     config = config.as_configdict()

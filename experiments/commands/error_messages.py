@@ -22,7 +22,7 @@ def plain(error: Exception) -> str:
   return str(error)
 
 
-def where(file: Path, error: Exception) -> str:
+def where(file: Path, error: BaseException) -> str:
   """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
   line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -99,6 +99,8 @@ def check(config: Any, default: Config, where: str = "config") -> None:
         value = as_type(value, default.get_type(key))
       except TypeError as error:
         raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
+      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
       with config.ignore_type():
         config[key] = value
 

@@ -10,6 +10,7 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
 from ddl.events.barriers import BARRIERS, Barrier, Quorum
+from ddl.events.faults import not_negative
 from ddl.events.operations import Operations, operations
 from ddl.events.record import Events
 from ddl.events.schedule import schedule
@@ -116,7 +117,11 @@ def exchange_seconds(config: Config) -> float:
   """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
   if config.network.exchange_seconds is not None:
     return config.network.exchange_seconds
-  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
+  return (
+    2
+    * math.ceil(math.log2(max(config.workers, 2)))
+    * not_negative("config.network.message_seconds", config.network.message_seconds)
+  )
 
 
 def describe(config: Config) -> str:
