@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; raises as `walk`, which see."""
+  """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; see `walk`."""
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # told below
     for number, step in enumerate(walk(steps=steps, **settings)):

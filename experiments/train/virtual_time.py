@@ -87,12 +87,13 @@ def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) ->
 
 
 def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
-  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
+  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages. Raises at once."""
   done: list[np.ndarray] = []
+  costs = _lockstep(config, algorithm)
 
   def seconds(step: int) -> float:
     if not done:
-      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
+      done.append(lockstep.finish(steps=config.steps, **costs))
     return float(done[0][step - 1]) if step else 0.0
 
   return seconds
@@ -115,13 +116,10 @@ def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
 
 def exchange_seconds(config: Config) -> float:
   """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
-  if config.network.exchange_seconds is not None:
-    return config.network.exchange_seconds
-  return (
-    2
-    * math.ceil(math.log2(max(config.workers, 2)))
-    * not_negative("config.network.message_seconds", config.network.message_seconds)
-  )
+  own, message = config.network.exchange_seconds, config.network.message_seconds
+  if own is not None:
+    return not_negative("config.network.exchange_seconds", own)
+  return 2 * math.ceil(math.log2(max(config.workers, 2))) * not_negative("config.network.message_seconds", message)
 
 
 def describe(config: Config) -> str:

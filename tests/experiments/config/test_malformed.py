@@ -128,6 +128,10 @@ def test_config_files(wrong, tmp_path, name):
   assert not (tmp_path / "run").exists()
 
 
+def endless(workers):
+  return TIMES["constant"](workers=workers, seed=0, seconds=1e308)
+
+
 IMAGES = {"task": "classification", "shape": (16, 16, 1), "num_outputs": 10, "description": "images"}
 TEXT = {"task": "language", "shape": (8,), "num_outputs": 10, "description": "text"}
 TURNS = dict(message_seconds=0.0, service_seconds=0.0, seed=0)
@@ -143,17 +147,19 @@ CALLS = {  # what is called, and the argument that the line must name
   "turn": (lambda: finish(steps=HUGE, period=HUGE, workers=100, delay=0, start=0, exchange_seconds=0.0,
                           times=TIMES["constant"](workers=100, seed=0)), "steps"),
   "lockstep overflow": (lambda: finish(steps=9, period=1, workers=1, delay=0, start=0, exchange_seconds=0.0,
-                                       times=TIMES["constant"](workers=1, seed=0, seconds=1e308)), "seconds"),
-  "schedule overflow": (lambda: schedule(workers=1, turns_total=9, period=1, delay=0, barrier=configs.BARRIERS["asp"](),
-                                         times=TIMES["constant"](workers=1, seed=0, seconds=1e308), **TURNS), "seconds"),
+                                       times=endless(1)), "seconds"),
+  "schedule overflow": (lambda: schedule(workers=1, turns_total=9, period=1, delay=0, times=endless(1),
+                                         barrier=configs.BARRIERS["asp"](), **TURNS), "seconds"),
   "local": (lambda: files.local("s3://x"), "s3://x"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_arguments(name):
+  """One line and no warning beside it."""
   call, words = CALLS[name]
-  with pytest.raises(ValueError) as caught:
+  with warnings.catch_warnings(), pytest.raises(ValueError) as caught:
+    warnings.simplefilter("error")
     call()
   assert words in str(caught.value) and "\n" not in str(caught.value)
 
