@@ -161,7 +161,10 @@ def _tell_changes(file: Path, page: dict[str, Any]) -> None:
   """Says what the comparison that `page` is about to overwrite had otherwise."""
   if not file.exists():
     return
-  old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  try:
+    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  except (ValueError, KeyError, TypeError):  # damaged: what is drawn anew takes its place
+    return
   told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if told:
     print(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
@@ -210,9 +213,9 @@ def _write(
     "command": about["command"],
     "config": common,
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": config.compare.target},
-    "versions": trained["versions"],
+    "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-    "git": trained["git"],
+    "git": trained.get("git"),
     "data": first.data.meta["description"],
     "model": _words(first.resolved["model"]),
     "workers": config.workers,

@@ -95,4 +95,5 @@ def read(folder: Path) -> Comparison:
 def _layout(path: Path) -> set[tuple[int, int]]:
   """How a run was spread, as its folder says."""
   layout = read_json(path).get("layout") if path.is_file() else None
-  return {(layout["devices"], layout["processes"])} if layout else set()
+  known = isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()
+  return {(layout["devices"], layout["processes"])} if known else set()

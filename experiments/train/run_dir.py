@@ -80,7 +80,10 @@ class RunFolder:
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:
-      kept = (self.path / METRICS).read_text().splitlines(keepends=True)[:lines]
+      try:
+        kept = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+      except UnicodeDecodeError as error:
+        raise ValueError(f"{self.path / METRICS} is damaged ({error}); train anew in another --workdir") from error
       self._replace(METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import struct
 import warnings
@@ -9,6 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers.commands import Command
 
 from ddl import files
 from ddl.data.npz import npz
@@ -26,6 +28,7 @@ from experiments.train import virtual_time
 DIGITS, COMPARE = "--config=configs/digits.py", "--config=configs/digits_compare.py"
 ASYNC = "--config.algorithm.name=async_sgd"
 NPZ, HUGE = "--config.data.name=npz", 10**9
+SHORT = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--config.workers=2", "--devices=1"]
 DEEP = "[" * 100_000 + "]" * 100_000
 CONFIGS = {  # lines of get_config after c = base(), and the key that is at fault
   "other": ("c = ConfigDict({'a': 1})", "config.algorithm"),
@@ -97,7 +100,7 @@ def make(folder):
   os.mkfifo(folder / "pipe")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def at_once():
   """What would wait or compute for ever fails after a minute."""
 
@@ -112,7 +115,7 @@ def at_once():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands(wrong, tmp_path, name):
+def test_commands(at_once, wrong, tmp_path, name):
   make(tmp_path)
   command, arguments, words = COMMANDS[name]
   wrong([a.format(tmp_path) for a in arguments], words.format(tmp_path), command=command)
@@ -120,7 +123,7 @@ def test_commands(wrong, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_config_files(wrong, tmp_path, name):
+def test_config_files(at_once, wrong, tmp_path, name):
   lines, words = CONFIGS[name]
   imports = "from ml_collections import ConfigDict\nfrom experiments.config import base\n"
   (tmp_path / "x.py").write_text(f"{imports}def get_config():\n  c = base()\n  {lines}\n  return c\n")
@@ -130,6 +133,43 @@ def test_config_files(wrong, tmp_path, name):
 
 def endless(workers):
   return TIMES["constant"](workers=workers, seed=0, seconds=1e308)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A short run with checkpoints, in a process of its own."""
+  folder = tmp_path_factory.mktemp("trained") / "run"
+  done = Command("train", *SHORT, f"--workdir={folder}").end()
+  assert not done.code, done
+  (folder / "result.json").unlink()
+  return folder
+
+
+DAMAGED = {  # file of a run: its content, and the path that the line must contain
+  "metrics.jsonl": (b"\xff", "metrics.jsonl"),
+  "config.json": (b"[]", "config.json"),
+  "result.json": (b'{"test_loss": "x"}', "result.json"),
+  "checkpoints/4/figures/metadata": (b"{}", "checkpoints/4"),
+}
+
+
+@pytest.mark.parametrize("file", DAMAGED)
+def test_a_damaged_run(wrong, trained, tmp_path, file):
+  content, words = DAMAGED[file]
+  shutil.copytree(trained, tmp_path / "copy")
+  (tmp_path / "copy" / file).write_bytes(content)
+  wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/{words}")
+
+
+def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
+  short = [COMPARE, *SHORT[1:], "--only=EASGD", "--config.compare.seeds=0,"]
+  assert call("compare", *short)[0] == 0
+  run = tmp_path / "run"
+  for about, page in (("{}", "{}"), ('{"layout": 3, "versions": 1}', DEEP)):
+    (run / "EASGD" / "seed-0" / "about.json").write_text(about)
+    (run / "comparison.json").write_text(page)
+    assert call("compare", *short, "--resume")[0] == 0
+    assert json.loads((run / "comparison.json").read_text())["target"]["metric"] == "test_accuracy"
 
 
 IMAGES = {"task": "classification", "shape": (16, 16, 1), "num_outputs": 10, "description": "images"}
@@ -155,7 +195,7 @@ CALLS = {  # what is called, and the argument that the line must name
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_arguments(name):
+def test_arguments(at_once, name):
   """One line and no warning beside it."""
   call, words = CALLS[name]
   with warnings.catch_warnings(), pytest.raises(ValueError) as caught:
@@ -178,7 +218,7 @@ WRONG = {  # key of config.times: values that none can have
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_step_times(tmp_path, name):
+def test_step_times(at_once, tmp_path, name):
   """One line and no warning beside it."""
   (tmp_path / "comments.txt").write_text("# nothing else\n")
   (tmp_path / "ragged.txt").write_text("1 2\n3\n")
