@@ -14,11 +14,13 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import
   "schedule": {"api"},
   "as_optax": {"api", "group", "schedule"},
   "algorithms": {"api", "group"},
-  "models": {"api"},
-  "data": {"api"},
-  "runtime": {"api", "group", "schedule", "events"},
+  "files": set(),
+  "memory": set(),
+  "models": {"api", "memory"},
+  "data": {"api", "files", "memory"},
+  "runtime": {"api", "group", "schedule", "events", "memory"},
   "perf": set(),
-  "events": set(),
+  "events": {"files", "memory"},
 }
 FILES = sorted((ROOT / "ddl").rglob("*.py"))
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl import memory
 from ddl.events import arrays
 from ddl.events.faults import not_negative
 from ddl.events.times import Times
@@ -26,8 +27,11 @@ class Step(NamedTuple):
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
   """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; see `walk`."""
   finished = np.empty(max(steps, 0))
-  for number, step in enumerate(walk(steps=steps, **settings)):
-    finished[number] = step.released.max()
+  with np.errstate(over="ignore"):  # told below
+    for number, step in enumerate(walk(steps=steps, **settings)):
+      finished[number] = step.released.max()
+  if not np.isfinite(finished).all():
+    raise ValueError("the seconds of steps and exchanges add up to more than a float holds: give smaller ones")
   return finished
 
 
@@ -78,6 +82,8 @@ def walk(
   if period < 1 or not 0 <= delay <= period:
     raise ValueError(f"period is {period} and delay {delay}; a period is at least 1 step, a delay lies in 0..period")
   together = exchange_seconds is not None
+  span = min(period, steps)  # of a turn that is longer, no more is made
+  memory.require(8 * workers * span, f"a turn of {span} steps of {workers} workers")
   takes = exchange_seconds if together else 0.0
   not_negative("exchange_seconds", takes)
   clock = np.zeros(workers)  # when each worker has come so far
@@ -85,7 +91,7 @@ def walk(
   for step in range(steps):
     turn, index = divmod(step, period)
     if index == 0:
-      durations = np.stack([times.steps(worker, turn, period) for worker in range(workers)])  # [workers, period]
+      durations = np.stack([times.steps(worker, turn, span) for worker in range(workers)])  # [workers, span]
       lost = np.array([_lost(times, worker, turn, own.sum()) for worker, own in enumerate(durations)])
       durations[:, 0] += lost
     round_, position = divmod(step - start, period)

@@ -57,6 +57,8 @@ def run(command: str, arguments: list[str]) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
   try:
+    if wrong := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
+      raise ValueError(f"{wrong!a}: invalid: must be text, without undecodable bytes")
     module = importlib.import_module(f"experiments.commands.{command}")
     if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
       print(_help(command))
@@ -188,10 +190,16 @@ def _load(file: Path) -> Config:
   try:
     spec.loader.exec_module(module)
     config = module.get_config()
-  except Exception as error:  # the file is the user's, and so is what goes wrong in it
+  except (Exception, SystemExit) as error:  # the file is the user's, and so is what goes wrong in it
     raise ValueError(f"{file}{error_messages.where(file, error)}") from error
+  if isinstance(config, ml_collections.FrozenConfigDict):
+    config = config.as_configdict()
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.experiment.base()")
+  try:
+    configs.check(config, configs.base())
+  except ValueError as error:
+    raise ValueError(f"{file}: {error}") from error
   return config
 
 

@@ -119,8 +119,8 @@ def _run(experiment: Any, trainer: Any, path: Path, evaluator: Evaluator, label:
   if resume and _done(path):
     files.reopen(experiment.resolved)
     if (path / run_dir.FAILED).exists():
-      raise train_loop.Diverged(run_dir.read_json(path / run_dir.FAILED)["diverged"])
-    return run_dir.read_json(path / run_dir.RESULT)
+      raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
+    return run_dir.read_result(path)
   options = train_loop.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label, clock=clock)
   try:
     return train_loop.run(experiment, trainer, files, evaluator, options, run_dir.about(["python", *sys.argv]))
@@ -148,8 +148,8 @@ def _check_seeds(config: Any) -> None:
   for label in [label for pair in expected for label in pair]:
     named("label in config.compare.expected", config.compare.algorithms.to_dict(), label)
   seeds = config.compare.seeds
-  if any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
-    raise ValueError(f"config.compare.seeds is {seeds}; give different integers from 0 on, e.g. (0, 1, 2)")
+  if any(type(seed) is not int or not 0 <= seed < 2**32 for seed in seeds) or len(set(seeds)) < len(seeds):
+    raise ValueError(f"config.compare.seeds is {seeds}: invalid: must be different integers from 0 to {2**32 - 1}")
   if not config.compare.seeds:
     raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
 
@@ -167,7 +167,10 @@ def _tell_changes(file: Path, page: dict[str, Any]) -> None:
   """Says what the comparison that `page` is about to overwrite had otherwise."""
   if not file.exists():
     return
-  old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  try:
+    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  except (ValueError, KeyError, TypeError):  # damaged: what is drawn anew takes its place
+    return
   told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if told:
     print(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
@@ -185,7 +188,7 @@ def _write(
 ) -> None:
   """comparison.json: what the report needs beside the runs' metrics."""
   first = next(iter(experiments.values()))
-  accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / run_dir.METRICS).open()))
+  accuracy = has_accuracy(first.model, first.data.test)
   algorithms = []
   asynchronous = any(isinstance(e.algorithm, ServerAlgorithm) for e in experiments.values())
   for label, variant in chosen.items():
@@ -217,9 +220,9 @@ def _write(
     "command": about["command"],
     "config": common,
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": config.compare.target},
-    "versions": trained["versions"],
+    "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-    "git": trained["git"],
+    "git": trained.get("git"),
     "data": first.data.meta["description"],
     "model": _words(first.resolved["model"]),
     "seeds": list(config.compare.seeds),

@@ -52,7 +52,7 @@ def _workers() -> int:
     return 0
   if not text.isdecimal() or not int(text):
     raise ValueError(
-      f"--workers={text} is not one whole number of 1 or more; left out, they are the config's, or chosen with --model"
+      f"--workers={text} is not one integer of 1 or more; left out, they are the config's, or chosen with --model"
     )
   return int(text)
 

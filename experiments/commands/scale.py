@@ -4,15 +4,16 @@ import math
 import shlex
 import sys
 import time
-from pathlib import Path
 
 from absl import flags
 
+from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
 from experiments.commands import shared_flags
 from experiments.costs import local_cluster, scale_curves, scale_text
+from experiments.train.run_dir import writable
 
 MODEL = shared_flags.model()
 shared_flags.cluster()
@@ -41,6 +42,7 @@ def main() -> int:
   workers = _workers(name, cluster)
   weak = SCALING.value == "weak"
   batch = _batch()
+  folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   work, room, counted, title = scale_curves.job(
     _model(), batch if weak else max(1, batch // max(workers)), cluster.device.width
   )
@@ -66,7 +68,6 @@ def main() -> int:
     print(f"  {scale_text.verdict(curve)}")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
-  folder = Path(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}")
   from experiments.report.figures import scale_page  # only now: matplotlib takes a while to import
 
   page = scale_page.write(

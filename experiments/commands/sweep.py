@@ -12,6 +12,7 @@ from absl import flags as absl_flags
 from ml_collections import ConfigDict
 from scipy.stats import qmc
 
+from ddl import memory
 from ddl.runtime import hosts
 from experiments.commands import flags
 from experiments.commands.compare import ONLY, TUNED
@@ -36,7 +37,7 @@ def main(config: Any) -> int:
     raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
   trials = TRIALS.value or config.sweep.trials
   if trials < 1:
-    raise ValueError(f"config.sweep.trials is {trials}; it has to be at least 1")
+    raise ValueError(f"config.sweep.trials is {trials}: invalid: must be at least 1")
   every = variants(config)
   for label in config.sweep.space:
     named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
@@ -129,6 +130,7 @@ def _points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str
 
   Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
   """
+  memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
   sequence = qmc.Halton(len(space), scramble=False)
   sequence.fast_forward(1)  # the first point is the corner of the box
   points = []
@@ -155,7 +157,7 @@ def _trial(variant: Any, data: Any, path: Path, evaluator: Evaluator, label: str
     resume = flags.RESUME.value and (path / run_dir.CONFIG).exists()
     if resume and (path / run_dir.RESULT).exists():
       files.reopen(experiment.resolved)
-      last = run_dir.read_json(path / run_dir.RESULT)
+      last = run_dir.read_result(path)
     else:
       options = train_loop.Options(resume, keep_final=False, batch_stats=flags.BATCH_STATS.value, label=label)
       last = train_loop.run(experiment, trainer, files, evaluator, options, run_dir.about(["python", *sys.argv]))

@@ -14,7 +14,7 @@ from experiments.commands import flags
 from experiments.config import experiment as configs
 from experiments.train import build, compilation_cache, realtime, replay, resume, train_loop
 from experiments.train.evaluate import Evaluator
-from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_json
+from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 
 CHECKPOINT_EVERY = absl_flags.DEFINE_integer(
   "checkpoint_every", 0, "steps between checkpoints; 0: only when the run stops or ends", lower_bound=0
@@ -47,7 +47,7 @@ def main(config: Any) -> int:
   path = build.workdir(f"train-{config.algorithm.name}")
   build.check_folder(path, config)
   if flags.RESUME.value and (path / RESULT).exists():
-    print(f"{_shown(read_json(path / RESULT))}\n{path} is complete")
+    print(f"{_shown(read_result(path))}\n{path} is complete")
     return 0
   if flags.PROCESSES.value > 1 and hosts.processes() == 1:
     configs.build(config)  # what is wrong with the config is said once, before any process starts

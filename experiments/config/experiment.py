@@ -1,5 +1,6 @@
 """The config that every experiment starts from, and what it means: data, model, optimizer, algorithm, budget."""
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 from ml_collections import config_dict
 
+from ddl import memory
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Source, Spec
 from ddl.data import DATA
@@ -17,13 +19,16 @@ from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
+from ddl.runtime import hosts
 from ddl.runtime.trainer import Feed
 from ddl.schedule import Schedule
-from experiments.config.factories import Config, hyper, make, named, section, settings
+from experiments.config.factories import Config, as_type, hyper, make, named, section, settings
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ALGORITHMS = COLLECTIVE | SERVER
 MOST_BLOCKS = 1024
+MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
+FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
 NETWORK = {  # key of config.network: default, meaning
   "message_seconds": (0.0, "of a message, one way, worker to server"),
   "service_seconds": (0.0, "for which the server is busy with a message"),
@@ -73,6 +78,32 @@ def base() -> Config:
   return config.lock()
 
 
+def check(config: Any, default: Config, where: str = "config") -> None:
+  """ValueError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(
+      f"{where} is {config!r}: invalid: must be a section, as experiments.config.experiment.base() has it"
+    )
+  for key in [*default, *config]:
+    if key not in config:
+      raise ValueError(f"{where}.{key} is missing: start from experiments.config.experiment.base()")
+    if where not in FREE:
+      named(f"key in {where}", default, key)
+  for key in default:
+    path, value = f"{where}.{key}", config[key]
+    if isinstance(default[key], ml_collections.ConfigDict):
+      check(value, default[key], path)
+    elif value is not None or default[key] is not None:
+      try:
+        value = as_type(value, default.get_type(key))
+      except TypeError as error:
+        raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
+      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
+      with config.ignore_type():
+        config[key] = value
+
+
 PARTS: dict[str, Any] = {
   "data": DATA,
   "partition": PARTITIONS,
@@ -117,13 +148,17 @@ def build(config: Config, data: Data | None = None) -> Experiment:
   spec = ALGORITHMS[config.algorithm.name]
   chosen = hyper(spec, config.algorithm, config.workers)
   algorithm = make_algorithm(config)
-  _warn_of_momentum(config, spec, chosen.get("momentum"))
-  _check_pull(chosen.get("alpha", 0.0) * config.workers, config.workers)
+  pull = chosen.get("alpha", 0.0) * config.workers
+  _check_pull(pull, config.workers)
   _check_blocks(config)
   data = data or load(config)
   make_model = named("model", MODELS, config.model.name)
   model = make_model(data.meta, **settings("model", make_model, config.model))
-  return Experiment(data, model, algorithm, spec, chosen, _order(config, data.train), resolved)
+  order = _order(config, data.train)
+  _warn_of_momentum(config, spec, chosen.get("momentum"))  # nothing is refused any more: an error is one line alone
+  if pull > 1:
+    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
+  return Experiment(data, model, algorithm, spec, chosen, order, resolved)
 
 
 def resolve(config: Config) -> dict[str, Any]:
@@ -147,8 +182,9 @@ def make_algorithm(config: Config) -> Algorithm | ServerAlgorithm:
   _check_counts(config)
   spec = named("algorithm", ALGORITHMS, config.algorithm.name)
   chosen = hyper(spec, config.algorithm, config.workers)
-  if chosen.get("period", 1) < 1:
-    raise ValueError(f"config.algorithm.period is {chosen['period']}; it has to be at least 1")
+  for key, least in (("period", 1), ("delay", 0), ("start", 0)):
+    if not least <= chosen.get(key, least) <= MOST:
+      raise ValueError(f"config.algorithm.{key} is {chosen[key]}: invalid: must be an integer from {least} to {MOST}")
   algorithm = make(spec, _optimizer(config), config.workers, chosen)
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
@@ -175,8 +211,8 @@ def _warn_of_momentum(config: Config, spec: Spec, own: float | None) -> None:
 
 def _check_counts(config: Config) -> None:
   for key in ("workers", "batch", "steps", "eval_every"):
-    if config[key] < 1:
-      raise ValueError(f"config.{key} is {config[key]}; it has to be at least 1")
+    if not 1 <= config[key] <= MOST:
+      raise ValueError(f"config.{key} is {config[key]}: invalid: must be an integer from 1 to {MOST}")
 
 
 def _check_blocks(config: Config) -> None:
@@ -193,8 +229,6 @@ def _check_pull(pull: float, workers: int) -> None:
     raise ValueError(
       f"config.algorithm.alpha x {workers} workers is {pull:g}: above 2 the center diverges; the authors take 0.9"
     )
-  if pull > 1:
-    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
 
 
 def load(config: Config) -> Data:
@@ -224,8 +258,8 @@ def jsonable(value: Any) -> Any:
 
 def _optimizer(config: Config) -> optax.GradientTransformation:
   rate = config.optimizer.learning_rate
-  if not rate > 0:
-    raise ValueError(f"config.optimizer.learning_rate is {rate}; it has to be positive")
+  if not 0 < rate < math.inf:
+    raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
   make_schedule = named("schedule", SCHEDULES, config.schedule.name)
   schedule = make_schedule(rate, config.steps, **settings("schedule", make_schedule, config.schedule))
   factory = named("optimizer", OPTIMIZERS, config.optimizer.name)
@@ -236,5 +270,8 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
 def _order(config: Config, train: Source) -> Order:
   partition = named("partition", PARTITIONS, config.partition.name)
   chosen = settings("partition", partition, config.partition)
+  example = sum(x.nbytes for x in train.take(np.zeros(1, np.int64)).values())
+  step = config.workers // hosts.processes() * min(config.batch, train.size) * example
+  memory.require(step + 16 * config.workers, f"config.workers is {config.workers}: the examples of one step of all")
   shards = partition(train.size, train.labels, workers=config.workers, seed=config.seed, **chosen)
   return Order(shards, batch=config.batch, seed=config.seed)

@@ -19,7 +19,7 @@ from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import main_link, server_link
 from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime import traffic
-from ddl.runtime.workers import AXIS
+from ddl.runtime.workers import AXIS, nbytes
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, keywords
 from experiments.costs import local_cluster
@@ -49,7 +49,7 @@ def chosen(names: Sequence[str], config: Config) -> dict[str, Cluster]:
 def params_bytes(experiment: Experiment) -> int:
   """Of the model's parameters."""
   params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
+  return nbytes(params)
 
 
 def on(config: Config, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float) -> Config:

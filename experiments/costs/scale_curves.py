@@ -55,7 +55,7 @@ def counts(flag: str, text: str) -> list[int]:
   try:
     numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
   except ValueError as error:
-    raise ValueError(f"--{flag}={text} is not a list of whole numbers such as 1,2,4 or 1,2,...,128") from error
+    raise ValueError(f"--{flag}={text} is not a list of integers such as 1,2,4 or 1,2,...,128") from error
   if dots:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
       raise ValueError(f"--{flag}={text}: ... stands between two numbers at least and the last one, as in 1,2,...,128")

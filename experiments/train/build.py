@@ -1,6 +1,5 @@
 """From a config and the flags to a trainer on real devices."""
 
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,19 +7,20 @@ from typing import Any
 
 import jax
 
+from ddl import files
 from ddl.api import Algorithm
 from ddl.events.record import Events
 from ddl.runtime import hosts
-from ddl.runtime.execution import ExecutionConfig, choose_execution, cpu_devices
+from ddl.runtime.execution import ExecutionConfig, check_threads, choose_execution, cpu_devices
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import Workers, make_workers
+from ddl.runtime.workers import Workers, divisors, make_workers
 from experiments.commands import flags
 from experiments.config import experiment as configs
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config
 from experiments.train import virtual_time
-from experiments.train.run_dir import RunFolder
+from experiments.train.run_dir import RunFolder, writable
 from experiments.train.runner import Runner
 
 
@@ -40,15 +40,16 @@ def check_processes(workers: int, processes: int) -> int:
   """The number of processes, if it divides the workers and the devices.
 
   Raises:
-    ValueError: if it does not.
+    ValueError: if it does not, or for more devices than a process can have.
   """
   devices = flags.DEVICES.value
+  check_threads(devices // processes, f"--devices={devices}: CPU devices")
   if workers % processes or devices % processes:
-    fits = [n for n in range(1, workers + 1) if workers % n == 0 and devices % n == 0]
+    fits = [n for n in divisors(workers) if devices % n == 0]
     if devices and workers % devices:
       raise ValueError(
         f"{workers} workers do not spread evenly over {devices} devices; "
-        f"--devices can be {', '.join(str(n) for n in range(1, workers + 1) if workers % n == 0)}"
+        f"--devices can be {', '.join(map(str, divisors(workers)))}"
       )
     raise ValueError(
       f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "
@@ -118,19 +119,10 @@ def workdir(what: str) -> Path:
   """
   if flags.RESUME.value and not flags.WORKDIR.value:
     raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
-  path = Path(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+  path = files.local(flags.WORKDIR.value or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}")
   if flags.RESUME.value and not path.exists():
     raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
-  there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir():
-    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
-  try:
-    with tempfile.TemporaryDirectory(dir=there):
-      pass  # permissions do not tell of a full disk or of a file system like /proc
-  except OSError as error:
-    told = (error.strerror or str(error)).lower()
-    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
-  return path
+  return writable(path)
 
 
 def check_folder(path: Path, config: Config, alone: bool = True) -> None:

@@ -9,16 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl import memory
 from ddl.api import ServerAlgorithm
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
 from ddl.events.schedule import visits
+from ddl.runtime import execution
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.threads.worker_threads import Threads
 from experiments.config.experiment import Experiment, initial_key, training_key
 from experiments.config.factories import Config
+from experiments.costs.cluster_clock import params_bytes
 from experiments.train import replay, train_loop, virtual_time
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import METRICS, RunFolder
@@ -88,10 +91,11 @@ def threads(experiment: Experiment, config: Config, folder: RunFolder, about: di
   """
   algorithm, take = experiment.algorithm, _take(experiment, config.seed)
   assert isinstance(algorithm, ServerAlgorithm)
+  execution.check_threads(config.workers, f"config.workers={config.workers}: workers of --runtime=threads")
   runner = Threads(
     algorithm, experiment.model, workers=config.workers, seed=config.seed, barrier=virtual_time.barrier_of(config),
   )  # fmt: skip
-  params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
+  params, extra = _init(experiment, config)
   folder.create(experiment.resolved, about)
   lines, total = Lines(experiment, config, folder), visits(algorithm, config.workers, config.steps)
 
@@ -146,7 +150,7 @@ def ray(
     asked.listen()
     try:
       asked.then = runner.stop
-      params, extra = jax.jit(experiment.model.init)(initial_key(config.seed))
+      params, extra = _init(experiment, config)
       if not resume:
         folder.create(experiment.resolved, about)
       lines = Lines(experiment, config, folder, _kept(folder, runner.label) if resume else -1)
@@ -172,6 +176,14 @@ def ray(
       runner.close()
 
 
+def _init(experiment: Experiment, config: Config) -> tuple[Any, Any]:
+  """The first model. ValueError where this process's memory cannot hold it, on CPUs one for each worker."""
+  here = config.workers if jax.default_backend() == "cpu" else 1
+  nbytes = params_bytes(experiment) * here
+  memory.require(nbytes, f"a model of {nbytes / here / 1e6:,.1f} MB for {config.workers} workers")
+  return jax.jit(experiment.model.init)(initial_key(config.seed))
+
+
 def _take(experiment: Experiment, seed: int) -> Callable[[int, int], tuple[Any, Any]]:
   """(worker, step) -> its batch and key."""
   key = training_key(seed)
@@ -189,7 +201,10 @@ def _initial(algorithm: ServerAlgorithm, params: Any, extra: Any, distance: floa
 
 def _kept(folder: RunFolder, visits: int | None) -> int:
   """Drops the lines that the checkpoint of so many visits does not know; returns the visits of the last that stays."""
-  counts = [json.loads(line)["visits"] for line in (folder.path / METRICS).read_text().splitlines()]
+  try:
+    counts = [int(json.loads(line)["visits"]) for line in (folder.path / METRICS).read_text().splitlines()]
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
+    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train anew in another --workdir") from error
   counts = [count for count in counts if count <= (visits or 0)]
   folder.truncate(len(counts))
   return max(counts, default=-1)

@@ -10,6 +10,7 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
 from ddl.events.barriers import BARRIERS, Barrier, Quorum
+from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
@@ -23,11 +24,12 @@ ROUNDS = 50  # that a record of a synchronous algorithm holds
 def step_times(config: Config) -> Any:
   """The step times that the config names."""
   factory, times = named("times", TIMES, config.times.name), config.times
+  made = factory(workers=config.workers, seed=config.seed, **settings("times", factory, times))
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
     warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
-  return factory(workers=config.workers, seed=config.seed, **settings("times", factory, config.times))
+  return made
 
 
 def barrier_of(config: Config) -> Barrier:
@@ -68,12 +70,13 @@ def whole_run(config: Config, algorithm: ServerAlgorithm, events: Events | None 
 
 
 def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
-  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
+  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages. Raises at once."""
   done: list[np.ndarray] = []
+  costs = _lockstep(config, algorithm)
 
   def seconds(step: int) -> float:
     if not done:
-      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
+      done.append(lockstep.finish(steps=config.steps, **costs))
     return float(done[0][step - 1]) if step else 0.0
 
   return seconds
@@ -96,9 +99,10 @@ def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
 
 def exchange_seconds(config: Config) -> float:
   """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
-  if config.network.exchange_seconds is not None:
-    return config.network.exchange_seconds
-  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
+  own, message = config.network.exchange_seconds, config.network.message_seconds
+  if own is not None:
+    return not_negative("config.network.exchange_seconds", own)
+  return 2 * math.ceil(math.log2(max(config.workers, 2))) * not_negative("config.network.message_seconds", message)
 
 
 def describe(config: Config) -> str:

@@ -517,7 +517,7 @@ def test_a_bad_trace_is_one_line(tmp_path, text, line):
   (tmp_path / "trace.csv").write_text(text)
   with pytest.raises(ValueError, match=f"^\\S+: [^\n]*{line}[^\n]*$"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "trace.csv"))
-  with pytest.raises(ValueError, match="no such trace file"):
+  with pytest.raises(FileNotFoundError, match=r"none\.csv"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "none.csv"))
 
 

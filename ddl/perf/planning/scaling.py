@@ -206,7 +206,7 @@ def _visits(
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
   """Lognormal with that deviation, scaled to mean 1 of each worker, the same at each call: [steps, workers]."""
-  drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter**2)), (steps, workers))
+  drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter * jitter)), (steps, workers))
   return drawn / drawn.mean(axis=0)
 
 
@@ -241,8 +241,8 @@ def _check(
     raise ValueError(f"{most} workers: this cluster has {limit}")
   if batch < 1 or (not weak and batch < most):
     raise ValueError(f"a batch of {batch} has less than one example for each of {most} workers; give at least {most}")
-  if not (math.isfinite(jitter) and jitter >= 0):
-    raise ValueError(f"a jitter of {jitter:g} can't be; give a finite one of 0 or more")
+  if not (math.isfinite(jitter * jitter) and jitter >= 0):
+    raise ValueError(f"a jitter of {jitter:g}: invalid: must be at least 0, with a finite square")
   if not schedule.bucket >= 0:
     raise ValueError(f"a bucket of {schedule.bucket:g} bytes can't be; give 0 or more")
   if schedule.period > 1 and not patterns.pattern(name).periodic:
