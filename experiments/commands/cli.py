@@ -20,7 +20,7 @@ from ddl.runtime import hosts
 from experiments.commands import error_messages
 from experiments.config import experiment as configs
 from experiments.config import unread_keys
-from experiments.config.factories import Config
+from experiments.config.factories import Config, check_keys
 from experiments.train import resume
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan")
@@ -197,7 +197,7 @@ def _load(file: Path) -> Config:
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.experiment.base()")
   try:
-    configs.check(config, configs.base())
+    check_keys(config, configs.base())
   except ValueError as error:
     raise ValueError(f"{file}: {error}") from error
   return config

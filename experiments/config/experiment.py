@@ -22,13 +22,12 @@ from ddl.models import MODELS
 from ddl.runtime import hosts
 from ddl.runtime.trainer import Feed
 from ddl.schedule import Schedule
-from experiments.config.factories import Config, as_type, hyper, make, named, section, settings
+from experiments.config.factories import Config, hyper, make, named, section, settings
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ALGORITHMS = COLLECTIVE | SERVER
 MOST_BLOCKS = 1024
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
-FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
 NETWORK = {  # key of config.network: default, meaning
   "message_seconds": (0.0, "of a message, one way, worker to server"),
   "service_seconds": (0.0, "for which the server is busy with a message"),
@@ -76,32 +75,6 @@ def base() -> Config:
     }
   )
   return config.lock()
-
-
-def check(config: Any, default: Config, where: str = "config") -> None:
-  """ValueError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
-  if not isinstance(config, ml_collections.ConfigDict):
-    raise ValueError(
-      f"{where} is {config!r}: invalid: must be a section, as experiments.config.experiment.base() has it"
-    )
-  for key in [*default, *config]:
-    if key not in config:
-      raise ValueError(f"{where}.{key} is missing: start from experiments.config.experiment.base()")
-    if where not in FREE:
-      named(f"key in {where}", default, key)
-  for key in default:
-    path, value = f"{where}.{key}", config[key]
-    if isinstance(default[key], ml_collections.ConfigDict):
-      check(value, default[key], path)
-    elif value is not None or default[key] is not None:
-      try:
-        value = as_type(value, default.get_type(key))
-      except TypeError as error:
-        raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
-      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
-      with config.ignore_type():
-        config[key] = value
 
 
 PARTS: dict[str, Any] = {

@@ -144,6 +144,35 @@ def as_type(value: Any, annotation: Any) -> Any:
 WORDS = {int: "an integer (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
 
 
+FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
+
+
+def check_keys(config: Any, default: Config, where: str = "config") -> None:
+  """ValueError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
+  if not isinstance(config, config_dict.ConfigDict):
+    raise ValueError(
+      f"{where} is {config!r}: invalid: must be a section, as experiments.config.experiment.base() has it"
+    )
+  for key in [*default, *config]:
+    if key not in config:
+      raise ValueError(f"{where}.{key} is missing: start from experiments.config.experiment.base()")
+    if where not in FREE:
+      named(f"key in {where}", default, key)
+  for key in default:
+    path, value = f"{where}.{key}", config[key]
+    if isinstance(default[key], config_dict.ConfigDict):
+      check_keys(value, default[key], path)
+    elif value is not None or default[key] is not None:
+      try:
+        value = as_type(value, default.get_type(key))
+      except TypeError as error:
+        raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
+      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
+      with config.ignore_type():
+        config[key] = value
+
+
 SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
 POSITIVE = ("factor", "concentration")  # above 0; a model's sizes are at least 1
 NOT_NEGATIVE = ("weight_decay", "alpha", "warmup", "start")

@@ -20,7 +20,7 @@ from ddl.events.times import TIMES
 from ddl.models import MODELS
 from experiments.commands import compare
 from experiments.config import experiment as configs
-from experiments.config.factories import keywords
+from experiments.config.factories import check_keys, keywords
 from experiments.config.optimizers import SCHEDULES
 from experiments.costs import local_cluster
 from experiments.train import virtual_time
@@ -257,7 +257,7 @@ def test_one_seed_as_a_number():
   config = configs.base()
   with config.compare.ignore_type():
     config.compare.seeds = 0
-  configs.check(config, configs.base())
+  check_keys(config, configs.base())
   compare._check_seeds(config)
   assert config.compare.seeds == (0,)
 
