@@ -1,4 +1,4 @@
-"""The collective and the server algorithms by name. A new one is a file beside this one, and its line here."""
+"""The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
 
 from ddl.algorithms.collective import (
   dasgd,
@@ -28,6 +28,7 @@ from ddl.algorithms.server import (
   original_easgd,
   staleness_aware_sgd,
 )
+from ddl.algorithms.wrappers import topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -62,3 +63,5 @@ SERVER = {
   "push_gossip": push_gossip.SPEC,
   "ad_psgd": ad_psgd.SPEC,
 }
+
+WRAPPERS = {"topk": topk.SPEC}
