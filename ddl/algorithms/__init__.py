@@ -28,7 +28,7 @@ from ddl.algorithms.server import (
   original_easgd,
   staleness_aware_sgd,
 )
-from ddl.algorithms.wrappers import topk
+from ddl.algorithms.wrappers import powersgd, topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -64,4 +64,4 @@ SERVER = {
   "ad_psgd": ad_psgd.SPEC,
 }
 
-WRAPPERS = {"topk": topk.SPEC}
+WRAPPERS = {"topk": topk.SPEC, "powersgd": powersgd.SPEC}
