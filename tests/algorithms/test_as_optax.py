@@ -131,11 +131,11 @@ def test_all_delays(x64, delay):
   close(train(lift_vmap, tx, consensus(algorithm))[0], twin_of("dasgd", "adam", **hyper).params)
 
 
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_a_scan_inside_shard_map(x64, name):
+@pytest.mark.parametrize("name, inner", [*((name, "momentum") for name in COLLECTIVE), ("local_sgd", "adam")])
+def test_a_scan_inside_shard_map(x64, name, inner):
   """The whole loop on the devices, whose carry must keep its type: what varies over the workers is part of it."""
   x0, grad = reference.problem(WORKERS, STEPS)
-  _, tx = transformation(name)
+  _, tx = transformation(name, inner)
 
   def loop(worker, x):
     def step(carry, t):
@@ -149,7 +149,7 @@ def test_a_scan_inside_shard_map(x64, name):
 
   run = jax.jit(jax.shard_map(loop, mesh=mesh("w", 8), in_specs=P("w"), out_specs=P("w")))
   history = run(np.arange(WORKERS), np.stack([x0] * WORKERS))
-  close(np.swapaxes(history, 0, 1), twin_of(name).params)
+  close(np.swapaxes(history, 0, 1), twin_of(name, inner).params)
 
 
 # ---- what optax asks of a transformation

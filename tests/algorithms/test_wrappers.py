@@ -162,6 +162,26 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
     close(jax.vmap(flat_of)(params), twin.params[t])
 
 
+@pytest.mark.parametrize("name", ["sync_sgd", "diloco"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_scan_inside_shard_map(x64, wrapper, name):
+  """A checked one: the memories vary over the workers from the start as they do after a step."""
+  algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
+  tx = as_optax(algorithm, "w")
+
+  def loop(worker, x):
+    def step(carry, t):
+      x, state = carry
+      updates, state = tx.update(tree_of(grad(worker, t, flat_of(x))), state, x)
+      x = optax.apply_updates(x, updates)
+      return (x, state), flat_of(x)
+
+    return jax.lax.scan(step, (tree_of(x), tx.init(tree_of(x))), jnp.arange(6))[1]
+
+  history = mapped(loop)(np.arange(8), np.stack([x0] * 8))
+  close(np.swapaxes(history, 0, 1), run(algorithm, steps=6)[0])
+
+
 # ---- without loss
 
 

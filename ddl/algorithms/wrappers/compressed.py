@@ -13,7 +13,7 @@ class Compressor(NamedTuple):
   """How the workers' mean of a list of arrays is found; the memory is one worker's, of one question of an algorithm."""
 
   name: str  # of the wrapper
-  init: Callable[[list[Any], Any], Tree]  # (shapes, key) -> memory
+  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only types count
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
 
 
@@ -70,14 +70,14 @@ class _Lossy(Group):
 
 
 class _Asked(_Lossy):
-  """Keeps the shapes of what is asked."""
+  """Keeps what is asked."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group, name)
-    self.shapes: list[list[Any]] = []
+    self.arrays: list[list[Any]] = []
 
   def sum(self, tree: Tree) -> Tree:
-    self.shapes.append([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(tree)])
+    self.arrays.append(jax.tree.leaves(tree))
     return tree
 
   mean = sum
@@ -103,7 +103,8 @@ class _Compressed(_Lossy):
 def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   """The algorithm with every mean and sum of `local`, `launch` and `merge` compressed; `evaluate` is exact.
 
-  Each mean has a memory of its own. `init` finds which there are by tracing these functions.
+  Each mean has a memory of its own. `init` finds which there are by calling these functions once, with the params for
+  gradients; only what the group is asked counts.
 
   Raises:
     ValueError: from `init`, if the algorithm asks for anything else that carries data, or is compressed already.
@@ -115,8 +116,8 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
       asked, own = _Asked(group, compressor.name), next(keys)
-      shapes = jax.eval_shape(lambda *a: fn(asked, *a), *args)
-      return tuple(compressor.init(s, jax.random.fold_in(own, i)) for i, s in enumerate(asked.shapes)), shapes
+      result = fn(asked, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
+      return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(asked.arrays)), result
 
     local, _ = memory(algorithm.local, params, state, params)
     launch, merge = [], []

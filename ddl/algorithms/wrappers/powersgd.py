@@ -42,16 +42,14 @@ def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
   if rank < 1:
     raise ValueError(f"powersgd: rank is {rank}; invalid: must be at least 1")
 
-  def init(shapes: list[Any], key: Any) -> Tree:
-    def one(shape: Any, key: Any) -> Factor | None:
-      if len(shape.shape) < 2 or shape.size == 0 or not jnp.issubdtype(shape.dtype, jnp.floating):
+  def init(arrays: list[Any], key: Any) -> Tree:
+    def one(x: Any, key: Any) -> Factor | None:
+      if x.ndim < 2 or x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
         return None
-      m = shape.shape[-1]
-      n = shape.size // m
-      q = jax.random.normal(key, (m, min(rank, n, m)), shape.dtype)
-      return Factor(jnp.zeros((n, m), shape.dtype), q)
+      n, m = x.size // x.shape[-1], x.shape[-1]
+      return Factor(jnp.zeros_like(x).reshape(n, m), jax.random.normal(key, (m, min(rank, n, m)), x.dtype))
 
-    return tuple(one(shape, jax.random.fold_in(key, i)) for i, shape in enumerate(shapes))
+    return tuple(one(x, jax.random.fold_in(key, i)) for i, x in enumerate(arrays))
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     after, whole = list(memory), list(arrays)

@@ -34,10 +34,10 @@ def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
   if not 0 < share <= 1:
     raise ValueError(f"topk: share is {share}; invalid: must be above 0 and at most 1")
 
-  def init(shapes: list[Any], key: Any) -> Tree:
+  def init(arrays: list[Any], key: Any) -> Tree:
     del key
-    sparse = [s.size > 0 and jnp.issubdtype(s.dtype, jnp.floating) for s in shapes]
-    return tuple(jnp.zeros(s.shape, s.dtype) if yes else None for s, yes in zip(shapes, sparse, strict=True))
+    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+    return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     out, after = [], []
