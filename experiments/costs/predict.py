@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm
+from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster, device
 from ddl.perf.hardware.cluster import main_link, with_bandwidth
 from ddl.perf.hardware.device import Step
@@ -17,6 +19,8 @@ from ddl.runtime.virtual.wave_plan import visits
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config
 from experiments.costs import cluster_clock, xla_cost
+from experiments.costs.cluster_clock import There
+from experiments.costs.patterns import pattern_of
 from experiments.report.comparison import read_run
 from experiments.train import run_dir, virtual_time
 
@@ -28,6 +32,7 @@ class Entrant(NamedTuple):
 
   config: Config
   experiment: Experiment
+  pattern: Pattern
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
   hits: list[Hit]
@@ -61,15 +66,17 @@ def _entrant(
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)
     hits.append(time_to_accuracy.hit(steps[-1], values, target["value"], target["metric"] == "test_accuracy"))
-  return Entrant(config, experiment, seeds, steps, hits)
+  params, _ = jax.eval_shape(experiment.model.init, jax.random.key(0))
+  pattern = pattern_of(experiment.algorithm, params, config.workers)
+  return Entrant(config, experiment, pattern, seeds, steps, hits)
 
 
 def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
   algorithms, times = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.experiment.algorithm
-    there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
-    clocks = [cluster_clock.clock(config, algorithm) for config in there]
+    there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(each, algorithm) for each in there]
     times[label] = time_to_accuracy.reached(entrant.hits, clocks)
     algorithms[label] = {
       "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
@@ -88,28 +95,29 @@ def _entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: S
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
-    "break_even": _break_even(cluster, workers, entrants, time_to_accuracy.verdict(times), step, nbytes),
+    "break_even": _break_even(cluster, workers, entrants, time_to_accuracy.verdict(times), step),
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Config:
-  config = cluster_clock.on(entrant.config, entrant.experiment.algorithm, cluster, step, nbytes)
-  config.seed = seed
-  return config
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> There:
+  there = cluster_clock.on(entrant.config, entrant.pattern, cluster, step)
+  there.config.seed = seed
+  return there
 
 
-def _figures(entrant: Entrant, there: Sequence[Config], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
-  algorithm, first = entrant.experiment.algorithm, there[0]  # parts are the same with every seed
+  algorithm, first = entrant.experiment.algorithm, there[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not isinstance(algorithm, ServerAlgorithm):
-    return out | {"exchange_seconds": first.network.exchange_seconds}
+    charged = [seconds for seconds in (there[0].charged.local, *there[0].charged.exchanges) if seconds is not None]
+    return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
   trained, visited = entrant.config.copy_and_resolve_references(), visits(algorithm, first.workers, first.steps)
   stale: dict[str, list[float]] = {"trained": [], "there": []}
-  for config in there:
+  for config in (each.config for each in there):
     trained.seed = config.seed
     stale["trained"].append(cluster_clock.staleness(virtual_time.schedule_of(trained, algorithm, visited)))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
@@ -123,7 +131,6 @@ def _break_even(
   entrants: Mapping[str, Entrant],
   found: time_to_accuracy.Verdict,
   step: Step,
-  nbytes: float,
 ) -> dict[str, Any] | None:
   """Who overtakes the winner with less and with more bandwidth, and where; who leads at both ends of what is searched.
 
@@ -139,9 +146,9 @@ def _break_even(
     @cache
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
-      config = _there(entrant, entrant.seeds[index], other, step, nbytes)
-      config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
-      return cluster_clock.clock(config, entrant.experiment.algorithm)(config.steps)
+      there = _there(entrant, entrant.seeds[index], other, step)
+      there.config.steps = int(entrant.hits[index].steps)  # what comes later does not matter
+      return cluster_clock.clock(there, entrant.experiment.algorithm)(there.config.steps)
 
     return at
 

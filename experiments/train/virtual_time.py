@@ -1,9 +1,8 @@
 """Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
 
-import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +13,14 @@ from ddl.events.operations import Operations, operations
 from ddl.events.record import Events
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
+from ddl.group import Sent
+from ddl.perf.comm.patterns import LATE
+from ddl.runtime.traffic import Traffic
 from ddl.runtime.virtual.wave_plan import visits
+from ddl.schedule import Schedule
 from experiments.config.factories import Config, named, settings
 
-ROUNDS = 50  # that a record of a synchronous algorithm holds
+ROUNDS = 50  # that a record of a collective algorithm holds
 
 
 def step_times(config: Config) -> Any:
@@ -84,38 +87,70 @@ def operations_of(config: Config, algorithm: ServerAlgorithm, events: Events) ->
   )
 
 
-def lockstep_seconds(config: Config, algorithm: Algorithm) -> Callable[[int], float]:
-  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
+class Charges(NamedTuple):
+  """Seconds of a collective algorithm's messages; None where nothing is sent."""
+
+  local: float | None  # at each step
+  exchanges: tuple[float | None, ...]  # of each
+
+
+def charges(config: Config, sent: Traffic) -> Charges:
+  """Those of the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
+
+  def price(ops: tuple[Sent, ...]) -> float | None:
+    if not ops or config.network.exchange_seconds is not None:
+      return config.network.exchange_seconds if ops else None
+    return sum(messages(op.kind, config.workers) for op in ops) * config.network.message_seconds
+
+  return Charges(price(sent.local), tuple(map(price, sent.exchanges)))
+
+
+def messages(kind: str, workers: int) -> int:
+  """Messages of a collective, one after the other.
+
+  ceil(log2 p) down a tree; an all-reduce also goes up, as SC17 counts it (arXiv 1708.02983); a permute is one message.
+  """
+  levels = (workers - 1).bit_length()
+  return {"all_reduce": 2 * levels, "permute": min(levels, 1)}.get(kind, levels)
+
+
+def lockstep_seconds(config: Config, algorithm: Algorithm, charged: Charges) -> Callable[[int], float]:
+  """Step -> virtual seconds of a collective algorithm on the config's step times."""
   done: list[np.ndarray] = []
 
   def seconds(step: int) -> float:
     if not done:
-      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
+      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm, charged)))
     return float(done[0][step - 1]) if step else 0.0
 
   return seconds
 
 
-def lockstep_record(config: Config, algorithm: Algorithm) -> lockstep.Step:
-  """When each worker computes and waits in the first rounds of a synchronous algorithm: arrays [steps, ...]."""
-  steps = min(config.steps, ROUNDS * algorithm.period)
-  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm)))
+def lockstep_record(config: Config, algorithm: Algorithm, charged: Charges) -> lockstep.Step:
+  """When each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
+  steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
+  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged)))
 
 
-def _lockstep(config: Config, algorithm: Algorithm) -> dict[str, Any]:
-  exchange = None if config.algorithm.name == "independent" else exchange_seconds(config)
+def _lockstep(config: Config, algorithm: Algorithm, charged: Charges) -> dict[str, Any]:
+  clocks = Schedule(algorithm.exchanges).clocks
   return {
-    "workers": config.workers, "period": algorithm.period, "delay": algorithm.delay, "start": algorithm.start,
-    "times": step_times(config), "exchange_seconds": exchange, "primed": algorithm.primed,
+    "workers": config.workers,
+    "turn": min(_periods(algorithm), default=1),
+    "times": step_times(config),
+    "exchanges": [
+      lockstep.Exchange(clock.launched, clock.delay, seconds)
+      for clock, seconds in zip(clocks, charged.exchanges, strict=True)
+      if seconds is not None
+    ],
+    "local_seconds": charged.local,
     "overlap": config.network.overlap,
-  }  # fmt: skip
+  }
 
 
-def exchange_seconds(config: Config) -> float:
-  """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
-  if config.network.exchange_seconds is not None:
-    return config.network.exchange_seconds
-  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
+def _periods(algorithm: Algorithm) -> list[int]:
+  """Steps between launches of each exchange; of one that changes, those that it comes to."""
+  return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 
 def describe(config: Config) -> str:
@@ -130,5 +165,10 @@ def describe(config: Config) -> str:
   chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in barrier.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
   network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
-  network += [f"exchange of all workers {exchange_seconds(config) * 1000:g} ms"]
+  exchange = config.network.exchange_seconds
+  if exchange is None:
+    all_reduce = messages("all_reduce", config.workers) * config.network.message_seconds
+    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms"]
+  else:
+    network += [f"exchange of all workers {exchange * 1000:g} ms"]
   return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])

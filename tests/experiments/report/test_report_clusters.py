@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from helpers.commands import Command, complaint
 
-from ddl.perf.comm import collectives, patterns, server
+from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import named
 from ddl.perf.hardware.cluster import main_link, server_link, with_bandwidth
 from ddl.perf.planning import scaling, time_to_accuracy
-from ddl.perf.planning.scaling import Schedule, Work
+from ddl.perf.planning.scaling import Transport, Work
 from ddl.perf.planning.time_to_accuracy import Hit
 from ddl.perf.step.timeline import round_seconds
 from experiments.config.experiment import base, build
 from experiments.costs import cluster_clock, predict
+from experiments.costs.patterns import pattern_of, vector
 from experiments.report import cluster_section, report
 from experiments.report import comparison as report_data
 from experiments.train import virtual_time
@@ -37,33 +38,41 @@ def config_of(name, workers=4, steps=40, **settings):
   return config
 
 
-def there(name, cluster, workers=4, steps=40, **settings):
-  """The experiment's algorithm and config on a cluster."""
-  config = config_of(name, workers, steps, **settings)
+def on(config, cluster, flop=FLOP):
+  """A run on a cluster, and its algorithm."""
   algorithm = build(config).algorithm
-  return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
+  return cluster_clock.on(config, pattern_of(algorithm, vector(NBYTES), config.workers), cluster, flop), algorithm
+
+
+def there(name, cluster, workers=4, steps=40, **settings):
+  """Likewise, by names."""
+  return on(config_of(name, workers, steps, **settings), named(cluster))
 
 
 def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
+  message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
   for name, settings, apart in (
-    ("sync_sgd", {}, False), ("sharded_sync_sgd", {}, False), ("local_sgd", {"period": 4}, False),
-    ("easgd", {"period": 4}, False), ("dasgd", {"period": 4, "delay": 2}, True), ("independent", {}, True),
+    ("sync_sgd", {}, ()), ("sharded_sync_sgd", {}, ()), ("local_sgd", {"period": 4}, (13, 14, 15)),
+    ("easgd", {"period": 4}, ()), ("dasgd", {"period": 4, "delay": 2}, (13, 14, 15, 16)),
+    ("independent", {}, (13, 14, 15, 16)), ("post_local_sgd", {"start": 14, "period": 2}, (15,)),
   ):  # fmt: skip
-    on, algorithm = there(name, "ethernet_10g", **settings)
-    found = cluster_clock.clock(on, algorithm)(16) - virtual_time.lockstep_seconds(on, algorithm)(16)
-    message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
-    assert found == pytest.approx(message if apart else 0.0), name
+    run, algorithm = there(name, "ethernet_10g", **settings)
+    clock, steps = (
+      cluster_clock.clock(run, algorithm),
+      virtual_time.lockstep_seconds(run.config, algorithm, run.charged),
+    )
+    for step in (13, 14, 15, 16):
+      assert clock(step) - steps(step) == pytest.approx(message if step in apart else 0.0), (name, step)
+    assert clock(0) == 0
 
 
 def test_where_nothing_overlaps_a_delay_hides_nothing():
   apart = named("ethernet_10g")._replace(overlap=False)
-  config = config_of("dasgd", period=4, delay=2)
-  algorithm = build(config).algorithm
   took = {}
   for name, cluster in (("apart", apart), ("beside", apart._replace(overlap=True))):
-    on = cluster_clock.on(config, algorithm, cluster, FLOP, NBYTES)
-    clock = cluster_clock.clock(on, algorithm)
-    took[name] = (clock(32) - clock(16)) / 4, on.times.seconds, on.network.exchange_seconds
+    run, algorithm = on(config_of("dasgd", period=4, delay=2), cluster)
+    clock = cluster_clock.clock(run, algorithm)
+    took[name] = (clock(32) - clock(16)) / 4, run.config.times.seconds, run.charged.exchanges[0]
   seconds, step, message = took["apart"]
   assert seconds == pytest.approx(4 * step + message, rel=1e-9)
   assert took["beside"][0] == pytest.approx(round_seconds(step=step, message=message, period=4, delay=2), rel=1e-9)
@@ -74,11 +83,12 @@ def test_where_nothing_overlaps_a_delay_hides_nothing():
 def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
   found = named(cluster)
   settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
-  config, algorithm = there(name, cluster, workers=16, **settings)
+  run, algorithm = there(name, cluster, workers=16, **settings)
   step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
   message = collectives.all_reduce(NBYTES, 16, found.network)
-  clock = cluster_clock.clock(config, algorithm)
-  expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
+  clock = cluster_clock.clock(run, algorithm)
+  delay = algorithm.exchanges[0].delay if algorithm.exchanges else 0
+  expected = round_seconds(step=step, message=message, period=period, delay=delay)
   assert clock(8 * period) - clock(4 * period) == pytest.approx(4 * expected, rel=1e-9)
   assert clock(0) == 0
 
@@ -91,15 +101,11 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
   slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
   found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
   link = server_link(found, 1)
-  alone = config_of("async_sgd", workers=1)
-  algorithm = build(alone).algorithm
-  config = cluster_clock.on(alone, algorithm, found, FLOP, NBYTES)
-  clock = cluster_clock.clock(config, algorithm)
+  alone, algorithm = on(config_of("async_sgd", workers=1), found)
+  clock = cluster_clock.clock(alone, algorithm)
   visit = server.visit_seconds(NBYTES, NBYTES, link)
-  assert clock(20) - clock(10) == pytest.approx(10 * (config.times.seconds + visit), rel=1e-9)
-  crowd = config_of("async_sgd", workers=8)
-  tiny = cluster_clock.on(crowd, build(crowd).algorithm, found, 1.0, NBYTES)
-  clock = cluster_clock.clock(tiny, build(crowd).algorithm)
+  assert clock(20) - clock(10) == pytest.approx(10 * (alone.config.times.seconds + visit), rel=1e-9)
+  clock = cluster_clock.clock(*on(config_of("async_sgd", workers=8), found, 1.0))
   busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
   assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
 
@@ -107,11 +113,9 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
 @pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *SERVERS])
 def test_more_bandwidth_is_never_slower(name):
   ends = []
-  config = config_of(name)
-  algorithm = build(config).algorithm
   for bandwidth in (1e6, 1e8, 1e10, 1e12):
     other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
-    ends.append(cluster_clock.clock(cluster_clock.on(config, algorithm, other, FLOP, NBYTES), algorithm)(40))
+    ends.append(cluster_clock.clock(*on(config_of(name), other))(40))
   assert ends == sorted(ends, reverse=True)
   assert ends[0] > 10 * ends[-1]
 
@@ -130,11 +134,16 @@ def test_the_bandwidth_is_that_of_the_link_in_use():
 
 def test_jitter_and_slow_workers_are_the_configs():
   even, algorithm = there("sync_sgd", "ethernet_10g")
-  uneven = even.copy_and_resolve_references()
-  uneven.times.slow = (1.0, 1.0, 1.0, 3.0)
-  message = even.network.exchange_seconds
-  took = [cluster_clock.clock(config, algorithm)(40) / 40 - message for config in (even, uneven)]
+  uneven = even._replace(config=even.config.copy_and_resolve_references())
+  uneven.config.times.slow = (1.0, 1.0, 1.0, 3.0)
+  took = [cluster_clock.clock(run, algorithm)(40) / 40 - even.charged.local for run in (even, uneven)]
   assert took[1] == pytest.approx(3 * took[0])
+
+
+def entrant(config, seeds, steps, hits):
+  experiment = build(config)
+  pattern = pattern_of(experiment.algorithm, vector(NBYTES), config.workers)
+  return predict.Entrant(config, experiment, pattern, seeds, steps, hits)
 
 
 def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
@@ -144,24 +153,22 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
   for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    entrants[label] = predict.Entrant(config, build(config), [0, 1], [], [Hit(n, n - 4) for n in hits[label]])
-  step = cluster_clock.on(entrants["often"].config, entrants["often"].experiment.algorithm, cluster, FLOP, NBYTES)
+    entrants[label] = entrant(config, [0, 1], [], [Hit(n, n - 4) for n in hits[label]])
+  step = cluster_clock.on(entrants["often"].config, entrants["often"].pattern, cluster, FLOP).config
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
   assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
   verdict = time_to_accuracy.Verdict("often", "seldom", None, False)
-  found = predict._break_even(cluster, 4, entrants, verdict, FLOP, NBYTES)
+  found = predict._break_even(cluster, 4, entrants, verdict, FLOP)
   (turn,) = found["turns"]
   assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
   assert min(expected) < turn["mean"] < max(expected)
   assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
   between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
-  (turn,) = predict._break_even(between, 4, entrants, verdict, FLOP, NBYTES)["turns"]
+  (turn,) = predict._break_even(between, 4, entrants, verdict, FLOP)["turns"]
   assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
-  assert (
-    predict._break_even(cluster, 4, entrants, time_to_accuracy.Verdict(None, None, None, False), FLOP, NBYTES) is None
-  )
+  assert predict._break_even(cluster, 4, entrants, time_to_accuracy.Verdict(None, None, None, False), FLOP) is None
 
 
 ENTRY = {"bandwidth": 1e9, "link": "between nodes"}
@@ -192,14 +199,11 @@ VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd",
 @pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
 def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
-  config, algorithm = there(name, cluster, workers=workers, steps=80)
-  clock = cluster_clock.clock(config, algorithm)
-  schedule = Schedule(
-    algorithm.period, algorithm.delay, name == "original_easgd",
-    probability=getattr(algorithm, "peer_probability", 1.0), overlap=name != "sync_sgd",  # a mean, not layer by layer
-  )  # fmt: skip
-  job = Work((FLOP,), (NBYTES,))
-  (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)
+  run, algorithm = there(name, cluster, workers=workers, steps=80)
+  clock = cluster_clock.clock(run, algorithm)
+  how, job = Transport(overlap=name != "sync_sgd"), Work((FLOP,), (NBYTES,))  # a mean, not layer by layer
+  recorded = lambda _: run.pattern  # noqa: E731
+  (point,) = scaling.curve(recorded, job, named(cluster), [workers], batch=32, weak=True, transport=how)
   assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
 
 
@@ -214,12 +218,11 @@ def test_without_a_lock_visits_still_share_the_link(locked, free):
 def test_workers_of_a_node_share_its_link_to_their_peers():
   slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
   for name in ("ad_psgd", "pull_gossip"):
-    config = config_of(name, workers=16)
-    algorithm, found = build(config).algorithm, patterns.pattern(name)
-    clock = cluster_clock.clock(cluster_clock.on(config, algorithm, slow, 1.0, NBYTES), algorithm)
-    shared = server.node_seconds(found.up * NBYTES, found.down * NBYTES, 16, slow.network, peers=True)
+    run, algorithm = on(config_of(name, workers=16), slow, 1.0)
+    clock, found = cluster_clock.clock(run, algorithm), run.pattern.visits
+    shared = server.node_seconds(found.up, found.down, 16, slow.network, peers=True)
     assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
-    assert shared > 3 * server.visit_seconds(found.up * NBYTES, found.down * NBYTES, slow.network.between) / 2
+    assert shared > 3 * server.visit_seconds(found.up, found.down, slow.network.between) / 2
 
 
 SMALL = (
@@ -298,10 +301,10 @@ def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
 def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
   config, cluster = config_of(name), named("ethernet_10g")
   config.times.name, config.times.jitter = "lognormal", 0.5
-  experiment, found = build(config), []
+  found = []
   for seeds in ([0], [1], [0, 1]):
-    entrant = predict.Entrant(config, experiment, seeds, [np.array([40])] * len(seeds), [Hit(20, 16)] * len(seeds))
-    figures = predict._entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
+    each = entrant(config, seeds, [np.array([40])] * len(seeds), [Hit(20, 16)] * len(seeds))
+    figures = predict._entry("c", cluster, {"a": each}, FLOP, NBYTES)["algorithms"]["a"]
     found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
   assert found[2] == pytest.approx(np.mean(found[:2], axis=0))
