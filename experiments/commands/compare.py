@@ -11,9 +11,10 @@ from typing import Any
 import jax
 from absl import flags as absl_flags
 
-from ddl.api import Algorithm, ServerAlgorithm
+from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.runtime import hosts
+from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.commands import flags, shared_flags
 from experiments.config import experiment as configs
@@ -84,12 +85,12 @@ def main(config: Any) -> int:
       if hosts.is_main() and seed == config.compare.seeds[0]:
         if isinstance(trainer, Simulator):
           record.save(path / slug(label) / run_dir.EVENTS, trainer.events)
-        elif isinstance(experiment.algorithm, Algorithm) and any(
+        elif isinstance(trainer, Trainer) and any(
           isinstance(e.algorithm, ServerAlgorithm) for e in experiments.values()
         ):
-          lockstep.save(
-            path / slug(label) / run_dir.LOCKSTEP, virtual_time.lockstep_record(variant, experiment.algorithm)
-          )
+          charged = virtual_time.charges(variant, trainer.traffic)
+          waits = virtual_time.lockstep_record(variant, trainer.algorithm, charged)
+          lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
       build.say(
         f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
       )

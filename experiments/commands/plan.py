@@ -8,9 +8,11 @@ from typing import Any
 from absl import flags
 
 from ddl.perf import tables
+from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import algorithm_rates, planner
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.scaling import Recorded
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import percent, rate_text, seconds_text
@@ -37,9 +39,10 @@ def main(config: Any) -> int:
     raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
   workers = _workers() or (config.workers if config is not None else 0)
   wish = planner.Wish(BATCH.value or 0, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value)
-  job = table_job(MODEL.value, cluster.device.width) if config is None else _config_job(config, workers)
+  job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
-  found = planner.plan(job, cluster, wish, overhead=float(calibrated[1]["overhead"]) if calibrated else None)
+  overhead = float(calibrated[1]["overhead"]) if calibrated else None
+  found = planner.plan(job, cluster, wish, overhead, own)
   print(text(job, name, cluster, found))
   if JSON.value:
     Path(JSON.value).write_text(json.dumps(record(job, name, found), indent=2) + "\n")
@@ -63,11 +66,20 @@ def table_job(name: str, width: int) -> Job:
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
-def _config_job(config: Any, workers: int) -> Job:
+def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
+  """The config's experiment as a job, and its algorithm."""
   from experiments.config import experiment as configs  # only now: a table needs none of it, nor its flags
   from experiments.costs.job_description import experiment_job
+  from experiments.costs.patterns import pattern_of, vector
 
-  return experiment_job(configs.build(config), config, workers)
+  job = experiment_job(configs.build(config), config, workers)
+
+  def recorded(workers: int) -> Pattern:
+    there = config.copy_and_resolve_references()
+    there.workers = workers
+    return pattern_of(configs.make_algorithm(there), vector(job.params_bytes), workers)
+
+  return job, (config.algorithm.name, recorded)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:

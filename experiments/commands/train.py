@@ -8,6 +8,7 @@ import jax
 from absl import flags as absl_flags
 
 from ddl.algorithms import SERVER
+from ddl.api import ServerAlgorithm
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.commands import flags
@@ -126,6 +127,7 @@ def _live(config: Any) -> int:
 
 
 def _run_live(experiment: configs.Experiment, config: Any, folder: RunFolder, told: dict[str, Any]) -> dict[str, Any]:
+  assert isinstance(experiment.algorithm, ServerAlgorithm)
   if RUNTIME.value == "threads":
     return realtime.threads(experiment, config, folder, told)
   build.say("starting Ray and its processes")

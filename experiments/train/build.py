@@ -80,7 +80,8 @@ def follow(trainer: Runner, config: Config) -> Callable[[int], float]:
 def clock(trainer: Runner, config: Config) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this config; a simulator's are those of the schedule that it follows."""
   if isinstance(trainer, Trainer):
-    return virtual_time.lockstep_seconds(config, trainer.algorithm)
+    charged = virtual_time.charges(config, trainer.traffic)
+    return virtual_time.lockstep_seconds(config, trainer.algorithm, charged)
   assert isinstance(trainer, Simulator)
   return trainer.virtual_seconds
 
