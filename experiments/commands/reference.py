@@ -150,7 +150,7 @@ def _commands() -> str:
   out += ["[Config keys](config.md)."]
   for command in run.COMMANDS:
     module = importlib.import_module(f"experiments.commands.{command}")
-    out += ["", f"## {command}", "", *inspect.cleandoc(str(module.__doc__)).splitlines(), ""]
+    out += ["", f"## {command}", "", *inspect.cleandoc(str(module.__doc__)).partition("`: ")[2].splitlines(), ""]
     lines = [(f"`--{f.name}`", f"`{f.default!r}`", f.help) for f in _flags(command)]
     out += _table(("flag", "default", "meaning"), lines)
   return "\n".join(out) + "\n"
