@@ -25,9 +25,9 @@ QUICKLY = {  # command: what makes it quick
   "sweep": ("--config.steps=20", "--config.eval_every=20", "--trials=1", "--only=easgd"),
   "reproduce": ("--check",),
 }
-MINUTES = (  # parts of commands that are left to --slow
+MINUTES = (  # parts of commands that are left to --slow: they measure, start processes, or compile for long
   "run.py bench", "run.py calibrate", "--cluster=measured", "--runtime=ray", "-m experiments.bench", "srun ", "mpirun ",
-  "--processes=2", "sc17_lenet", "text_transformer",
+  "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
