@@ -1,10 +1,11 @@
-# make demo: the main job on a fresh machine. make test: what CI runs. Both make their own environment first.
+# make demo: the main job on a fresh machine. make test: what CI runs. make docs: the generated pages of docs/.
+# Each makes its own environment first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test slow lint bench docs clean
 
 demo: $(VENV)/.run
 	$(BIN)/python run.py compare --config=configs/digits_compare.py
@@ -22,6 +23,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.run
 	$(BIN)/python run.py bench
+
+docs: $(VENV)/.run
+	$(BIN)/python run.py list --markdown=docs/reference
+	$(BIN)/python run.py reproduce
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ddl needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; pass another: make demo PYTHON=python3.12")'

@@ -142,6 +142,15 @@ class Spec(NamedTuple):
   hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but workers
 
 
+class Wrapper(NamedTuple):
+  """A registry entry of what makes another algorithm of an algorithm."""
+
+  factory: Callable[..., Algorithm]  # (algorithm, *, **hyper) -> Algorithm
+  title: str  # one line for tables
+  citation: str  # authors, year, arXiv id
+  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument
+
+
 class Model(NamedTuple):
   """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), {} if it has none.
 

@@ -56,6 +56,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     state = algorithm.init(group, params, jax.random.key(seed))
     # Its types must be those that `update` gives back, so that the state can be a scan's carry.
     vary = _varying((state, params))
+    state = state if always else vary(state)  # the branches of a condition are cast so, counters with the rest
     queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
     return AsOptaxState(jnp.zeros((), jnp.int32), state, queues)
 

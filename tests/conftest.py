@@ -11,6 +11,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax
 import pytest
+from absl import flags
 from hypothesis import settings
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -44,3 +45,46 @@ def x64():
   """Float64 for one test: the mathematics is compared at rtol 1e-12."""
   with jax.enable_x64(True):
     yield
+
+
+@pytest.fixture
+def call(monkeypatch, capfd, tmp_path):
+  """(command, arguments) -> (exit code, stdout, stderr), in this process and with fresh flags."""
+  from helpers.commands import ROOT  # only now: most tests need no command
+
+  from ddl.runtime import hosts
+  from experiments.commands import cli
+  from experiments.train import compare, processes, sweep, train
+
+  monkeypatch.chdir(ROOT)
+  for module in (train, compare, sweep):  # the devices of this process are there already
+    monkeypatch.setattr(
+      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options.devices)
+    )
+
+  def run(command, *arguments):
+    for name in flags.FLAGS:
+      flags.FLAGS[name].unparse()
+    if not any(a.startswith("--workdir") for a in arguments):
+      arguments = (*arguments, f"--workdir={tmp_path}/run")
+    capfd.readouterr()
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+      code = cli.run(command, list(arguments))
+    return code, *capfd.readouterr()
+
+  return run
+
+
+@pytest.fixture
+def wrong(call):
+  """(arguments, words): a train command that is refused with one line that has these words."""
+
+  def check(arguments, *words, command="train"):
+    code, _, error = call(command, *arguments)
+    assert code == 2 and error.count("\n") == 1 and error.startswith(f"{command}: "), (code, error)
+    for word in words:
+      assert word in error, f"{word!r} is not in: {error}"
+    assert len(error) < 600 and "Traceback" not in error
+    return error
+
+  return check

@@ -1,7 +1,8 @@
-"""The collective and the server algorithms by name. A new one is a file beside this one, and its line here."""
+"""The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
 
 from ddl.algorithms.collective import (
   dasgd,
+  diloco,
   eamsgd,
   easgd,
   independent,
@@ -9,9 +10,10 @@ from ddl.algorithms.collective import (
   post_local_sgd,
   round_robin_easgd,
   sharded_sync_sgd,
+  streaming_diloco,
   sync_sgd,
 )
-from ddl.algorithms.gossip import ad_psgd, gosgd, pull_gossip, push_gossip
+from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
 from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
@@ -26,6 +28,7 @@ from ddl.algorithms.server import (
   original_easgd,
   staleness_aware_sgd,
 )
+from ddl.algorithms.wrappers import powersgd, topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -33,9 +36,12 @@ COLLECTIVE = {
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
   "dasgd": dasgd.SPEC,
+  "diloco": diloco.SPEC,
+  "streaming_diloco": streaming_diloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
+  "d_psgd": d_psgd.SPEC,
   "independent": independent.SPEC,
 }
 
@@ -57,3 +63,5 @@ SERVER = {
   "push_gossip": push_gossip.SPEC,
   "ad_psgd": ad_psgd.SPEC,
 }
+
+WRAPPERS = {"topk": topk.SPEC, "powersgd": powersgd.SPEC}

@@ -51,9 +51,10 @@ def _find(folder: Path, name: str) -> Path:
 
 def _read(file: Path, ndim: int) -> np.ndarray:
   try:
-    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    content = source.content(file)
+    content = gzip.decompress(content) if file.suffix == ".gz" else content
   except (OSError, EOFError, zlib.error) as error:
-    raise ValueError(f"{file}: can't be read: {error}") from error
+    raise ValueError(f"{file}: not readable: {error}") from error
   magic = bytes([0, 0, 8, ndim])
   if content[:4] != magic:
     raise ValueError(

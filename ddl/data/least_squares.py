@@ -1,7 +1,10 @@
 """A noisy linear least-squares problem whose optimum is known: for questions of optimization alone."""
 
+import math
+
 import numpy as np
 
+from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import source
 
@@ -26,11 +29,13 @@ def least_squares(
     condition: ratio of the extreme eigenvalues of C, at least 1.
     validation: share of the examples to set apart; the optimum is that of the rest.
   """
-  if examples < 4 or features < 1 or condition < 1 or noise < 0:
+  if examples < 4 or features < 1 or not 1 <= condition < math.inf or not 0 <= noise < math.inf:
     raise ValueError(
-      f"least_squares needs examples >= 4, features >= 1, noise >= 0 and condition >= 1, "
+      f"least_squares needs examples >= 4, features >= 1, noise >= 0 and condition >= 1, all of them finite, "
       f"not {examples}, {features}, {noise:g} and {condition:g}"
     )
+  size = 8 * features * (examples + features)  # float64
+  memory.require(size, f"least_squares of {examples} examples and {features} features")
   rng = np.random.default_rng(0)
   rotation, _ = np.linalg.qr(rng.standard_normal((features, features)))
   scales = np.sqrt(np.geomspace(1, 1 / condition, features))

@@ -1,9 +1,11 @@
 """What the data sets share: sources over arrays, the validation split, and images as numbers."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 
+from ddl import files, memory
 from ddl.api import Data, Source
 
 
@@ -40,13 +42,19 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
 def classification(train: Source, test: Source, *, num_outputs: int, description: str, validation: float) -> Data:
   """The `Data` of a classification set whose examples all have one shape, read off the first.
 
-  ValueError for labels that are no class numbers: over a million classes, and more than examples.
+  ValueError for labels that are no class numbers: over a million classes, and more than examples. A warning where
+  there are fewer examples than classes, for examples without any values.
   """
   if num_outputs > max(10**6, train.size + test.size):
     raise ValueError(
       f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
     )
+  if num_outputs > train.size + test.size:
+    told = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
+    warnings.warn(f"{description}: {told} leave most classes without any; number them from 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
+  if 0 in shape:
+    raise ValueError(f"{description}: examples of shape {list(shape)} have no values: invalid: must have at least one")
   train, held_out = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
   return Data(train, test, meta, held_out)
@@ -95,7 +103,13 @@ def existing(path: str, example: str) -> Path:
   """The path given by the user, which must exist; `example` says what one would give."""
   if not path:
     raise ValueError(f"no path: set --config.data.path={example}")
-  found = Path(path).expanduser()
+  found = files.local(path)
   if not found.exists():
     raise FileNotFoundError(f"{path}: no such file or folder; set --config.data.path={example}")
   return found
+
+
+def content(file: Path) -> bytes:
+  """All bytes of a regular file. ValueError, one line, for another, or one that is larger than the memory."""
+  memory.require(files.regular(file).stat().st_size, str(file))
+  return file.read_bytes()

@@ -67,10 +67,7 @@ def _content(path: str) -> tuple[bytes, str]:
 
     name = f"the language reference of Python {platform.python_version()} (pydoc_data.topics)"
     return "\n".join(topics[key] for key in sorted(topics)).encode("utf-8"), name
-  found = source.existing(path, "FILE.txt")
-  if not found.is_file():
-    raise ValueError(f"{path}: not a file; set --config.data.path=FILE.txt")
-  return found.read_bytes(), path
+  return source.content(source.existing(path, "FILE.txt")), path
 
 
 def _windows(tokens: np.ndarray, length: int) -> Source:

@@ -1,12 +1,13 @@
 """A record of equally long arrays as one npz file."""
 
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ddl import files, memory
 
 
 def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
@@ -27,9 +28,11 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
     types: the names of the arrays, and what each is cast to if nothing is lost.
     what: they are, for the error.
   """
+  memory.require(files.regular(path).stat().st_size, str(path))
   try:
     with np.load(path, allow_pickle=False) as arrays:
       return {name: arrays[name].astype(kind, casting="safe") for name, kind in types.items()}
-  except (ValueError, TypeError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-    told = "no .npz file" if "pickle" in str(error) else str(error).splitlines()[0]  # NumPy's advice is of no use here
+  except Exception as error:  # damaged: NumPy, zipfile and zlib have their own
+    first = next(iter(str(error).splitlines()), type(error).__name__)
+    told = "no .npz file" if "pickle" in first else first  # NumPy's advice is of no use here
     raise ValueError(f"{path}: not a record of {what}: {told}") from error

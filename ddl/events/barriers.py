@@ -119,7 +119,8 @@ class Gate:
       )
     self._barrier, self._random = barrier, random.Random(seed)
     everyone = range(workers)
-    self._others = [[other for other in everyone if other != worker] for worker in everyone]
+    looking = [] if barrier.sample is None else everyone
+    self._others = [[other for other in everyone if other != worker] for worker in looking]
     self._kept = [list[int]() for _ in everyone]
 
   def blocker(self, worker: int, clocks: Sequence[int], *, waiting: bool) -> int | None:

@@ -5,8 +5,9 @@ from collections import deque
 
 import numpy as np
 
-from ddl.events.barriers import Bounded, Gate, Quorum, Round
+from ddl.events.barriers import Bounded, Quorum, Round
 from ddl.events.cluster import Cluster, Row, Work
+from ddl.events.membership_barrier import MembershipBarrier
 
 ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is done with; the worker is done with its turn
 
@@ -19,11 +20,10 @@ def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: in
   own messages cost nothing. lock_free: the server is a memory that all use at once, so nobody queues.
   """
   message, service = cluster.message, cluster.service
-  gate = Gate(barrier, workers=cluster.workers, seed=seed)
+  members = MembershipBarrier(barrier, workers=cluster.workers, seed=seed)
   clocks = [0] * cluster.workers  # finished turns
   turns: dict[int, Work] = {}  # under way
   arrivals: dict[int, float] = {}
-  held: dict[int, int] = {}  # worker -> one that it waits for
   latest: dict[int, Row] = {}
   rows: list[Row] = []
   queue: deque[int] = deque()
@@ -42,14 +42,8 @@ def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: in
 
   def finish(worker: int, time: float) -> None:
     clocks[worker] += 1
-    asking = [other for other, blocker in held.items() if barrier.redraw or blocker == worker]
-    for each in sorted([*asking, worker]):
-      blocker = gate.blocker(each, clocks, waiting=each in held)
-      if blocker is None:
-        held.pop(each, None)
-        begin(each, time if cluster.delay else answer(each, time))
-      else:
-        held[each] = blocker
+    for each in members.finish(worker):
+      begin(each, time if cluster.delay else answer(each, time))
 
   for worker in range(cluster.workers):
     begin(worker, 0.0)
@@ -75,7 +69,7 @@ def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: in
     else:
       finish(worker, time)
   if not cluster.delay:
-    for worker in held:
+    for worker in members.held:
       answer(worker, rows[-1].served)  # the end lets everybody go
   return rows
 

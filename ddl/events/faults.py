@@ -42,9 +42,10 @@ class Trouble:
     positive("straggler_factor", straggler_factor)
     if positive("straggler_turns", straggler_turns) < 1:
       raise ValueError(f"straggler_turns is {straggler_turns:g}; the mean is at least one turn")
-    for name, rate in (("straggler_rate", straggler_rate), ("death_rate", death_rate)):
-      if not 0 <= rate <= 1:
-        raise ValueError(f"{name} is {rate:g}; a probability per turn lies in 0..1")
+    if not 0 <= straggler_rate <= 1:
+      raise ValueError(f"straggler_rate is {straggler_rate:g}: invalid: must be a probability per turn, from 0 to 1")
+    if not 0 <= death_rate < 1:
+      raise ValueError(f"death_rate is {death_rate:g}: invalid: must be a probability per turn, from 0 to below 1")
     not_negative("down_seconds", down_seconds)
     self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers

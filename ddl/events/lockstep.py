@@ -1,33 +1,46 @@
-"""The clock of a synchronous algorithm on the same step times: all workers wait for each other at every exchange."""
+"""The clock of a collective algorithm on the same step times: all workers wait for each other at every exchange."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl import memory
 from ddl.events import arrays
 from ddl.events.faults import not_negative
 from ddl.events.times import Times
+
+
+class Exchange(NamedTuple):
+  """Messages among all workers."""
+
+  launched: Callable[[int], bool]  # whether one leaves after so many steps
+  delay: int  # steps in flight
+  seconds: float  # of one
 
 
 class Step(NamedTuple):
   """One step of all workers: arrays [workers], seconds from 0. Of several steps, as `stack` has them: [steps, ...]."""
 
   free: np.ndarray  # each has come so far
-  begun: np.ndarray  # and begins, after the message that it waits for without overlap
+  begun: np.ndarray  # and begins, after the messages that it waits for without overlap
   lost: np.ndarray  # for so long with what a death costs; then it computes
   done: np.ndarray  # its computing ends
   released: np.ndarray  # and it goes on, after what it waits for then
-  leaves: np.ndarray  # [] the message that is launched at this step: before its computing or after; NaN for none
-  arrives: np.ndarray  # []
+  launched: np.ndarray  # [delayed, 2] messages that leave before the step: when they leave and arrive; NaN for none
+  met: np.ndarray  # [others, 2] those that all wait for after it, likewise; the local step's first
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
   """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; see `walk`."""
   finished = np.empty(max(steps, 0))
-  for number, step in enumerate(walk(steps=steps, **settings)):
-    finished[number] = step.released.max()
+  with np.errstate(over="ignore"):  # told below
+    for number, step in enumerate(walk(steps=steps, **settings)):
+      finished[number] = step.released.max()
+  if not np.isfinite(finished).all():
+    raise ValueError("the seconds of steps and exchanges add up to more than a float holds: give smaller ones")
   return finished
 
 
@@ -50,60 +63,78 @@ def walk(
   *,
   workers: int,
   steps: int,
-  period: int,
-  delay: int,
-  start: int,
+  turn: int,
   times: Times,
-  exchange_seconds: float | None,
+  exchanges: Sequence[Exchange] = (),
+  local_seconds: float | None = None,
   overlap: bool = True,
-  primed: bool = False,
 ) -> Iterator[Step]:
   """When each worker computes and waits, step by step.
 
-  delay 0: a round of `period` steps ends with an exchange. delay d: a message leaves when all have come to the start
-  of a round, and each worker waits for it after d steps; without `overlap`, at once. For constant step times a round
-  takes period * step + max(0, exchange - delay * step) seconds.
+  A message leaves when the last worker has come to it. Without a delay all wait for it. With a delay each goes on and
+  waits for it after so many steps; without `overlap` at once. The workers share one link: what leaves while another
+  message is on it waits for that. After a step the collectives of `local` come first, then what has been under way,
+  then the exchanges without a delay, each in the given order. For constant step times a round of one exchange takes
+  period * step + max(0, exchange - min(delay, period) * step) seconds.
 
   Args:
-    period, delay, start, primed: steps and what they mean as in `ddl.api.Algorithm`; the first round exchanges nothing
-      with a delay, unless primed.
-    times: `period` steps are a turn; a death keeps everybody waiting.
-    exchange_seconds: of one exchange, from when the last worker has come to it; None where there is never any.
+    turn: steps of a turn of `times`; a death keeps everybody waiting.
+    exchanges: those that send anything.
+    local_seconds: of the collectives of each local step; None where it has none.
 
   Raises:
     ValueError: one line, for values that can't be.
   """
-  if workers < 1 or steps < 0 or start < 0:
-    raise ValueError(f"{workers} workers, {steps} steps, start {start}; at least one worker, and no negative steps")
-  if period < 1 or not 0 <= delay <= period:
-    raise ValueError(f"period is {period} and delay {delay}; a period is at least 1 step, a delay lies in 0..period")
-  together = exchange_seconds is not None
-  takes = exchange_seconds if together else 0.0
-  not_negative("exchange_seconds", takes)
-  clock = np.zeros(workers)  # when each worker has come so far
-  arrives = None  # the message under way
+  if workers < 1 or steps < 0 or turn < 1:
+    raise ValueError(f"{workers} workers, {steps} steps, turns of {turn}; invalid: must be at least 1, 0 and 1")
+  for each in exchanges:
+    not_negative("exchange_seconds", each.seconds)
+    if each.delay < 0:
+      raise ValueError(f"delay is {each.delay}; invalid: must be at least 0 steps")
+  not_negative("local_seconds", local_seconds or 0.0)
+  span = min(turn, steps)  # of a turn that is longer, no more is made
+  memory.require(8 * workers * span, f"a turn of {span} steps of {workers} workers")
+  late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
+  under_way = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
+  clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
+
+  def send(seconds: float) -> tuple[float, float]:
+    nonlocal link
+    leaves = max(float(clock.max()), link)
+    link = leaves + seconds
+    return leaves, link
+
   for step in range(steps):
-    turn, index = divmod(step, period)
+    number, index = divmod(step, turn)
     if index == 0:
-      durations = np.stack([times.steps(worker, turn, period) for worker in range(workers)])  # [workers, period]
-      lost = np.array([_lost(times, worker, turn, own.sum()) for worker, own in enumerate(durations)])
+      durations = np.stack([times.steps(worker, number, span) for worker in range(workers)])  # [workers, span]
+      lost = np.array([_lost(times, worker, number, own.sum()) for worker, own in enumerate(durations)])
       durations[:, 0] += lost
-    round_, position = divmod(step - start, period)
-    early, free, leaves, lands = step < start, clock, np.nan, np.nan
-    if together and delay and position == 0 and not early and (round_ or primed):
-      leaves = clock.max()
-      lands = arrives = leaves + takes
-      if not overlap:
-        clock = np.maximum(clock, arrives)
+    free, launched, met = clock, [NONE] * len(late), []
+    for i, each in enumerate(late):
+      if each.launched(step):
+        launched[i] = send(each.seconds)
+        under_way[i].append((step + each.delay, link))
+        clock = clock if overlap else np.maximum(clock, link)
     begun = clock
     done = clock = clock + durations[:, index]
-    if together and (early or (not delay and position == period - 1)):
-      leaves = clock.max()
-      lands = leaves + takes
-      clock = np.full(workers, lands)
-    elif arrives is not None and position == delay - 1:
-      clock, arrives = np.maximum(clock, arrives), None
-    yield Step(free, begun, lost if index == 0 else np.zeros(workers), done, clock, np.array(leaves), np.array(lands))
+    if local_seconds is not None:
+      met.append(send(local_seconds))
+      clock = np.full(workers, link)
+    for queue in under_way:
+      if queue and queue[0][0] == step + 1:
+        clock = np.maximum(clock, queue.popleft()[1])
+    for each in prompt:
+      if each.launched(step + 1):
+        met.append(send(each.seconds))
+        clock = np.full(workers, link)
+      else:
+        met.append(NONE)
+    spans = (np.array(found, np.float64).reshape(-1, 2) for found in (launched, met))
+    yield Step(free, begun, lost if index == 0 else np.zeros(workers), done, clock, *spans)
+
+
+NONE = (np.nan, np.nan)
 
 
 def _lost(times: Times, worker: int, turn: int, seconds: float) -> float:

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ddl import memory
 from ddl.events.barriers import Barrier, Quorum, asp
 from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
 from ddl.events.event_loop import first_come, in_rounds, in_turn
@@ -157,6 +158,7 @@ def schedule(
   """
   if turns_total < 1:
     raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
+  memory.require(turns_total * EVENT_BYTES, f"a schedule of {turns_total} visits")
   if times.workers != workers:
     raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
   if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:
@@ -172,17 +174,19 @@ def schedule(
     message_seconds=message_seconds,
     service_seconds=service_seconds,
   )
-  if isinstance(barrier, Quorum):
-    _check_quorum(delay, arrivals)
-    rows = in_rounds(cluster, barrier, turns_total=turns_total)
-  elif arrivals.order == "round_robin":
-    if barrier.bound != np.inf:
-      raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-    rows = in_turn(cluster, turns_total=turns_total)
-  else:
-    rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=arrivals.blocks > 0)
+  with np.errstate(over="ignore"):  # told by `_check_clock`
+    if isinstance(barrier, Quorum):
+      _check_quorum(delay, arrivals)
+      rows = in_rounds(cluster, barrier, turns_total=turns_total)
+    elif arrivals.order == "round_robin":
+      if barrier.bound != np.inf:
+        raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
+      rows = in_turn(cluster, turns_total=turns_total)
+    else:
+      rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=arrivals.blocks > 0)
   columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
   worker, turn, start, served = (columns[name] for name in ("worker", "turn", "start", "served"))
+  _check_clock(columns["released"])
   seen = known(worker, start, served, columns["told"], columns["restarted"])
   staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
   peer = draw_peers(worker, turn, workers=workers, arrivals=arrivals, seed=seed)
@@ -190,6 +194,12 @@ def schedule(
 
 
 _ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
+EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
+
+
+def _check_clock(seconds: np.ndarray) -> None:
+  if not np.isfinite(seconds).all():
+    raise ValueError("the seconds of steps, messages and services add up to more than a float holds: give smaller ones")
 
 
 def _check_quorum(delay: int, arrivals: Arrivals) -> None:

@@ -7,11 +7,12 @@ The keyword-only arguments of a factory are its settings. All but the first two 
   death_rate, down_seconds: a worker dies with that probability per turn and comes back so many seconds later
 """
 
+import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
+from ddl import files, memory
 from ddl.events.faults import Death, Trouble, not_negative, positive
 from ddl.events.rng import Stream
 
@@ -65,7 +66,7 @@ def lognormal(
   down_seconds: float = 0.0,
 ) -> Times:
   """log x ~ Normal(log seconds - s^2 / 2, s^2), s^2 = log(1 + jitter^2): mean seconds, std jitter * seconds."""
-  variance = np.log1p(not_negative("jitter", jitter) ** 2)
+  variance = np.log1p(_square(jitter))
   center, spread = np.log(positive("seconds", seconds)) - variance / 2, np.sqrt(variance)
   stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
@@ -88,9 +89,10 @@ def gamma(
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
   positive("seconds", seconds)
-  if not not_negative("jitter", jitter):  # the limit, which the shape can't express
+  variance = _square(jitter)
+  if not variance:  # the limit, for which there is no shape
     return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
-  stream = Stream(lambda rng, count: rng.gamma(jitter**-2, seconds * jitter**2, count), seed=seed, purpose=0)
+  stream = Stream(lambda rng, count: rng.gamma(1 / variance, seconds * variance, count), seed=seed, purpose=0)
   return Times(stream.take, trouble)
 
 
@@ -108,7 +110,8 @@ def trace(
 ) -> Times:
   """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
 
-  ValueError, one line, for a file that isn't that, for fewer columns than workers, and in `steps` where it ends.
+  FileNotFoundError, ValueError, one line, for a file that isn't there or isn't that, for fewer columns than workers,
+  and in `steps` where it ends.
   """
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
   table = _read(path)
@@ -123,19 +126,28 @@ def trace(
   return Times(plain, trouble)
 
 
+def _square(jitter: float) -> float:
+  """Its square, the variance over the mean squared. ValueError where that is no normal float."""
+  square = not_negative("jitter", jitter) * jitter
+  if not (square == 0 == jitter or sys.float_info.min <= square <= sys.float_info.max):
+    raise ValueError(f"jitter is {jitter:g}: invalid: must be 0, or have a square from 1e-307 to 1e308")
+  return square
+
+
 def _read(path: str) -> np.ndarray:
-  if not Path(path).is_file():
-    raise ValueError(f"{path}: no such trace file")
+  file = files.regular(path)
+  memory.require(file.stat().st_size, path)
   try:
-    if path.endswith(".npy"):
-      table = np.asarray(np.load(path, allow_pickle=False), np.float64)
+    if file.suffix == ".npy":
+      table = np.asarray(np.load(file, allow_pickle=False), np.float64)
     else:
-      text = Path(path).read_text()
-      if not text.strip():
+      lines = [line.partition("#")[0].replace(",", " ") for line in file.read_text().splitlines()]
+      if not any(line.strip() for line in lines):
         raise ValueError("it is empty")
-      table = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2)
-  except (ValueError, TypeError, EOFError) as error:
-    raise ValueError(f"{path}: not a table of step seconds: {str(error).splitlines()[0]}") from error
+      table = np.loadtxt(lines, ndmin=2)
+  except Exception as error:  # NumPy's are of many kinds, as are those of damaged headers
+    told = next(iter(str(error).splitlines()), type(error).__name__)
+    raise ValueError(f"{path}: not a table of step seconds: {told}") from error
   if table.ndim != 2 or not table.size:
     raise ValueError(f"{path}: a trace is a table [steps, workers], not of shape {list(table.shape)}")
   if not (np.isfinite(table) & (table > 0)).all():

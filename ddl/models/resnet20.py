@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from ddl import memory
 from ddl.api import Model
 from ddl.models.cpu import convolve
 from ddl.models.flax_model import from_flax, require
@@ -41,7 +42,9 @@ def resnet20(meta: Mapping[str, Any], *, width: int = 16, blocks: int = 3) -> Mo
   Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step.
 
   Raises:
-    ValueError: if the data is not images, or they are smaller than the two halvings allow.
+    ValueError: if the data is not images, they are smaller than the two halvings allow, or it exceeds the memory.
   """
   require("resnet20", meta, image=True, side=4)
+  alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of the blocks that keep their stage's width
+  memory.require(4 * alike, f"resnet20 of {blocks} blocks of width {width}")
   return from_flax(_ResNet(meta["num_outputs"], width, blocks), meta, dense=True)

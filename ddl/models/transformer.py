@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from ddl import memory
 from ddl.api import Model
 from ddl.models.cpu import dot_general
 from ddl.models.flax_model import from_flax, require
@@ -67,9 +68,10 @@ def transformer(
   gelu is the tanh form. The number of positions is that of meta["shape"].
 
   Raises:
-    ValueError: if the data is not text, or heads do not divide width.
+    ValueError: if the data is not text, heads do not divide width, or the layers do not fit into the memory.
   """
   require("transformer", meta, text=True)
   if width % heads:
     raise ValueError(f"transformer: {heads} heads do not divide width {width}; take a multiple of {heads}")
+  memory.require(4 * layers * (4 + 2 * mlp_ratio) * width**2, f"transformer of {layers} layers of width {width}")
   return from_flax(_Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout), meta, dense=True)

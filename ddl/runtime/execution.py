@@ -1,15 +1,18 @@
 """How to run on this backend and model, where no flag says it. `python run.py bench` measures what stands here."""
 
 import os
+import resource
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import jax
 
 from ddl.api import Tree
-from ddl.runtime.workers import Workers
+from ddl.runtime.workers import Workers, nbytes
 
 CALL_BYTES = 32 * 2**20  # input of one call, so that two prepared ones do not crowd the memory
 PACKED_BYTES = 2**17  # of a leaf: below, the calls that one vector saves cost more than the copies into it and back
+THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; the share of dispatch is then below a hundredth even of a 0.1 ms step
 
 
@@ -27,6 +30,14 @@ def cpu_devices(workers: int, processes: int = 1) -> int:
   mine = max(workers // processes, 1)
   cores = max(len(os.sched_getaffinity(0)) // processes, 1)
   return max(d for d in range(1, min(cores, mine) + 1) if mine % d == 0)
+
+
+def check_threads(count: int, what: str) -> None:
+  """ValueError for more threads, which `what` needs, than the system gives a process. A CPU device takes one."""
+  limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
+  limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
+  if count >= min(limits, default=count + 1):
+    raise ValueError(f"{what} take a thread each: invalid: must be below {min(limits)}, the threads of this machine")
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
@@ -49,5 +60,4 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
 def packs(params: Tree) -> bool:
   """Whether a server has the parameters as one vector: with small leaves on average; on GPUs and TPUs always, where
   copies are taken to be cheap beside calls."""
-  leaves = jax.tree.leaves(params)
-  return jax.default_backend() != "cpu" or sum(x.size * x.dtype.itemsize for x in leaves) < PACKED_BYTES * len(leaves)
+  return jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(jax.tree.leaves(params))

@@ -5,18 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree, Visit
+from ddl.runtime.workers import nbytes
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """What a worker sends and is told in a visit; peer to peer: the models that move between the two.
+  """What a worker sends and is told in a visit; peer to peer: the models that move between the two."""
+  return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
+
+
+def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
+  """(what a worker sends, what it is told) in a visit; peer to peer: the models that move. params: arrays or shapes.
 
   Whether a model moves is found by trying: with a peer, does the reply differ (it was pulled), does the peer's model
   (it was pushed)?
   """
-  params, _ = jax.eval_shape(model.init, jax.random.key(0))
   state, _, reply = jax.eval_shape(algorithm.init, params)
   if algorithm.arrivals.peers == "none":
-    return _nbytes(jax.eval_shape(algorithm.request, state, params)) + _nbytes(reply)
+    return nbytes(jax.eval_shape(algorithm.request, state, params)), nbytes(reply)
   keys = iter(jax.random.split(jax.random.key(0), 1000))
 
   def some(x: jax.Array) -> jax.Array:
@@ -30,23 +35,19 @@ def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   )
   pulled = _differ(told, kept)
   pushed = _differ(jax.tree.map(lambda x: x[1], met), jax.tree.map(lambda x: x[1], alone))
-  return _nbytes(params) * (pulled + pushed)
+  return nbytes(params) * pushed, nbytes(params) * pulled
 
 
 def reply_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
   """What a worker is told in a visit, or where a quorum ends its turn."""
   params, _ = jax.eval_shape(model.init, jax.random.key(0))
-  return _nbytes(jax.eval_shape(algorithm.init, params)[2])
+  return nbytes(jax.eval_shape(algorithm.init, params)[2])
 
 
 def extra_nbytes(model: Model) -> int:
   """Of a model's non-trained state, which the messages of a quorum bring along, and its answers to those it drops."""
-  return _nbytes(jax.eval_shape(model.init, jax.random.key(0))[1])
+  return nbytes(jax.eval_shape(model.init, jax.random.key(0))[1])
 
 
 def _differ(a: Tree, b: Tree) -> bool:
   return any(not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-
-
-def _nbytes(tree: Tree) -> int:
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))

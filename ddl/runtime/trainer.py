@@ -40,7 +40,9 @@ class Trainer:
     self._start = jax.jit(workers.lift(self._start_of, (False, False, False), True))
 
   def start(self, key: jax.Array) -> Carry:
-    """The carry before the first step: every worker with the model that `key` gives."""
+    """The carry before the first step: every worker with the model that `key` gives. ValueError if it does not fit."""
+    shapes = jax.eval_shape(self.model.init, key)
+    self.workers.check_memory(jax.eval_shape(self._start, *shapes, jax.random.key_data(key)), shapes[0])
     params, extra = jax.jit(self.model.init)(key)
     everywhere = self.workers.replicate
     return self._start(everywhere(params), everywhere(extra), everywhere(jax.random.key_data(key)))

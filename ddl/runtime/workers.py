@@ -1,11 +1,14 @@
 """Workers on devices: p workers spread over the devices of one or many processes, several to a device."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ddl import memory
 
 AXIS = ("device", "virtual")  # the workers' axis: worker id = device index * workers per device + virtual index
 
@@ -64,6 +67,28 @@ class Workers(NamedTuple):
 
     return jax.shard_map(fn, mesh=self.mesh, in_specs=spec(in_specs), out_specs=spec(out_specs), check_vma=False)
 
+  def check_memory(self, carry: Any, params: Any) -> None:
+    """ValueError where the devices cannot hold arrays of these shapes: a carry, and the parameters on each device."""
+    share = (nbytes(carry) + self.devices * nbytes(params)) / self.devices
+    for device in self.mesh.local_devices[:1]:
+      limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's
+      what = f"a model of {nbytes(params) / 1e6:,.1f} MB for {self.count} workers, with the algorithm's state"
+      if limit is None:
+        memory.require(share * len(self.mesh.local_devices), what)
+      elif share > limit:
+        raise ValueError(f"{what}: needs at least {share / 1e9:,.1f} GB of each device's {limit / 1e9:,.1f} GB")
+
+
+def nbytes(tree: Any) -> int:
+  """Of all arrays, or of their shapes."""
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))  # x.size wraps at 2^63
+
+
+def divisors(count: int) -> list[int]:
+  """Of a positive integer, rising."""
+  low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+  return low + [count // d for d in reversed(low) if d * d != count]
+
 
 def make_workers(count: int, devices: int | None = None) -> Workers:
   """Spreads `count` workers over the first `devices` devices of all processes (default: as many as fit evenly).
@@ -73,15 +98,11 @@ def make_workers(count: int, devices: int | None = None) -> Workers:
   """
   found = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   if count < 1:
-    raise ValueError(f"workers is {count}; at least one worker has to work")
+    raise ValueError(f"workers is {count}: invalid: must be at least 1")
+  even = [d for d in divisors(count) if d % jax.process_count() == 0]
   if devices is None:
-    devices = (
-      max(d for d in range(1, len(found) + 1) if count % d == 0 and d % jax.process_count() == 0)
-      if (count % jax.process_count() == 0)
-      else 0
-    )
-  most = count if jax.default_backend() == "cpu" else len(found)  # a CPU gives as many as are asked for
-  fits = [d for d in range(1, most + 1) if count % d == 0 and d % jax.process_count() == 0]
+    devices = max((d for d in even if d <= len(found)), default=0)
+  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(found)]  # a CPU gives any number
   if devices not in fits:
     raise ValueError(
       f"{count} workers do not spread evenly over {devices or 'the'} devices of {jax.process_count()} process(es) "

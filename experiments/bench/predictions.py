@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from ddl.api import Algorithm
 from ddl.perf.comm import patterns
 from ddl.perf.step.timeline import round_seconds
 from ddl.perf.units import percent, seconds_text
@@ -20,6 +21,7 @@ from ddl.runtime import hosts
 from experiments.costs import calibration, microbench
 from experiments.costs.calibration import Calibration
 from experiments.costs.microbench import Case, Step
+from experiments.costs.patterns import pattern_of, vector
 from experiments.train.run_dir import about
 
 HELD_OUT = (
@@ -47,17 +49,20 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   workers = calibration.join()
   plan = calibration.prepare(workers)
   blocks, steps = dict(plan.blocks), {}
+  algorithms: dict[str, Algorithm] = {}
   for i, case in enumerate(HELD_OUT):
     calibration.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
     for name, hyper in (("independent", {}), *ALGORITHMS):
       known = steps.get(case.name)
       trainer, experiment, steps[case.name] = microbench.make_trainer(case, name, hyper, workers, known)
-      blocks[_label(case, name, hyper)], _ = microbench.trainer_blocks(trainer, experiment)
+      label = _label(case, name, hyper)
+      blocks[label], _ = microbench.trainer_blocks(trainer, experiment)
+      algorithms[label] = trainer.algorithm
   calibration.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
   measured = microbench.in_turn(blocks, PASSES)
   found = calibration.solve(plan, measured)
   seconds = {label: microbench.typical(measured[label]) for label in blocks}
-  results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], found, seconds)]
+  results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
   if hosts.is_main():
     print("\n".join(_lines(results)))
     if json_file:
@@ -66,22 +71,28 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   return 0
 
 
-def predict(name: str, hyper: dict[str, Any], step: float, leaves: tuple[int, ...], found: Calibration) -> float:
+def predict(algorithm: Algorithm, step: float, leaves: tuple[int, ...], found: Calibration) -> float:
   """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period."""
   workers, network = found.cluster.workers or 1, found.cluster.network
-  costs = [patterns.seconds(name, nbytes, workers, network) for nbytes in leaves]
-  step, message = step + sum(c.step for c in costs), sum(c.exchange for c in costs)
-  period, delay = hyper.get("period", 1), hyper.get("delay", 0) if found.cluster.overlap else 0
+  sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in leaves]
+  step += sum(patterns.seconds(each.local, workers, network) for each in sent)
+  if not algorithm.exchanges:
+    return step
+  message = sum(patterns.seconds(each.exchanges[0].ops, workers, network) for each in sent)
+  period, delay = sent[0].exchanges[0].steady, sent[0].exchanges[0].delay if found.cluster.overlap else 0
   return round_seconds(step=step, message=message, period=period, delay=delay) / period
 
 
-def _compared(case: Case, step: Step, found: Calibration, seconds: dict[str, float]) -> list[dict[str, Any]]:
+def _compared(
+  case: Case, step: Step, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
+) -> list[dict[str, Any]]:
   out = []
   by_rates, alone = found.rates.seconds(step.flop, step.moved), seconds[_label(case, "independent", {})]
   for name, hyper in ALGORITHMS:
-    measured = seconds[_label(case, name, hyper)]
+    label = _label(case, name, hyper)
+    measured = seconds[label]
     predicted = {
-      kind: predict(name, hyper, compute, step.leaves, found)
+      kind: predict(algorithms[label], compute, step.leaves, found)
       for kind, compute in (("measured_step", alone), ("rates", by_rates))
     }
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}

@@ -23,6 +23,8 @@ def run(command: str, arguments: list[str]) -> int:
 
 
 def _run(command: str, arguments: list[str]) -> int:
+  if wrong := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
+    raise ValueError(f"{wrong!a}: invalid: must be text, without undecodable bytes")
   module = importlib.import_module(f"experiments.commands.{command}")
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
     print(_help(command))

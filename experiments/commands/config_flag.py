@@ -14,7 +14,7 @@ from ml_collections import config_flags
 from experiments.commands import error_messages
 from experiments.config import unread_keys
 from experiments.config.base import SECTIONS, base
-from experiments.config.factories import Config
+from experiments.config.factories import Config, check_keys
 from experiments.config.variants import in_order
 
 PATHS = ("path", "data_dir")  # keys of a config that name files
@@ -88,10 +88,16 @@ def load(file: Path) -> Config:
   try:
     spec.loader.exec_module(module)
     config = module.get_config()
-  except Exception as error:  # the file is the user's, and so is what goes wrong in it
+  except (Exception, SystemExit) as error:  # the file is the user's, and so is what goes wrong in it
     raise ValueError(f"{file}{error_messages.where(file, error)}") from error
+  if isinstance(config, ml_collections.FrozenConfigDict):
+    config = config.as_configdict()
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
+  try:
+    check_keys(config, base())
+  except ValueError as error:
+    raise ValueError(f"{file}: {error}") from error
   return config
 
 

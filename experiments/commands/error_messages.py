@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 
 PLAIN = {  # what absl and ml_collections say of a flag's value: ours
-  r"invalid literal for int\(\).*": "is no whole number, such as 2",
+  r"invalid literal for int\(\).*": "is no integer, such as 2",
   r"could not convert string to float.*": "is no number, such as 0.5",
   r"\('Non-boolean argument to boolean flag.*": "is neither True nor False",
   r"Failed to parse .* as a ConfigDict.*": "is no dictionary, such as {'label': {'key': value}}",
@@ -22,7 +22,7 @@ def plain(error: Exception) -> str:
   return str(error)
 
 
-def where(file: Path, error: Exception) -> str:
+def where(file: Path, error: BaseException) -> str:
   """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
   line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -8,9 +8,11 @@ from typing import Any
 from absl import flags
 
 from ddl.perf import tables
+from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import algorithm_rates, planner
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.scaling import Recorded
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import percent, rate_text, seconds_text
@@ -40,9 +42,10 @@ def main(line: CommandLine) -> int:
     raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
   workers = _workers() or (config.workers if config is not None else 0)
   wish = planner.Wish(BATCH.value or 0, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value)
-  job = table_job(MODEL.value, cluster.device.width) if config is None else _config_job(config, workers)
+  job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
-  found = planner.plan(job, cluster, wish, overhead=float(calibrated[1]["overhead"]) if calibrated else None)
+  overhead = float(calibrated[1]["overhead"]) if calibrated else None
+  found = planner.plan(job, cluster, wish, overhead, own)
   print(text(job, name, cluster, found))
   if JSON.value:
     Path(JSON.value).write_text(json.dumps(record(job, name, found), indent=2) + "\n")
@@ -55,7 +58,7 @@ def _workers() -> int:
     return 0
   if not text.isdecimal() or not int(text):
     raise ValueError(
-      f"--workers={text} is not one whole number of 1 or more; left out, they are the config's, or chosen with --model"
+      f"--workers={text} is not one integer of 1 or more; left out, they are the config's, or chosen with --model"
     )
   return int(text)
 
@@ -66,11 +69,19 @@ def table_job(name: str, width: int) -> Job:
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
-def _config_job(config: Any, workers: int) -> Job:
+def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
+  """The config's experiment as a job, and its algorithm."""
   from experiments.costs.job_description import experiment_job  # only now: a table needs none of it
+  from experiments.costs.patterns import pattern_of, vector
   from experiments.train.build import build
 
-  return experiment_job(build(Experiment.from_config(config)), workers)
+  job = experiment_job(build(Experiment.from_config(config)), workers)
+
+  def recorded(workers: int) -> Pattern:
+    there = Experiment.from_json(config.to_dict() | {"workers": workers})
+    return pattern_of(there.make_algorithm(), vector(job.params_bytes), workers)
+
+  return job, (config.algorithm.name, recorded)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:

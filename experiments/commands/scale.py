@@ -3,16 +3,18 @@
 import math
 import shlex
 import time
-from pathlib import Path
 
 from absl import flags
 
+from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
+from ddl.perf.planning.scaling import Transport
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.costs import local_cluster, scale_curves, scale_text
+from experiments.train.run_dir import writable
 
 MODEL = shared_flags.model()
 shared_flags.cluster()
@@ -41,19 +43,18 @@ def main(line: CommandLine) -> int:
   workers = _workers(name, cluster)
   weak = SCALING.value == "weak"
   batch = _batch()
+  folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   work, room, counted, title = scale_curves.job(
     _model(), batch if weak else max(1, batch // max(workers)), cluster.device.width
   )
-  found = scale_curves.schedules(
-    list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value, servers=SERVERS.value or 1,
-    overlap=OVERLAP.value == "on" and cluster.overlap, bucket=1e6 * BUCKET.value, order=ORDER.value,
-  )  # fmt: skip
+  settings = scale_curves.settings(list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value)
+  how = Transport(SERVERS.value or 1, OVERLAP.value == "on" and cluster.overlap, 1e6 * BUCKET.value, ORDER.value)
   curves = scale_curves.curves(
-    work, cluster, workers, found, batch=batch, weak=weak, jitter=JITTER.value,
+    work, cluster, workers, settings, how, batch=batch, weak=weak, jitter=JITTER.value,
     largest=room(cluster.device.memory),
   )  # fmt: skip
   if MEASURE.value:
-    curves = _measured(curves, workers, weak)
+    curves = _measured(curves, settings, workers, weak)
   head = scale_text.head(curves)
   told = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step"
   print(f"{told}{' and worker' if weak else ''}: predicted\n{cluster.title}")
@@ -66,7 +67,6 @@ def main(line: CommandLine) -> int:
     print(f"  {scale_text.verdict(curve)}")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
-  folder = Path(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}")
   from experiments.report.figures import scale_page  # only now: matplotlib takes a while to import
 
   page = scale_page.write(
@@ -95,14 +95,15 @@ def _check_measure(cluster: str) -> None:
     raise ValueError(f"--measure runs collective algorithms alone, not {', '.join(server)}")
 
 
-def _measured(curves: list[scale_curves.Curve], workers: list[int], weak: bool) -> list[scale_curves.Curve]:
+def _measured(
+  curves: list[scale_curves.Curve], settings: dict[str, dict[str, int]], workers: list[int], weak: bool
+) -> list[scale_curves.Curve]:
   """With the seconds of real steps of one worker and of all that the machine was calibrated with."""
   most = local_cluster.named(local_cluster.NAME).workers or 1
   if workers[0] != 1 or most not in workers:
     raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
   from experiments.costs import scale_process
 
-  settings = {c.algorithm: scale_curves.settings(c.algorithm, PERIOD.value, DELAY.value) for c in curves}
   together = _batch() if weak else max(1, _batch() // most)
   found = scale_process.measure(_model(), settings, workers=most, alone=_batch(), together=together)
   return [curve._replace(measured=found[curve.algorithm]) for curve in curves]

@@ -27,8 +27,11 @@ class Comparison:
       raise ValueError(
         f"config.compare.expected is {self.expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)"
       )
-    if any(not isinstance(seed, int) or seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
-      raise ValueError(f"config.compare.seeds is {self.seeds}; give different integers from 0 on, e.g. (0, 1, 2)")
+    fit = all(type(seed) is int and 0 <= seed < 2**32 for seed in self.seeds)
+    if not fit or len(set(self.seeds)) < len(self.seeds):
+      raise ValueError(
+        f"config.compare.seeds is {self.seeds}: invalid: must be different integers from 0 to {2**32 - 1}"
+      )
     if not self.seeds:
       raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
     for label, experiment in self.experiments.items():

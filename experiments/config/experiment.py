@@ -1,5 +1,6 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -21,6 +22,7 @@ from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ALGORITHMS = COLLECTIVE | SERVER
 MOST_BLOCKS = 1024
+MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 PARTS: dict[str, Mapping[str, Any]] = {  # field of `Experiment` but the algorithm: what its name can be
   "model": MODELS,
   "data": DATA,
@@ -95,8 +97,8 @@ class Experiment:
   def __post_init__(self) -> None:
     """Raises ValueError for numbers that cannot be."""
     for key in ("workers", "batch", "steps", "eval_every"):
-      if getattr(self, key) < 1:
-        raise ValueError(f"config.{key} is {getattr(self, key)}; it has to be at least 1")
+      if not 1 <= getattr(self, key) <= MOST:
+        raise ValueError(f"config.{key} is {getattr(self, key)}: invalid: must be an integer from 1 to {MOST}")
     if not 0 <= self.seed < 2**32:
       raise ValueError(f"config.seed is {self.seed}; it lies between 0 and {2**32 - 1}")
     # Blocks take turns one by one: as many as a cache has lines tell no more, and take for ever.
@@ -150,8 +152,10 @@ class Experiment:
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
     """The algorithm around its inner optimizer. ValueError for settings that do not fit each other."""
-    if self.algorithm.get("period", 1) < 1:
-      raise ValueError(f"config.algorithm.period is {self.algorithm.period}; it has to be at least 1")
+    for key, least in (("period", 1), ("delay", 0), ("start", 0)):
+      value = self.algorithm.get(key, least)
+      if not least <= value <= MOST:
+        raise ValueError(f"config.algorithm.{key} is {value}: invalid: must be an integer from {least} to {MOST}")
     algorithm = make(self.spec, self._make_optimizer(), self.workers, self.algorithm.settings)
     if isinstance(algorithm, Algorithm):
       Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
@@ -162,8 +166,8 @@ class Experiment:
   def _make_optimizer(self) -> optax.GradientTransformation:
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
-    if not rate > 0:
-      raise ValueError(f"config.optimizer.learning_rate is {rate}; it has to be positive")
+    if not 0 < rate < math.inf:
+      raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
     schedule = SCHEDULES[self.schedule.name](rate, self.steps, **self.schedule.settings)
     return OPTIMIZERS[self.optimizer.name](schedule, **rest)
 

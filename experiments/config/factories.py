@@ -128,7 +128,7 @@ def as_type(value: Any, annotation: Any) -> Any:
   """The value as the type of a key: whole floats pass for int, numbers for float, lists and single values for tuples.
 
   Raises:
-    TypeError: for a value of another type; its text says which type the key wants.
+    TypeError: for a value of another type, or an integer beyond int64; its text says what the key wants.
   """
   if getattr(annotation, "__origin__", annotation) is tuple:
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
@@ -139,6 +139,8 @@ def as_type(value: Any, annotation: Any) -> Any:
       raise TypeError(f"a tuple, each {error}") from error
   number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
   if annotation is int and number and math.isfinite(value) and value == int(value):
+    if abs(value) >= 2**63:
+      raise TypeError("an integer (int) of 64 bits")
     return int(value)
   if annotation is float and number:
     return float(value)
@@ -147,7 +149,34 @@ def as_type(value: Any, annotation: Any) -> Any:
   return value
 
 
-WORDS = {int: "a whole number (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
+WORDS = {int: "an integer (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
+
+
+FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
+
+
+def check_keys(config: Any, default: Config, where: str = "config") -> None:
+  """ValueError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
+  if not isinstance(config, config_dict.ConfigDict):
+    raise ValueError(f"{where} is {config!r}: invalid: must be a section, as experiments.config.base() has it")
+  for key in [*default, *config]:
+    if key not in config:
+      raise ValueError(f"{where}.{key} is missing: start from experiments.config.base()")
+    if where not in FREE:
+      named(f"key in {where}", default, key)
+  for key in default:
+    path, value = f"{where}.{key}", config[key]
+    if isinstance(default[key], config_dict.ConfigDict):
+      check_keys(value, default[key], path)
+    elif value is not None or default[key] is not None:
+      try:
+        value = as_type(value, default.get_type(key))
+      except TypeError as error:
+        raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
+      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
+      with config.ignore_type():
+        config[key] = value
 
 
 SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
@@ -161,14 +190,16 @@ def _check(kind: str, key: str, value: Any) -> None:
   for v in value if isinstance(value, tuple) else (value,):
     if isinstance(v, str | bool):
       continue
+    if isinstance(v, float) and not math.isfinite(v):
+      raise ValueError(f"{where}: invalid: must be finite")
     if key in SHARES and not 0 <= v < 1:
-      raise ValueError(f"{where}; it lies between 0 and 1, 1 excluded")
+      raise ValueError(f"{where}: invalid: must be from 0 to below 1")
     if key in NOT_NEGATIVE and not v >= 0:
-      raise ValueError(f"{where}; it has to be at least 0")
+      raise ValueError(f"{where}: invalid: must be at least 0")
     if key in POSITIVE and not v > 0:
-      raise ValueError(f"{where}; it has to be positive")
+      raise ValueError(f"{where}: invalid: must be above 0")
     if kind == "model" and isinstance(v, int) and v < 1:
-      raise ValueError(f"{where}; a size is at least 1")
+      raise ValueError(f"{where}: invalid: a size must be at least 1")
 
 
 def _plain_type(annotation: Any) -> type:

@@ -1,6 +1,7 @@
 """The inner optimizers and learning-rate schedules that a config can name; all of them are optax's."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import optax
 
@@ -43,6 +44,8 @@ def cosine(rate: float, steps: int, *, warmup: int = 0) -> Rate:
 def decay(rate: float, steps: int, *, at: tuple[int, ...] = (), factor: float = 0.1, warmup: int = 0) -> Rate:
   """The rate times `factor` from each of the steps `at` on, after a linear warm-up from 0."""
   _check_warmup(warmup, steps)
+  if any(step < 0 for step in at) or any(a >= b for a, b in pairwise(at)):
+    raise ValueError(f"config.schedule.at is {at}: invalid: must be rising steps from 0 on, such as (100, 150)")
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), stairs], [warmup]) if warmup else stairs
 

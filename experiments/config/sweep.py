@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from scipy.stats import qmc
 
+from ddl import memory
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, as_type, keywords, named
 from experiments.config.variants import only, variants
@@ -27,7 +29,7 @@ class Sweep:
   def __post_init__(self) -> None:
     """Raises ValueError where nothing can be tried or judged."""
     if self.trials < 1:
-      raise ValueError(f"config.sweep.trials is {self.trials}; it has to be at least 1")
+      raise ValueError(f"config.sweep.trials is {self.trials}: invalid: must be at least 1")
     if not all(each.data.get("validation") for each in self.experiments.values()):
       raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
 
@@ -56,6 +58,7 @@ def points(space: Space, trials: int) -> list[dict[str, float]]:
 
   Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
   """
+  memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
   sequence = qmc.Halton(len(space), scramble=False)
   sequence.fast_forward(1)  # the first point is the corner of the box
   out = []

@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from ddl import files
 from experiments.config.base import base
 from experiments.config.factories import Config, as_type, named
+from experiments.train.run_dir import read_json
 
 
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
@@ -27,7 +28,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
   _check_labels(labels)
-  best = _read(tuned)
+  best = {label: entry["best"] for label, entry in _read(tuned).items()}
   for label in best:
     named("label in config.compare.algorithms", labels, label)
   out = {}
@@ -40,13 +41,12 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:
   """What a sweep's tuned.json sets for each label, and after how many trials (0 where it does not tell); {} for ""."""
-  found = json.loads(Path(tuned).read_text())["algorithms"] if _read(tuned) else {}
   return {
     label: {
       "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
       "trials": len(entry.get("trials", [])),
     }
-    for label, entry in found.items()
+    for label, entry in _read(tuned).items()
   }
 
 
@@ -119,17 +119,18 @@ def _example(config: Config) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Label -> the best setting that a sweep found; {} for ""."""
+  """Label -> what a sweep found, with its "best" setting; {} for ""."""
   if not path:
     return {}
+  advice = "give the tuned.json that `python run.py sweep` wrote"
   try:
-    found = json.loads(Path(path).read_text())["algorithms"]
-    best = {label: entry["best"] for label, entry in found.items()}
-  except OSError as error:
-    wrong = f"--tuned={path}: {(error.strerror or str(error)).lower()}"
-    raise ValueError(f"{wrong}; give the tuned.json that `python run.py sweep` wrote") from error
-  except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f"{path} is no result of a sweep; give the tuned.json that `python run.py sweep` wrote") from error
-  if not best:
-    raise ValueError(f"{path} is no result of a sweep: it has no algorithms")
-  return best
+    found = read_json(files.local(path), "").get("algorithms")
+  except (OSError, ValueError) as error:
+    raise ValueError(f"--tuned={path}: {error}; {advice}") from error
+  if not isinstance(found, dict) or not found or not all(map(_is_entry, found.values())):
+    raise ValueError(f"--tuned={path} is no result of a sweep; {advice}")
+  return found
+
+
+def _is_entry(found: Any) -> bool:
+  return isinstance(found, dict) and "best" in found and isinstance(found.get("trials", []), list)

@@ -4,8 +4,10 @@ A step takes the roofline of what it computes and moves, an exchange what latenc
 bytes. All else is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,16 +16,18 @@ from ddl.api import Algorithm, Model, ServerAlgorithm
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.events.times import TIMES
-from ddl.perf.comm import collectives, patterns, server
+from ddl.perf.comm import patterns, server
+from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import main_link, server_link
 from ddl.perf.hardware.device import Step, step_seconds
-from ddl.runtime import traffic
-from ddl.runtime.workers import AXIS
+from ddl.runtime.workers import nbytes
+from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.factories import keywords
 from experiments.costs import local_cluster
 from experiments.train import virtual_time
+from experiments.train.virtual_time import Charges
 
 
 def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
@@ -49,15 +53,22 @@ def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
 def params_bytes(model: Model) -> int:
   """Of its parameters."""
   params, _ = jax.eval_shape(model.init, jax.random.key(0))
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
+  return nbytes(params)
 
 
-def on(
-  config: Experiment, algorithm: Algorithm | ServerAlgorithm, cluster: Cluster, step: Step, nbytes: float
-) -> Experiment:
-  """The config with the cluster's step, message, service and exchange seconds.
+class There(NamedTuple):
+  """A run on a cluster."""
 
-  A collective algorithm's exchange is the cheapest of those that `ddl.perf.comm.collectives` knows. A server's link is busy
+  config: Experiment  # with the cluster's step, message and service seconds
+  pattern: Pattern
+  charged: Charges  # of collectives
+  mean: float  # seconds of the collectives of a test
+
+
+def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> There:
+  """The config's run with the cluster's seconds.
+
+  Collectives are the cheapest that `ddl.perf.comm.collectives` knows. A server's link is busy
   with what goes both ways, less what its duplex lets overlap (service); the rest of the visit is on its way, half
   there and half back. It carries the visits of all workers, so that a node's link, as fast as the server's, never has
   more to do. Peers wait for nobody else, but the workers of a node share its link to the others: a turn is not shorter
@@ -65,57 +76,57 @@ def on(
 
   Args:
     config: of the run.
-    algorithm: of the run.
+    pattern: what its algorithm sends.
     cluster: with as many workers as the config has.
     step: what it computes and moves.
-    nbytes: of the parameters.
   """
+  workers, visits = config.workers, pattern.visits
   seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
+  network = replace(config.network, overlap=config.network.overlap and cluster.overlap)
 
-  def out(**network: float) -> Experiment:
-    overlap = config.network.overlap and cluster.overlap
-    return replace(config, times=times, network=replace(config.network, overlap=overlap, **network))
+  def price(ops: tuple[Op, ...]) -> float | None:
+    return patterns.seconds(ops, workers, cluster.network) if ops else None
 
-  found = patterns.pattern(config.algorithm.name)
-  if isinstance(algorithm, Algorithm):
-    cost = patterns.seconds(config.algorithm.name, nbytes, config.workers, cluster.network)
-    exchange = cost.step + cost.exchange or collectives.all_reduce(nbytes, config.workers, cluster.network)
-    return out(exchange_seconds=float(exchange))  # of an algorithm that sends nothing: what its mean takes in the end
-  up, down = found.up * nbytes, found.down * nbytes
-  link = main_link(cluster, config.workers) if found.peers else server_link(cluster, config.workers)
-  visit = server.visit_seconds(up, down, link)
-  if found.peers:
-    shared = server.node_seconds(up, down, config.workers, cluster.network, peers=True)
-    visited, turn = algorithm.arrivals.peer_probability, (algorithm.period - algorithm.delay) * seconds
+  def there(**costs: float) -> There:
+    charged = Charges(price(pattern.local), tuple(price(each.ops) for each in pattern.exchanges))
+    run = replace(config, times=times, network=replace(network, **costs))
+    return There(run, pattern, charged, price(pattern.evaluate) or 0.0)
+
+  if not visits:
+    return there()
+  link = main_link(cluster, workers) if visits.peers else server_link(cluster, workers)
+  visit = server.visit_seconds(visits.up, visits.down, link)
+  if visits.peers:
+    shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
+    visited, turn = visits.probability, (visits.period - visits.delay) * seconds
     mean = float(max(visited * visit, visited * shared - turn) / 2)  # over visits
-    return out(service_seconds=0.0, message_seconds=mean)
-  busy = (max(up, down) + (1 - link.duplex) * min(up, down)) / link.bandwidth
-  return out(service_seconds=float(busy), message_seconds=float((visit - busy) / 2))
+    return there(service_seconds=0.0, message_seconds=mean)
+  busy = float((max(visits.up, visits.down) + (1 - link.duplex) * min(visits.up, visits.down)) / link.bandwidth)
+  return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
-def clock(config: Experiment, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Steps of each worker -> seconds until the model of that step can be tested, by the config's virtual time."""
+def clock(there: There, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
+  """Steps of each worker -> seconds until the model of that step can be tested, by the run's virtual time."""
   if isinstance(algorithm, Algorithm):
-    seconds = virtual_time.lockstep_seconds(config, algorithm)
-    mean = virtual_time.exchange_seconds(config) if _averages_to_test(algorithm, config.workers) else 0.0
-    return lambda step: seconds(int(step)) + (mean if step else 0.0)
-  events = schedule(config, algorithm)
+    seconds = virtual_time.lockstep_seconds(there.config, algorithm, there.charged)
+    return lambda step: seconds(int(step)) + (0.0 if held(there.pattern, algorithm, int(step)) else there.mean)
+  events = schedule(there.config, algorithm)
 
   def seconds_of(step: float) -> float:
-    count = visits(algorithm, config.workers, int(step))
+    count = visits(algorithm, there.config.workers, int(step))
     return float(events.served[count - 1]) if count else 0.0
 
   return seconds_of
 
 
-def _averages_to_test(algorithm: Algorithm, workers: int) -> bool:
-  """Whether the tested model is a mean that no worker has at that step: then it takes an exchange of its own."""
-  params = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
-  everyone = list(zip(AXIS, (workers, 1), strict=True))
-  state = jax.make_jaxpr(algorithm.init, axis_env=everyone, return_shape=True)(params)[1]
-  sent = traffic.count(algorithm.evaluate, state, params, workers=workers).nbytes
-  return sent > 0 and (algorithm.delay > 0 or algorithm.launch is None)
+def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
+  """Whether workers hold the tested model after so many steps: an exchange has just brought what a test would send."""
+  wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
+  brought = (
+    each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)
+  )
+  return not step or not wanted or any(wanted <= Counter(ops) for ops in brought)
 
 
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:

@@ -5,17 +5,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ddl import files
 from ddl.perf import hardware as known
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
+from experiments.train.run_dir import read_json
 
 NAME = "measured"
 
 
 def path() -> Path:
   """~/.cache/ddl/measured.json, or where XDG_CACHE_HOME has the cache."""
-  return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddl" / "measured.json"
+  return files.local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ddl" / "measured.json"
 
 
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
@@ -34,8 +36,8 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
   """
   if not path().exists():
     return None
+  figures = read_json(path(), "; `python run.py calibrate` writes a new one")
   try:
-    figures = json.loads(path().read_text())
     c = figures.pop("cluster")
     link = check_link(NAME, Link(**c["network"]["between"]))
     cluster = Cluster(

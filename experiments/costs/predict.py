@@ -6,16 +6,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
+from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster, device
 from ddl.perf.hardware.cluster import main_link, with_bandwidth
 from ddl.perf.hardware.device import Step
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
 from experiments.costs import cluster_clock, xla_cost
-from experiments.report.comparison import read_run
+from experiments.costs.cluster_clock import There
+from experiments.costs.patterns import pattern_of
+from experiments.report.reader import read_run
 from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
@@ -28,6 +32,7 @@ class Entrant(NamedTuple):
 
   experiment: Experiment
   algorithm: Algorithm | ServerAlgorithm
+  pattern: Pattern
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
   hits: list[float]  # steps at the first evaluation that meets the target, NaN for never
@@ -60,7 +65,10 @@ def _entrant(path: Path, components: Components, runs: Sequence[str], target: Ma
     values = columns[target["metric"]] if columns else np.empty(0)
     index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
     hits.append(np.nan if index is None else float(steps[-1][index]))
-  return Entrant(components.experiment, components.algorithm, seeds, steps, hits)
+  experiment, algorithm = components.experiment, components.algorithm
+  params, _ = jax.eval_shape(components.model.init, jax.random.key(0))
+  pattern = pattern_of(algorithm, params, experiment.workers)
+  return Entrant(experiment, algorithm, pattern, seeds, steps, hits)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
@@ -73,8 +81,8 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.algorithm
-    there = [_there(entrant, seed, cluster, step, nbytes) for seed in entrant.seeds]
-    clocks = [cluster_clock.clock(config, algorithm) for config in there]
+    there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(each, algorithm) for each in there]
     if not np.isnan(entrant.hits).any():
       means[label] = np.mean([clock(hit) for clock, hit in zip(clocks, entrant.hits, strict=True)])
     algorithms[label] = {
@@ -94,27 +102,27 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
-    "break_even": break_even(cluster, workers, complete, step, nbytes),
+    "break_even": break_even(cluster, workers, complete, step),
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step, nbytes: float) -> Experiment:
-  return replace(cluster_clock.on(entrant.experiment, entrant.algorithm, cluster, step, nbytes), seed=seed)
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> There:
+  there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step)
+  return there._replace(config=replace(there.config, seed=seed))
 
 
-def _figures(
-  entrant: Entrant, there: Sequence[Experiment], clocks: Sequence[Callable[[float], float]]
-) -> dict[str, Any]:
+def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
-  algorithm, first = entrant.algorithm, there[0]  # parts are the same with every seed
+  algorithm, first = entrant.algorithm, there[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not isinstance(algorithm, ServerAlgorithm):
-    return out | {"exchange_seconds": first.network.exchange_seconds}
+    charged = [seconds for seconds in (there[0].charged.local, *there[0].charged.exchanges) if seconds is not None]
+    return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
   stale: dict[str, list[float]] = {"trained": [], "there": []}
-  for config in there:
+  for config in (each.config for each in there):
     trained = replace(entrant.experiment, seed=config.seed)
     stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
@@ -122,9 +130,7 @@ def _figures(
   return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
 
 
-def break_even(
-  cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step, nbytes: float
-) -> dict[str, Any] | None:
+def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
   """The algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
   By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
@@ -140,9 +146,9 @@ def break_even(
     @cache
     def at(bandwidth: float) -> float:
       other = with_bandwidth(cluster, workers, bandwidth)
-      steps = int(entrant.hits[index])  # later ones do not matter
-      config = replace(_there(entrant, entrant.seeds[index], other, step, nbytes), steps=steps)
-      return cluster_clock.clock(config, entrant.algorithm)(config.steps)
+      there, steps = _there(entrant, entrant.seeds[index], other, step), int(entrant.hits[index])
+      there = there._replace(config=replace(there.config, steps=steps))  # later ones do not matter
+      return cluster_clock.clock(there, entrant.algorithm)(steps)
 
     return at
 

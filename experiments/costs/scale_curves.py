@@ -1,8 +1,8 @@
-"""What `scale` asks of the cost model: nodes by number, a model by its layers and its room, an algorithm's schedule."""
+"""What `scale` asks of the cost model: nodes by number, a model by its layers and its room, what an algorithm sends."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import optax
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.api import Arrivals, ServerAlgorithm
 from ddl.models import MODELS
 from ddl.perf import tables
-from ddl.perf.comm import patterns
+from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
 from ddl.perf.planning.batch import largest_fitting
-from ddl.perf.planning.scaling import Point, Schedule, Work
+from ddl.perf.planning.scaling import Point, Recorded, Transport, Work
 from ddl.perf.step.memory import largest_batch, step_memory
 from ddl.perf.units import bytes_text
-from experiments.config.factories import hyper, named
+from experiments.config.factories import hyper, make, named
+from experiments.costs.patterns import pattern_of, vector
 
 MOST = 65_536  # workers or nodes
 
@@ -29,7 +29,8 @@ class Curve(NamedTuple):
   """An algorithm's."""
 
   algorithm: str
-  schedule: Schedule
+  pattern: Pattern  # on the last point's workers
+  transport: Transport
   points: list[Point]
   measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
   largest: float = math.inf  # examples of a worker's step that its memory holds
@@ -55,7 +56,7 @@ def counts(flag: str, text: str) -> list[int]:
   try:
     numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
   except ValueError as error:
-    raise ValueError(f"--{flag}={text} is not a list of whole numbers such as 1,2,4 or 1,2,...,128") from error
+    raise ValueError(f"--{flag}={text} is not a list of integers such as 1,2,4 or 1,2,...,128") from error
   if dots:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
       raise ValueError(f"--{flag}={text}: ... stands between two numbers at least and the last one, as in 1,2,...,128")
@@ -110,70 +111,57 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 
-def schedules(
-  names: Sequence[str], *, period: int | None, delay: int | None, servers: int, overlap: bool, bucket: float = 25e6,
-  order: str = "fifo",
-) -> dict[str, Schedule]:  # fmt: skip
-  """The algorithms' own period and delay; those given, where an algorithm has one as a setting.
+def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
+  """Of each algorithm those of period and delay that are given and that it takes.
 
   Raises:
-    ValueError: for an unknown algorithm, values that it can't have, or a value that no algorithm takes.
+    ValueError: for an unknown algorithm, or a value that no algorithm takes.
   """
   if not names:
     raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
-  found, given, taken = {}, {"period": period, "delay": delay}, set()
-  for name in names:
-    chosen = settings(name, period, delay)
-    algorithm, _ = _algorithm(name, **chosen)
-    taken |= set(chosen)
-    arrivals = algorithm.arrivals if isinstance(algorithm, ServerAlgorithm) else Arrivals()
-    found[name] = Schedule(
-      period=algorithm.period,
-      delay=algorithm.delay,
-      round_robin=arrivals.round_robin,
-      servers=servers,
-      overlap=overlap,
-      probability=arrivals.peer_probability,
-      bucket=bucket,
-      order=order,
-    )
+  given = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
+  specs = {name: named("algorithm", COLLECTIVE | SERVER, name) for name in names}
+  found = {name: {key: given[key] for key in given if key in spec.hyper} for name, spec in specs.items()}
   for key, value in given.items():
-    if value is not None and key not in taken:
+    if not any(key in chosen for chosen in found.values()):
       raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
-  if order != "fifo" and not (overlap and any(patterns.pattern(name).step for name in names)):
-    raise ValueError(f"--order={order} changes nothing: no gradients leave layer by layer in {', '.join(names)} here")
   return found
 
 
-def settings(name: str, period: int | None, delay: int | None) -> dict[str, int]:
-  """Those of period and delay that are given and that the algorithm takes."""
-  given = {"period": period, "delay": delay}
-  return {key: value for key, value in given.items() if value is not None and key in _algorithm(name)[1]}
+def recorded(name: str, nbytes: float, **settings: Any) -> Recorded:
+  """What an algorithm sends for so many bytes of parameters, with these hyper-parameters and else its own."""
 
+  @cache
+  def pattern(workers: int) -> Pattern:
+    spec = (COLLECTIVE | SERVER)[name]
+    unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
+    chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
+    return pattern_of(make(spec, optax.sgd(0.1), workers, chosen), vector(nbytes), workers)
 
-def _algorithm(name: str, **settings: Any) -> tuple[Any, Any]:
-  """(the algorithm, its hyper-parameters), of four workers; their number changes no schedule."""
-  spec = named("algorithm", COLLECTIVE | SERVER, name)
-  unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
-  chosen = hyper(spec, {"name": name, **unset, **settings}, 4)
-  where = {"axis_name": "workers"} if name in COLLECTIVE else {"workers": 4}
-  return spec.factory(optax.sgd(0.1), **chosen, **where), spec.hyper
+  return pattern
 
 
 def curves(
-  work: Work, cluster: Cluster, workers: Sequence[int], found: dict[str, Schedule], *, batch: int, weak: bool,
-  jitter: float, largest: float = math.inf,
+  work: Work, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
+  transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = math.inf,
 ) -> list[Curve]:  # fmt: skip
-  """One for each algorithm.
+  """One for each algorithm with its settings.
 
   Raises:
-    ValueError: as `scaling.curve`, or if a worker's memory holds the examples of no point.
+    ValueError: as `scaling.curve`, for settings that an algorithm can't have, an order that orders nothing, or if a
+      worker's memory holds the examples of no point.
   """
-  settings: Any = {"batch": batch, "weak": weak, "jitter": jitter}
-  made = [
-    Curve(name, schedule, scaling.curve(name, work, cluster, workers, schedule=schedule, **settings), largest=largest)
-    for name, schedule in found.items()
-  ]
+  made = []
+  for name, chosen in algorithms.items():
+    sent = recorded(name, sum(work.nbytes), **chosen)
+    points = scaling.curve(
+      sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport
+    )  # fmt: skip
+    made.append(Curve(name, sent(max(workers)), transport, points, largest=largest))
+  if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in made)):
+    raise ValueError(
+      f"--order={transport.order} changes nothing: no gradients leave layer by layer in {', '.join(algorithms)} here"
+    )
   last = made[0].points[-1]
   if not made[0].possible:
     most = largest if weak else largest * last.workers

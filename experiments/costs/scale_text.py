@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ddl.perf.comm import patterns
+from ddl.perf.comm.patterns import Exchange, Visits
 from ddl.perf.hardware.network import Network
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scaling import Point
@@ -101,13 +101,20 @@ ORDERED = {"fifo": "first come, first served", "priority": "by priority: the fir
 
 
 def setting(curve: Curve) -> str:
-  """Its schedule as words."""
-  schedule, pattern = curve.schedule, patterns.pattern(curve.algorithm)
-  server = bool(pattern.up or pattern.down) and not pattern.peers
-  parts = [f"period {schedule.period}", f"delay {schedule.delay}"] if schedule.period > 1 or schedule.delay else []
-  parts += [f"{schedule.servers} servers"] if server and schedule.servers > 1 else []
-  if not schedule.overlap:
+  """What it sends when, and how, as words."""
+  visits, how = curve.pattern.visits, curve.transport
+  clocks = [visits] if visits else curve.pattern.exchanges
+  told = [_clock(each) for each in clocks]
+  parts = [f"{told.count(each)} x {each}" if told.count(each) > 1 else each for each in dict.fromkeys(told) if each]
+  parts += [f"{how.servers} servers"] if visits and not visits.peers and how.servers > 1 else []
+  if not how.overlap:
     parts.append("no overlap")
-  elif pattern.step:
-    parts.append(f"messages {ORDERED[schedule.order]}")
+  elif curve.pattern.local:
+    parts.append(f"messages {ORDERED[how.order]}")
   return ", ".join(parts)
+
+
+def _clock(each: Visits | Exchange) -> str:
+  """Its period and delay, unless it is at every step."""
+  period = each.period if isinstance(each, Visits) else each.steady
+  return f"period {period}, delay {each.delay}" if period > 1 or each.delay else ""

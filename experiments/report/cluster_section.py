@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.comparison import Comparison, read, run_name
 from experiments.report.findings import versus
 from experiments.report.formats import seconds
+from experiments.report.reader import Comparison, read, run_name
 from experiments.report.settings_table import of_labels
 from experiments.report.statistics import summary
 from experiments.report.table_rows import Row, by_row, cell, cells, ranking, rows

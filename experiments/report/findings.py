@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
-from experiments.report.comparison import Comparison
+from experiments.report.reader import Comparison
 from experiments.report.table_rows import FINAL, Row, difference, ranking
 from experiments.report.wording import layout
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report import cluster_section, formats, settings_table, templates
-from experiments.report.comparison import Comparison, read
 from experiments.report.findings import expected, finding
+from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import FINAL, Row, by_row, cell, cells, rows, spent
 from experiments.report.wording import TIED, legend, text_table
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.comparison import Comparison, Result, Run
+from experiments.report.reader import Comparison, Result, Run
 from experiments.report.statistics import Difference, Span, first_reaching, paired, summary
 
 FINAL = "final"  # the metric at the end, beside the columns of `spent`

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from experiments.report import formats
-from experiments.report.comparison import Comparison
+from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
 from experiments.report.table_rows import FINAL, Row, marks, spent
 

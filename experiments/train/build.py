@@ -5,13 +5,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data import DATA
 from ddl.data.order import Order, batches, turns
 from ddl.data.partition import PARTITIONS
 from ddl.events.record import Events
 from ddl.models import MODELS
+from ddl.runtime import hosts
 from ddl.runtime.execution import ExecutionConfig, choose_execution
 from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
@@ -49,15 +52,26 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
     ValueError: whatever the parts find wrong with their settings.
   """
   algorithm = experiment.make_algorithm()
-  _warn_of_momentum(experiment)
-  _check_pull(experiment.algorithm.get("alpha", 0.0) * experiment.workers, experiment.workers)
+  pull = experiment.algorithm.get("alpha", 0.0) * experiment.workers
+  if pull > 2:
+    raise ValueError(
+      f"config.algorithm.alpha x {experiment.workers} workers is {pull:g}: above 2 the center diverges; the authors "
+      "take 0.9"
+    )
   data = data or load(experiment)
   model = MODELS[experiment.model.name](data.meta, **experiment.model.settings)
+  example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
+  step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
+  told = f"config.workers is {experiment.workers}: the examples of one step of all"
+  memory.require(step + 16 * experiment.workers, told)
   shards = PARTITIONS[experiment.partition.name](
     data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed,
     **experiment.partition.settings,
   )  # fmt: skip
   order = Order(shards, batch=experiment.batch, seed=experiment.seed)
+  _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
+  if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
+    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
   return Components(experiment, data, model, algorithm, order)
 
 
@@ -89,7 +103,8 @@ def follow(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
 def clock(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this experiment; a simulator's are those of the schedule that it follows."""
   if isinstance(trainer, Trainer):
-    return virtual_time.lockstep_seconds(experiment, trainer.algorithm)
+    charged = virtual_time.charges(experiment, trainer.traffic)
+    return virtual_time.lockstep_seconds(experiment, trainer.algorithm, charged)
   assert isinstance(trainer, Simulator)
   return trainer.virtual_seconds
 
@@ -133,13 +148,3 @@ def _warn_of_momentum(experiment: Experiment) -> None:
       f"(Mitliagkas et al. 2016, arXiv 1605.09774); {chosen} adds to it; try 0, or less of it",
       stacklevel=2,
     )
-
-
-def _check_pull(pull: float, workers: int) -> None:
-  """The center's own coefficient is 1 - p alpha: it overshoots where p alpha exceeds 1, and diverges beyond 2."""
-  if pull > 2:
-    raise ValueError(
-      f"config.algorithm.alpha x {workers} workers is {pull:g}: above 2 the center diverges; the authors take 0.9"
-    )
-  if pull > 1:
-    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)

@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 
-from ddl.api import Algorithm, ServerAlgorithm
+from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.runtime import hosts
+from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment, jsonable
@@ -110,8 +111,9 @@ def _runs(
       if hosts.is_main() and seed == comparison.seeds[0]:
         if isinstance(trainer, Simulator):
           record.save(path / slug(label) / run_dir.EVENTS, trainer.events)
-        elif isinstance(each.algorithm, Algorithm) and beside:
-          waits = virtual_time.lockstep_record(experiment, each.algorithm)
+        elif isinstance(trainer, Trainer) and beside:
+          charged = virtual_time.charges(experiment, trainer.traffic)
+          waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
           lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
       say(f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last))
   return runs, failed, ended
@@ -131,8 +133,8 @@ def _run(
   if resume and _done(path):
     files.reopen(components.experiment)
     if (path / run_dir.FAILED).exists():
-      raise train_loop.Diverged(run_dir.read_json(path / run_dir.FAILED)["diverged"])
-    return run_dir.read_json(path / run_dir.RESULT)
+      raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
+    return run_dir.read_result(path)
   chosen = train_loop.Options(resume, keep_final=False, batch_stats=options.batch_stats, label=label, clock=clock)
   try:
     return train_loop.run(components, trainer, files, evaluator, chosen, run_dir.about(options.command))
@@ -163,7 +165,10 @@ def _tell_changes(file: Path, page: dict[str, Any]) -> None:
   """Says what the comparison that `page` is about to overwrite had otherwise."""
   if not file.exists():
     return
-  old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  try:
+    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  except (ValueError, KeyError, TypeError):  # damaged: what is drawn anew takes its place
+    return
   told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if told:
     say(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
@@ -175,7 +180,8 @@ def _page(
 ) -> dict[str, Any]:  # fmt: skip
   """comparison.json: what the report needs beside the runs' metrics."""
   first, title = comparison.first, comparison.title
-  accuracy = "test_accuracy" in json.loads(next((path / next(iter(runs.values()))[0] / run_dir.METRICS).open()))
+  parts = next(iter(components.values()))
+  accuracy = has_accuracy(parts.model, parts.data.test)
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
     _entry(path, label, each, asynchronous)
@@ -188,10 +194,10 @@ def _page(
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
     "config": comparison.to_json(),
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
-    "versions": trained["versions"],
+    "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-    "git": trained["git"],
-    "data": next(iter(components.values())).data.meta["description"],
+    "git": trained.get("git"),
+    "data": parts.data.meta["description"],
     "model": _words(first.model.to_json()),
     "seeds": list(comparison.seeds),
     "expected": [list(pair) for pair in comparison.expected],

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import jax
 
 from ddl.runtime import hosts
-from ddl.runtime.execution import cpu_devices
+from ddl.runtime.execution import check_threads, cpu_devices
+from ddl.runtime.workers import divisors
 from experiments.config.options import RunOptions
 from experiments.train.exit_codes import Failed, exit_code
 
@@ -38,14 +39,15 @@ def check_processes(workers: int, processes: int, devices: int) -> int:
   """The number of processes, if it divides the workers and the devices (0: any number of these).
 
   Raises:
-    ValueError: if it does not.
+    ValueError: if it does not, or for more devices than a process can have.
   """
+  check_threads(devices // processes, f"--devices={devices}: CPU devices")
   if workers % processes or devices % processes:
-    fits = [n for n in range(1, workers + 1) if workers % n == 0 and devices % n == 0]
+    fits = [n for n in divisors(workers) if devices % n == 0]
     if devices and workers % devices:
       raise ValueError(
         f"{workers} workers do not spread evenly over {devices} devices; "
-        f"--devices can be {', '.join(str(n) for n in range(1, workers + 1) if workers % n == 0)}"
+        f"--devices can be {', '.join(map(str, divisors(workers)))}"
       )
     raise ValueError(
       f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "

@@ -9,16 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl import memory
 from ddl.api import ServerAlgorithm
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
 from ddl.events.schedule import visits
+from ddl.runtime import execution
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.threads.worker_threads import Threads
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
+from experiments.costs.cluster_clock import params_bytes
 from experiments.train import replay, train_loop, virtual_time
 from experiments.train.build import Components, build
 from experiments.train.evaluate import Evaluator
@@ -90,10 +93,11 @@ def threads(components: Components, folder: RunFolder, _options: RunOptions, abo
   """
   algorithm, config, take = components.algorithm, components.experiment, _take(components)
   assert isinstance(algorithm, ServerAlgorithm)
+  execution.check_threads(config.workers, f"config.workers={config.workers}: workers of --runtime=threads")
   runner = Threads(
     algorithm, components.model, workers=config.workers, seed=config.seed, barrier=virtual_time.barrier_of(config),
   )  # fmt: skip
-  params, extra = jax.jit(components.model.init)(initial_key(config.seed))
+  params, extra = _init(components)
   folder.create(config, about)
   lines, total = Lines(components, folder), visits(algorithm, config.workers, config.steps)
 
@@ -144,7 +148,7 @@ def ray(components: Components, folder: RunFolder, options: RunOptions, about: d
     asked.listen()
     try:
       asked.then = runner.stop
-      params, extra = jax.jit(components.model.init)(initial_key(config.seed))
+      params, extra = _init(components)
       if not resume:
         folder.create(config, about)
       lines = Lines(components, folder, _kept(folder, runner.label) if resume else -1)
@@ -170,6 +174,15 @@ def ray(components: Components, folder: RunFolder, options: RunOptions, about: d
       runner.close()
 
 
+def _init(components: Components) -> tuple[Any, Any]:
+  """The first model. ValueError where this process's memory cannot hold it, on CPUs one for each worker."""
+  workers = components.experiment.workers
+  here = workers if jax.default_backend() == "cpu" else 1
+  size = params_bytes(components.model) * here
+  memory.require(size, f"a model of {size / here / 1e6:,.1f} MB for {workers} workers")
+  return jax.jit(components.model.init)(initial_key(components.experiment.seed))
+
+
 def _take(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
   """(worker, step) -> its batch and key."""
   key = training_key(components.experiment.seed)
@@ -187,7 +200,10 @@ def _initial(algorithm: ServerAlgorithm, params: Any, extra: Any, distance: floa
 
 def _kept(folder: RunFolder, visits: int | None) -> int:
   """Drops the lines that the checkpoint of so many visits does not know; returns the visits of the last that stays."""
-  counts = [json.loads(line)["visits"] for line in (folder.path / METRICS).read_text().splitlines()]
+  try:
+    counts = [int(json.loads(line)["visits"]) for line in (folder.path / METRICS).read_text().splitlines()]
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
+    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train anew in another --workdir") from error
   counts = [count for count in counts if count <= (visits or 0)]
   folder.truncate(len(counts))
   return max(counts, default=-1)

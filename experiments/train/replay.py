@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ddl import files
 from ddl.api import ServerAlgorithm
 from ddl.events import record
 from ddl.events.record import Events
@@ -59,7 +60,7 @@ def recorded(path: Path, components: Components) -> Events:
   algorithm, here = components.algorithm, components.experiment.to_json()
   if not isinstance(algorithm, ServerAlgorithm):
     raise ValueError(f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}")
-  if not path.is_file():
+  if not files.local(path).is_file():
     raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)
   homes = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's folders of seeds stand beside its record

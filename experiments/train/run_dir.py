@@ -5,12 +5,13 @@ import json
 import platform
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ddl import __version__
+from ddl import __version__, files
 from experiments.config.experiment import Experiment
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
@@ -81,7 +82,10 @@ class RunFolder:
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:
-      kept = (self.path / METRICS).read_text().splitlines(keepends=True)[:lines]
+      try:
+        kept = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+      except UnicodeDecodeError as error:
+        raise ValueError(f"{self.path / METRICS} is damaged ({error}); train anew in another --workdir") from error
       _replace(self.path / METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:
@@ -115,16 +119,43 @@ class RunFolder:
     self._events = None
 
 
-def read_json(path: Path) -> Any:
-  """What a JSON file of a run holds.
+def read_json(path: Path, advice: str = "; train anew in another --workdir") -> dict[str, Any]:
+  """The object that a JSON file holds.
 
   Raises:
-    ValueError: one line that names the file, if it is damaged.
+    ValueError: one line that names the file and ends with the advice, if it is damaged or no regular file.
+    FileNotFoundError: if there is none.
   """
+  files.regular(path)
   try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ValueError(f"{path} is damaged ({error}); train anew in another --workdir") from error
+    found = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path} is damaged ({error}){advice}") from error
+  if not isinstance(found, dict):
+    raise ValueError(f"{path} is damaged (it holds no object){advice}")
+  return found
+
+
+def read_result(folder: Path) -> dict[str, float]:
+  """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
+  found = read_json(folder / RESULT)
+  if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
+    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train anew in another --workdir")
+  return found
+
+
+def writable(path: Path) -> Path:
+  """A folder that is there or can be made, for what --workdir names. ValueError, one line, for one that can't."""
+  there = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not there.is_dir():
+    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
+  try:
+    with tempfile.TemporaryDirectory(dir=there):
+      pass  # permissions do not tell of a full disk or of a file system like /proc
+  except OSError as error:
+    told = (error.strerror or str(error)).lower()
+    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
+  return path
 
 
 def record(path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> None:

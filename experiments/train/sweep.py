@@ -89,7 +89,7 @@ def _trial(
     resume = options.resume and (path / run_dir.CONFIG).exists()
     if resume and (path / run_dir.RESULT).exists():
       files.reopen(components.experiment)
-      last = run_dir.read_json(path / run_dir.RESULT)
+      last = run_dir.read_result(path)
     else:
       run = train_loop.Options(resume, keep_final=False, batch_stats=options.batch_stats, label=label)
       last = train_loop.run(components, trainer, files, evaluator, run, run_dir.about(options.command))

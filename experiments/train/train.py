@@ -17,7 +17,7 @@ from experiments.train.build import Components, build, clock, describe, make_tra
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
-from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_json
+from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.workdir import check_folder, short, workdir
 
 TROUBLE = ("slow", "straggler_rate", "death_rate")
@@ -39,12 +39,12 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   path = workdir(f"train-{name}", options)
   check_folder(path, experiment, options)
   if simulated and options.resume and (path / RESULT).exists():
-    say(f"{_shown(read_json(path / RESULT))}\n{path} is complete")
-    return read_json(path / RESULT)
+    say(f"{_shown(read_result(path))}\n{path} is complete")
+    return read_result(path)
   if simulated and options.processes > 1 and hosts.processes() == 1:
     build(experiment)  # what is wrong with the experiment is said once, before any process starts
     launch(train, experiment, replace(options, workdir=str(path)), experiment.workers)
-    return read_json(path / RESULT)
+    return read_result(path)
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
   components = build(experiment)

@@ -152,7 +152,11 @@ class _Run:
     if step is None:  # stopped before its first checkpoint: from the start again
       self.folder.truncate(0)
       return carry
-    self.figures = self.checkpoints.figures(step)
+    found = self.checkpoints.figures(step)
+    if not isinstance(found, dict) or {*self.figures, "layout"} - {*found}:
+      where = self.folder.checkpoints / str(step)
+      raise ValueError(f"{where} is damaged; without that folder the run resumes from before it")
+    self.figures = found
     if self.figures.pop("layout") != self.layout:
       raise ValueError(
         f"{self.folder.path} was run as {_words(self.checkpoints.figures(step)['layout'])}, now it is "

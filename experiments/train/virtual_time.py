@@ -1,32 +1,37 @@
 """Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
 
-import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
-from ddl.events.barriers import BARRIERS, Barrier
+from ddl.events.barriers import BARRIERS, Barrier, Quorum
+from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.events.times import TIMES
+from ddl.group import Sent
+from ddl.perf.comm.patterns import LATE
+from ddl.runtime.traffic import Traffic
+from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment, Network
 
-ROUNDS = 50  # that a record of a synchronous algorithm holds
+ROUNDS = 50  # that a record of a collective algorithm holds
 
 
 def step_times(config: Experiment) -> Any:
   """The step times that the config names."""
   times = config.times
+  made = TIMES[times.name](workers=config.workers, seed=config.seed, **times.settings)
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
     warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
-  return TIMES[times.name](workers=config.workers, seed=config.seed, **times.settings)
+  return made
 
 
 def barrier_of(config: Experiment) -> Barrier:
@@ -43,6 +48,11 @@ def whole_run(
     ValueError: for times that can't be, or a barrier that does not fit the algorithm.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
+  if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
+    raise ValueError(
+      f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
+      f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
+    )
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
   if blocks not in (0, Network.blocks) and not config.network.service_seconds:
@@ -62,38 +72,76 @@ def whole_run(
   )
 
 
-def lockstep_seconds(config: Experiment, algorithm: Algorithm) -> Callable[[int], float]:
-  """Step -> virtual seconds of a synchronous algorithm on the same step times and messages."""
+class Charges(NamedTuple):
+  """Seconds of a collective algorithm's messages; None where nothing is sent."""
+
+  local: float | None  # at each step
+  exchanges: tuple[float | None, ...]  # of each
+
+
+def charges(config: Experiment, sent: Traffic) -> Charges:
+  """Those of the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
+
+  own = config.network.exchange_seconds
+  if own is not None:
+    not_negative("config.network.exchange_seconds", own)
+  message = not_negative("config.network.message_seconds", config.network.message_seconds)
+
+  def price(ops: tuple[Sent, ...]) -> float | None:
+    if not ops or own is not None:
+      return own if ops else None
+    return sum(messages(op.kind, config.workers) for op in ops) * message
+
+  return Charges(price(sent.local), tuple(map(price, sent.exchanges)))
+
+
+def messages(kind: str, workers: int) -> int:
+  """Messages of a collective, one after the other.
+
+  ceil(log2 p) down a tree; an all-reduce also goes up, as SC17 counts it (arXiv 1708.02983); a permute is one message.
+  """
+  levels = (workers - 1).bit_length()
+  return {"all_reduce": 2 * levels, "permute": min(levels, 1)}.get(kind, levels)
+
+
+def lockstep_seconds(config: Experiment, algorithm: Algorithm, charged: Charges) -> Callable[[int], float]:
+  """Step -> virtual seconds of a collective algorithm on the config's step times. Raises at once."""
   done: list[np.ndarray] = []
+  costs = _lockstep(config, algorithm, charged)
 
   def seconds(step: int) -> float:
     if not done:
-      done.append(lockstep.finish(steps=config.steps, **_lockstep(config, algorithm)))
+      done.append(lockstep.finish(steps=config.steps, **costs))
     return float(done[0][step - 1]) if step else 0.0
 
   return seconds
 
 
-def lockstep_record(config: Experiment, algorithm: Algorithm) -> lockstep.Step:
-  """When each worker computes and waits in the first rounds of a synchronous algorithm: arrays [steps, ...]."""
-  steps = min(config.steps, ROUNDS * algorithm.period)
-  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm)))
+def lockstep_record(config: Experiment, algorithm: Algorithm, charged: Charges) -> lockstep.Step:
+  """When each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
+  steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
+  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged)))
 
 
-def _lockstep(config: Experiment, algorithm: Algorithm) -> dict[str, Any]:
-  exchange = None if config.algorithm.name == "independent" else exchange_seconds(config)
+def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges) -> dict[str, Any]:
+  clocks = Schedule(algorithm.exchanges).clocks
   return {
-    "workers": config.workers, "period": algorithm.period, "delay": algorithm.delay, "start": algorithm.start,
-    "times": step_times(config), "exchange_seconds": exchange, "primed": algorithm.primed,
+    "workers": config.workers,
+    "turn": min(_periods(algorithm), default=1),
+    "times": step_times(config),
+    "exchanges": [
+      lockstep.Exchange(clock.launched, clock.delay, seconds)
+      for clock, seconds in zip(clocks, charged.exchanges, strict=True)
+      if seconds is not None
+    ],
+    "local_seconds": charged.local,
     "overlap": config.network.overlap,
-  }  # fmt: skip
+  }
 
 
-def exchange_seconds(config: Experiment) -> float:
-  """Of one collective: the config's, else a tree to the root and back, as SC17 counts it (arXiv 1708.02983)."""
-  if config.network.exchange_seconds is not None:
-    return config.network.exchange_seconds
-  return 2 * math.ceil(math.log2(max(config.workers, 2))) * config.network.message_seconds
+def _periods(algorithm: Algorithm) -> list[int]:
+  """Steps between launches of each exchange; of one that changes, those that it comes to."""
+  return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 
 def describe(config: Experiment) -> str:
@@ -107,5 +155,10 @@ def describe(config: Experiment) -> str:
   chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
   network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
-  network += [f"exchange of all workers {exchange_seconds(config) * 1000:g} ms"]
+  exchange = config.network.exchange_seconds
+  if exchange is None:
+    all_reduce = messages("all_reduce", config.workers) * config.network.message_seconds
+    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms"]
+  else:
+    network += [f"exchange of all workers {exchange * 1000:g} ms"]
   return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])

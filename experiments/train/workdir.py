@@ -1,14 +1,14 @@
 """The folder that a command works in: found or refused before any data is loaded."""
 
 import shlex
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddl import files
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train.run_dir import RunFolder
+from experiments.train.run_dir import RunFolder, writable
 
 HERE = ("resume", "workdir")  # flags that say where, not what
 
@@ -21,19 +21,10 @@ def workdir(what: str, options: RunOptions) -> Path:
   """
   if options.resume and not options.workdir:
     raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
-  path = Path(options.workdir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+  path = files.local(options.workdir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}")
   if options.resume and not path.exists():
     raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
-  there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir():
-    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
-  try:
-    with tempfile.TemporaryDirectory(dir=there):
-      pass  # permissions do not tell of a full disk or of a file system like /proc
-  except OSError as error:
-    told = (error.strerror or str(error)).lower()
-    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
-  return path
+  return writable(path)
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:

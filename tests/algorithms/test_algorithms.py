@@ -12,11 +12,18 @@ from ddl.algorithms import COLLECTIVE
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 CASES = {  # what is not here runs with the defaults of its Spec
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
+  "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
+  "streaming_diloco": [
+    {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
+    for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
+  ],
+  "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],
@@ -34,12 +41,12 @@ def cases(name, workers):
 )
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_equals_its_twin(name, workers, inner):
-  assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference.py from its paper"
+  assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference from its paper"
   steps = 10
   x0, grad = reference.problem(workers, steps)
   for hyper in cases(name, workers):
     twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=INNER[inner][1], **hyper)
-    params, evaluate, _ = drive(build(name, INNER[inner][0], **hyper), x0, grad, workers=workers, steps=steps)
+    params, evaluate, _ = drive(build(name, INNER[inner][0], workers, **hyper), x0, grad, workers=workers, steps=steps)
     close(params, twin.params)
     close(evaluate, np.repeat(twin.evaluate[:, None], workers, axis=1))
 

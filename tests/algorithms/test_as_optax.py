@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.twins import INNER, close, flat_of, tree_of
+from helpers.twins import INNER, build, close, flat_of, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from reference import collective as reference
@@ -17,10 +17,14 @@ from ddl.as_optax import as_optax
 from ddl.group import Group
 
 WORKERS, STEPS = 8, 8
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {
   "local_sgd": {"period": 3},
   "post_local_sgd": {"period": 3, "start": 2},
   "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
+  "diloco": {"period": 3, **OUTER},
+  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
+  "d_psgd": {"graph": "one_peer_exponential"},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.1},
@@ -68,7 +72,7 @@ LOOPS = {  # how a loop spreads one worker's function, and its axis
 
 
 def transformation(name, inner="momentum", axis="w", **hyper):
-  algorithm = COLLECTIVE[name].factory(INNER[inner][0], **(hyper or HYPER.get(name, {})))
+  algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
   return algorithm, as_optax(algorithm, axis)
 
 
@@ -127,24 +131,25 @@ def test_all_delays(x64, delay):
   close(train(lift_vmap, tx, consensus(algorithm))[0], twin_of("dasgd", "adam", **hyper).params)
 
 
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_a_scan_inside_shard_map(x64, name):
+@pytest.mark.parametrize("name, inner", [*((name, "momentum") for name in COLLECTIVE), ("local_sgd", "adam")])
+def test_a_scan_inside_shard_map(x64, name, inner):
   """The whole loop on the devices, whose carry must keep its type: what varies over the workers is part of it."""
   x0, grad = reference.problem(WORKERS, STEPS)
-  _, tx = transformation(name)
+  _, tx = transformation(name, inner)
 
   def loop(worker, x):
     def step(carry, t):
       x, state = carry
-      updates, state = tx.update(grad(worker[0], t, x), state, x)
+      updates, state = tx.update(tree_of(grad(worker[0], t, flat_of(x))), state, x)
       x = optax.apply_updates(x, updates)
-      return (x, state), x
+      return (x, state), flat_of(x)
 
-    return jax.lax.scan(step, (x[0], tx.init(x[0])), jnp.arange(STEPS))[1][None]
+    start = tree_of(x[0])
+    return jax.lax.scan(step, (start, tx.init(start)), jnp.arange(STEPS))[1][None]
 
   run = jax.jit(jax.shard_map(loop, mesh=mesh("w", 8), in_specs=P("w"), out_specs=P("w")))
   history = run(np.arange(WORKERS), np.stack([x0] * WORKERS))
-  close(np.swapaxes(history, 0, 1), twin_of(name).params)
+  close(np.swapaxes(history, 0, 1), twin_of(name, inner).params)
 
 
 # ---- what optax asks of a transformation

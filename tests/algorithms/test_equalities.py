@@ -13,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import collective as reference
 
+from ddl.group import Present
+
 pytestmark = pytest.mark.usefixtures("x64")
 
 
 def run(name, inner="momentum", *, workers=8, steps=10, x0=None, grad=None, **hyper):
   """The params of all steps and workers: [steps, workers, n]."""
   start, default = reference.problem(workers, steps)
-  algorithm = build(name, INNER[inner][0], **hyper)
+  algorithm = build(name, INNER[inner][0], workers, **hyper)
   x0 = start if x0 is None else x0
   return drive(algorithm, x0, grad or default, workers=workers, steps=steps)[0]
 
@@ -47,6 +49,31 @@ def test_local_sgd_of_one_step_is_sync_sgd_for_plain_sgd():
 @pytest.mark.parametrize("workers", [3, 8])
 def test_sharded_equals_unsharded(inner, workers):
   close(run("sharded_sync_sgd", inner, workers=workers), run("sync_sgd", inner, workers=workers))
+
+
+ABSENT = {
+  "sync_sgd": {},
+  "local_sgd": {"period": 3},
+  "post_local_sgd": {"period": 3, "start": 2},
+  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
+  "diloco": {"period": 3, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
+  "streaming_diloco": {
+    "period": 4, "outer_learning_rate": 0.7, "outer_momentum": 0.9, "fragments": 2, "delay": 3, "keep": 0.25
+  },
+  "easgd": {"alpha": 0.1, "period": 2},
+  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_without_worker_3_it_is_the_algorithm_of_the_others(name):
+  steps, others = 8, np.array([0, 1, 2, 4, 5, 6, 7])
+  x0, grad = reference.problem(8, steps)
+  algorithm = build(name, INNER["momentum"][0], **ABSENT[name])
+  left = drive(algorithm, x0, grad, workers=8, steps=steps, group=lambda rank: Present(W, rank != 3))
+  few = drive(algorithm, x0, lambda i, t, x: grad(jnp.asarray(others)[i], t, x), workers=7, steps=steps)
+  for one, other in zip(left[:2], few[:2], strict=True):
+    close(np.asarray(one)[:, others], other)
 
 
 def test_sharded_optimiser_state_is_one_pth():

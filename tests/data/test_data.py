@@ -133,7 +133,7 @@ def test_text_default_is_the_language_reference():
 def test_text_malformed(tmp_path, content, settings, words):
   (tmp_path / "a.txt").write_bytes(content)
   one_line(ValueError, lambda: DATA["text"](path=str(tmp_path / "a.txt"), **settings), *words)
-  one_line(ValueError, lambda: DATA["text"](path=str(tmp_path)), "not a file")
+  one_line(ValueError, lambda: DATA["text"](path=str(tmp_path)), str(tmp_path))
 
 
 # least squares

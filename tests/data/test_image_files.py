@@ -50,7 +50,7 @@ def test_npz_floating_point_is_taken_as_it_is(tmp_path):
     ({"label": np.eye(30, 10, dtype=int)}, ["[30, 10]"]),
     ({"label": np.full(30, -1)}, ["negative"]),
     ({"image": np.zeros((30, 5, 4), np.int64)}, ["int64"]),
-    ({"image": np.array([{}] * 30)}, ["can't be read"]),
+    ({"image": np.array([{}] * 30)}, ["not readable"]),
     ({"image": np.zeros((0, 5, 4), np.uint8), "label": np.zeros(0, int)}, ["no examples"]),
     ({"image": np.zeros((5, 5, 4), np.uint8), "label": np.zeros(5, int)}, ["too few"]),
   ],
@@ -69,7 +69,7 @@ def test_npz_that_is_none(tmp_path):
   content = bytearray(Path(path).read_bytes())
   content[200:400] = bytes(200)  # the directory at the end is whole, the first array is not
   (tmp_path / "b.npz").write_bytes(content)
-  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "can't be read")
+  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "not readable")
 
 
 @pytest.mark.parametrize("name", ["npz", "idx", "text"])
@@ -115,6 +115,6 @@ def test_idx_missing_and_cut_off(tmp_path):
   write_idx(tmp_path, zipped=True)
   file = tmp_path / "t10k-labels-idx1-ubyte.gz"
   file.write_bytes(file.read_bytes()[:-6])
-  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels", "can't be read")
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels", "not readable")
   file.unlink()
   one_line(FileNotFoundError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels-idx1-ubyte")

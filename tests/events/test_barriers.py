@@ -9,6 +9,7 @@ from scipy.stats import norm
 from ddl.api import Arrivals
 from ddl.events import cutoff as estimation
 from ddl.events.barriers import BARRIERS, Quorum, asp, backup, bsp, cutoff, psp, ssp
+from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import check
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
@@ -271,3 +272,16 @@ def test_what_a_quorum_does_not_go_with(delay, arrivals):
     assert isinstance(barrier, Quorum)
     with pytest.raises(ValueError, match=r"^backup and cutoff barriers [^\n]*use another one$"):
       schedule(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)
+
+
+def test_a_worker_that_left_holds_nobody_up_and_comes_back_with_the_slowest():
+  members = MembershipBarrier(ssp(bound=1), workers=3, seed=0, present=False)
+  for worker in range(3):
+    members.join(worker)
+  assert [members.finish(worker) for worker in (0, 0, 1)] == [[0], [], [1]] and members.held == {0: 2}
+  assert members.leave(2) == [0] and members.held == {}
+  assert [members.finish(worker) for worker in (0, 1, 0, 1)] == [[], [0, 1], [], [0, 1]]
+  members.join(2)  # with 3 turns, as worker 1
+  assert members.finish(0) == [] and members.held == {0: 1}
+  assert members.leave(1) == [] and members.held == {0: 2}  # which is there again
+  assert members.finish(2) == [0, 2]

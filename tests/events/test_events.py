@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
-from ddl.events.lockstep import finish
+from ddl.events.lockstep import Exchange, finish
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
 from ddl.events.schedule import make_schedule, schedule
@@ -377,22 +377,19 @@ def test_bad_settings_are_one_line(changes, line):
     run(**changes)
 
 
+def every(period, delay, seconds, offset=0):
+  """One exchange after offset + period, offset + 2 period, ... steps."""
+  return Exchange(lambda step: step >= offset + period and (step - offset) % period == 0, delay, seconds)
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("exchange", [0.0, 0.015, 0.1])
 def test_lockstep_of_equal_workers(overlap, exchange):
   period, rounds, step = 4, 6, 0.01
   times = TIMES["constant"](workers=3, seed=0, seconds=step)
   for delay in range(period + 1):
-    done = finish(
-      workers=3,
-      steps=period * rounds,
-      period=period,
-      delay=delay,
-      start=0,
-      times=times,
-      exchange_seconds=exchange,
-      overlap=overlap,
-    )
+    settings = {"turn": period, "times": times, "exchanges": [every(period, delay, exchange)], "overlap": overlap}
+    done = finish(workers=3, steps=period * rounds, **settings)
     assert (np.diff(done) > 0).all() and done.shape == (period * rounds,)
     cost = period * step + (max(0.0, exchange - delay * step) if overlap else exchange)
     exchanges = np.arange(1, rounds + 1) if not delay else np.arange(rounds)  # a delay: nothing in the first round
@@ -401,19 +398,54 @@ def test_lockstep_of_equal_workers(overlap, exchange):
     )
 
 
-def test_lockstep_start_and_primed():
-  times = TIMES["constant"](workers=2, seed=0, seconds=1.0)
-  how = dict(workers=2, steps=6, period=2, times=times, exchange_seconds=5.0)
-  np.testing.assert_allclose(finish(**how, delay=0, start=2), [6, 12, 13, 19, 20, 26])
-  np.testing.assert_allclose(finish(**how, delay=0, start=3), [6, 12, 18, 19, 25, 26])
-  np.testing.assert_allclose(finish(**how, delay=1, start=2), [6, 12, 13, 14, 19, 20])
-  np.testing.assert_allclose(finish(**how, delay=1, start=0, primed=True), [5, 6, 11, 12, 17, 18])
+ONES = dict(workers=2, turn=2, times=TIMES["constant"](workers=2, seed=0, seconds=1.0))
+
+
+def test_lockstep_by_hand():
+  """Steps of a second, messages of five."""
+
+  def ends(*exchanges):
+    return list(finish(**ONES, steps=6, exchanges=exchanges))
+
+  at = lambda *steps: Exchange(lambda step: step in steps, 0, 5.0)  # noqa: E731
+  assert ends(at(1, 2, 4, 6)) == [6, 12, 13, 19, 20, 26]
+  assert ends(at(1, 2, 3, 5)) == [6, 12, 18, 19, 25, 26]
+  assert ends(at(1, 2), every(2, 1, 5.0, offset=2)) == [6, 12, 13, 14, 19, 20]
+  assert ends(every(2, 1, 5.0, offset=-2)) == [5, 6, 11, 12, 17, 18]  # the first leaves before the first step
+
+
+def test_several_messages_are_under_way_on_one_link():
+  """Launched after 1, 2, ... steps of a second, each on the link for two and waited for three steps later."""
+  done = finish(**ONES, steps=8, exchanges=[every(1, 3, 2.0)])
+  # They leave at 1, 3, 5, 7, 9, 11 s, one after the other, and arrive at 3, 5, 7, 9, 11 s.
+  assert list(done) == [1, 2, 3, 4, 5, 7, 9, 11]
+
+
+def test_exchanges_of_different_clocks_share_the_link():
+  """By hand: a after 2, 4, 6 steps, 2 s and 2 steps late; b after 3 and 6 steps, prompt, 1 s."""
+  done = finish(**ONES, steps=6, exchanges=[every(2, 2, 2.0), every(3, 0, 1.0)])
+  # a leaves at 2 s and arrives at 4 s, while b waits for the link from 3 s: 4 to 5 s. The fourth step ends at 6 s, when
+  # a's second leaves, to arrive at 8 s; the sixth ends at 8 s, and b's second message takes until 9 s.
+  assert list(done) == [1, 2, 5, 6, 7, 9]
+
+
+@pytest.mark.parametrize("overlap, ends", [(True, [1.5, 3, 4.5, 6, 7.5]), (False, [1.5, 3, 6.5, 8, 11.5])])
+def test_what_a_step_sends_is_charged_at_each(overlap, ends):
+  """Half a second after each step, beside a message of 2 s after every second one, as far as there is overlap."""
+  exchanges = [every(2, 2, 2.0)] if not overlap else []
+  assert list(finish(**ONES, steps=5, exchanges=exchanges, local_seconds=0.5, overlap=overlap)) == ends
+
+
+def test_a_step_s_messages_wait_for_the_link():
+  """By hand: what left after two steps is on the link from 3 to 5 s, and the third step's message goes after it."""
+  done = finish(**ONES, steps=4, exchanges=[every(2, 2, 2.0)], local_seconds=0.5)
+  assert list(done) == [1.5, 3, 5.5, 7]
 
 
 def test_lockstep_is_what_bsp_takes():
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.4, death_rate=0.1, down_seconds=0.1)
   events = run(bsp(), period=3, service_seconds=0.0, times=times, turns_total=80)
-  done = finish(workers=4, steps=60, period=3, delay=0, start=0, times=times, exchange_seconds=0.002)
+  done = finish(workers=4, steps=60, turn=3, times=times, exchanges=[every(3, 0, 0.002)])
   released = [events.released[events.turn == turn].max() for turn in range(20)]
   np.testing.assert_allclose(done[2::3], released, rtol=1e-12)
 
@@ -421,7 +453,7 @@ def test_lockstep_is_what_bsp_takes():
 def test_lockstep_waits_only_where_it_must():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
   steps = np.stack([np.concatenate([times.steps(worker, turn, 4) for turn in range(5)]) for worker in range(3)])
-  alone = finish(workers=3, steps=20, period=4, delay=2, start=0, times=times, exchange_seconds=0.0)
+  alone = finish(workers=3, steps=20, turn=4, times=times, exchanges=[every(4, 2, 0.0)])
   clock = np.zeros(3)
   for turn in range(5):
     launched = clock.max()
@@ -434,16 +466,18 @@ def test_lockstep_waits_only_where_it_must():
 def test_without_exchanges_nobody_waits():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
   steps = np.stack([np.concatenate([times.steps(worker, turn, 1) for turn in range(20)]) for worker in range(3)])
-  done = finish(workers=3, steps=20, period=1, delay=0, start=0, times=times, exchange_seconds=None)
+  done = finish(workers=3, steps=20, turn=1, times=times)
   np.testing.assert_allclose(done, steps.cumsum(axis=1).max(axis=0), rtol=1e-12)
-  assert done[-1] < finish(workers=3, steps=20, period=1, delay=0, start=0, times=times, exchange_seconds=0.0)[-1]
+  assert done[-1] < finish(workers=3, steps=20, turn=1, times=times, local_seconds=0.0)[-1]
 
 
-@pytest.mark.parametrize("bad", [dict(period=0), dict(delay=3), dict(exchange_seconds=-1.0), dict(start=-1)])
+@pytest.mark.parametrize(
+  "bad",
+  [dict(turn=0), dict(exchanges=[every(1, -1, 0.0)]), dict(exchanges=[every(1, 0, -1.0)]), dict(local_seconds=-1.0)],
+)
 def test_lockstep_bad_settings(bad):
-  times = TIMES["constant"](workers=2, seed=0)
   with pytest.raises(ValueError, match=r"^[^\n]+$"):
-    finish(**dict(workers=2, steps=4, period=2, delay=0, start=0, times=times, exchange_seconds=0.0) | bad)
+    finish(**ONES | {"steps": 4} | bad)
 
 
 @given(st.sampled_from(["lognormal", "gamma"]), st.permutations(range(40)), st.integers(1, 70))
@@ -517,7 +551,7 @@ def test_a_bad_trace_is_one_line(tmp_path, text, line):
   (tmp_path / "trace.csv").write_text(text)
   with pytest.raises(ValueError, match=f"^\\S+: [^\n]*{line}[^\n]*$"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "trace.csv"))
-  with pytest.raises(ValueError, match="no such trace file"):
+  with pytest.raises(FileNotFoundError, match=r"none\.csv"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "none.csv"))
 
 

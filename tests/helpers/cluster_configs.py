@@ -3,6 +3,7 @@
 from ddl.perf.hardware import named
 from experiments.config import default_experiment
 from experiments.costs import cluster_clock
+from experiments.costs.patterns import pattern_of, vector
 
 FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
 COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("easgd", 2, None)]
@@ -13,8 +14,12 @@ def config_of(name, workers=4, steps=40, **settings):
   return default_experiment(algorithm=given, workers=workers, steps=steps, times={"name": "constant"})
 
 
-def there(name, cluster, workers=4, steps=40, **settings):
-  """The experiment on a cluster, and its algorithm."""
-  config = config_of(name, workers, steps, **settings)
+def on(config, cluster, flop=FLOP):
+  """A run on a cluster, and its algorithm."""
   algorithm = config.make_algorithm()
-  return cluster_clock.on(config, algorithm, named(cluster), FLOP, NBYTES), algorithm
+  return cluster_clock.on(config, pattern_of(algorithm, vector(NBYTES), config.workers), cluster, flop), algorithm
+
+
+def there(name, cluster, workers=4, steps=40, **settings):
+  """Likewise, by names."""
+  return on(config_of(name, workers, steps, **settings), named(cluster))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.report import comparison as report_data
-from experiments.report import findings, table_rows
+from experiments.report import findings, reader, table_rows
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
 # label: (name, period, rate of learning, final accuracy, bytes per step)
@@ -101,13 +100,13 @@ def rising(*accuracies, **columns):
 
 
 def rows_of(folder: Path):
-  comparison = report_data.read(folder)
+  comparison = reader.read(folder)
   return {row.label: row for row in table_rows.rows(comparison)}
 
 
 def finding_of(folder: Path) -> dict[str, str]:
   """The findings by what they are about, those about nothing in particular joined."""
-  comparison, found = report_data.read(folder), {}
+  comparison, found = reader.read(folder), {}
   for subject, text in findings.finding(comparison, table_rows.rows(comparison)):
     found[subject] = f"{found[subject]} {text}" if subject in found else text
   return found

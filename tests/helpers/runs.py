@@ -6,20 +6,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.twins import INNER, close, flat_of, tree_of
+from helpers.twins import INNER, build, close, flat_of, tree_of
 from reference import collective as reference
 
-from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
 WORKERS, STEPS = 8, 12
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
+  "diloco": {"period": 3, **OUTER},
+  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
+  "d_psgd": {"graph": "torus"},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},
@@ -63,7 +66,7 @@ def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
   """A Trainer of eight workers."""
-  algorithm = COLLECTIVE[name].factory(INNER[inner][0], **(hyper or HYPER.get(name, {})))
+  algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
   return Trainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 

@@ -1,5 +1,6 @@
 """What all that compares with the NumPy twins shares: inner optimizers, a tree of leaves, a plain loop, a tolerance."""
 
+import inspect
 from functools import cache
 
 import jax
@@ -115,8 +116,11 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
   return jnp.stack(history), jnp.stack(evaluated), state
 
 
-def build(name, inner, **hyper):
-  return COLLECTIVE[name].factory(inner, **hyper)
+def build(name, inner, workers=8, **hyper):
+  """The algorithm; a factory that takes `workers` is told."""
+  factory = COLLECTIVE[name].factory
+  told = {"workers": workers} if "workers" in inspect.signature(factory).parameters else {}
+  return factory(inner, **hyper, **told)
 
 
 def close(actual, expected):

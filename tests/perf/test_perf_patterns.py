@@ -1,6 +1,5 @@
-"""The table of what each algorithm sends against the traffic of its traced program, for every algorithm."""
+"""What algorithms send, recorded from their functions: bytes, seconds and clocks against numbers worked out by hand."""
 
-import functools
 import math
 
 import jax
@@ -9,177 +8,245 @@ import optax
 import pytest
 
 from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import Algorithm, Exchange, descend
 from ddl.models import MODELS
-from ddl.perf.comm import collectives, patterns, server
-from ddl.perf.comm.patterns import PATTERNS
+from ddl.perf.comm import collectives, patterns
+from ddl.perf.comm.patterns import Op, Pattern, Visits
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
+from ddl.perf.planning import planner, scaling
+from ddl.perf.planning.batch import Job
+from ddl.perf.planning.scaling import Transport, Work
+from ddl.perf.step.memory import StepMemory
 from ddl.runtime import traffic
-from ddl.runtime.calls import plan
-from ddl.runtime.server_traffic import exchange_nbytes
-from ddl.runtime.traffic import Traffic
-from ddl.runtime.workers import AXIS
+from ddl.schedule import Schedule
+from experiments.config.experiment import base
+from experiments.costs import cluster_clock
+from experiments.costs.patterns import pattern_of, vector
+from experiments.costs.scale_curves import recorded
+from experiments.train import virtual_time
 
-INNER = optax.sgd(0.1, momentum=0.9)
 LINK = Link(1e-5, 1e9, 0.5)
-META = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}
-OWN_SETTINGS = {"post_local_sgd": {"start": 3}}
+N = 4e6  # bytes
+P = 8
+SGD = optax.sgd(0.1)
 
 
-@functools.cache
+# ---- seconds of collectives
+
+
+def test_each_kind_has_its_price_and_several_add_up():
+  network = Network(LINK, Link(1e-6, 1e12), 4)
+  ops = [Op(kind, N) for kind in ("all_reduce", "all_gather", "reduce_scatter", "permute")]
+  prices = [patterns.seconds([op], P, network) for op in ops]
+  strip = collectives.one_way("reduce_scatter", N, P, network)
+  assert prices == [collectives.all_reduce(N, P, network), strip, strip, collectives.permute(N, P, network)]
+  assert patterns.seconds(ops, P, network) == pytest.approx(sum(prices), rel=1e-12)
+  assert patterns.seconds((), P, network) == 0
+
+
+@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
+def test_a_permute_is_one_message_of_each_worker(duplex):
+  between, inside = Link(1e-5, 1e9, duplex), Link(1e-6, 1e11, duplex)
+  both = N * (2 - duplex)  # out and in
+  assert collectives.permute(N, P, Network(between)) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)
+  nodes = Network(between, inside, 4)
+  assert collectives.permute(N, 4, nodes) == pytest.approx(1e-6 + both / 1e11, rel=1e-12)  # within a node
+  assert collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)  # four share its link
+  assert collectives.permute(N, 1, nodes) == 0
+  with pytest.raises(ValueError, match="nan bytes"):
+    collectives.permute(math.nan, P, nodes)
+
+
+# ---- what is recorded
+
+
 def lenet():
-  return MODELS["lenet"](META)
-
-
-@functools.cache
-def params_of(kind):
-  if kind == "lenet":
-    return jax.eval_shape(lenet().init, jax.random.key(0))[0]
-  return {"w": jax.ShapeDtypeStruct((10, 3), jnp.float32), "b": jax.ShapeDtypeStruct((1,), jnp.float32)}
+  return jax.eval_shape(
+    MODELS["lenet"]({"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}).init, jax.random.key(0)
+  )[0]
 
 
 def nbytes_of(tree):
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def settings_of(spec, name, workers, **more):
-  values = {key: h.default(workers) if callable(h.default) else h.default for key, h in spec.hyper.items()}
-  return values | OWN_SETTINGS.get(name, {}) | {key: value for key, value in more.items() if key in values}
+@pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
+def test_a_vector_of_as_many_bytes_stands_for_a_model(name):
+  from experiments.config.factories import hyper, make
+
+  spec, workers = (COLLECTIVE | SERVER)[name], 4
+  unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}
+  algorithm = make(spec, SGD, workers, hyper(spec, {"name": name, **unset}, workers))
+  own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, nbytes_of(lenet()))(workers)
+  assert own == flat or name == "post_local_sgd"  # whose period is another function
+  assert [each.ops for each in own.exchanges] == [each.ops for each in flat.exchanges]
+  assert (own.visits is None) == (name in COLLECTIVE)
 
 
-def traced(name, workers, params, **more):
-  """The algorithm and its meter."""
-  spec = COLLECTIVE[name]
-  algorithm = spec.factory(INNER, axis_name=AXIS, **settings_of(spec, name, workers, **more))
-  axes = [(AXIS[0], workers), (AXIS[1], 1)]
-  state = jax.make_jaxpr(algorithm.init, axis_env=axes, return_shape=True)(params)[1]
-  return algorithm, traffic.meter(algorithm, state, params, workers)
+def test_patterns_by_hand():
+  whole = (Op("all_reduce", N),)
+  assert recorded("sync_sgd", N)(P) == Pattern(local=whole)
+  assert recorded("independent", N)(P) == Pattern(evaluate=whole)
+  assert recorded("local_sgd", N, period=6)(P) == Pattern((), (patterns.Exchange(whole, 6),), evaluate=whole)
+  assert recorded("dasgd", N, period=6, delay=8)(P).exchanges == (patterns.Exchange(whole, 6, 8),)
+  assert recorded("easgd", N, period=6)(P) == Pattern((), (patterns.Exchange(whole, 6, 1, -6),))
+  strips = Op("reduce_scatter", 64 * 4), Op("all_gather", 64 * 4)  # 61 values in strips of 64 workers
+  assert recorded("sharded_sync_sgd", 61 * 4)(64).local == strips
+  (exchange,) = recorded("post_local_sgd", N, period=6, start=3)(P).exchanges
+  assert [exchange.period(k) for k in range(5)] == [1, 1, 1, 6, 6] and exchange.steady == 6
+  assert recorded("async_easgd", N, period=6)(P).visits == Visits(N, N, 6, 1)
+  assert recorded("original_easgd", N)(P).visits.round_robin
+  moved = {"push_gossip": (N, 0), "gosgd": (N, 0), "pull_gossip": (0, N), "ad_psgd": (N, N)}
+  for name, (up, down) in moved.items():
+    visits = recorded(name, N)(P).visits
+    assert (visits.up, visits.down, visits.peers) == (up, down, True)
+  assert recorded("gosgd", N)(P).visits.probability < 1
 
 
-def server_algorithm(name, workers):
-  spec = SERVER[name]
-  return spec.factory(INNER, workers=workers, **settings_of(spec, name, workers))
+@pytest.mark.parametrize("name", [*COLLECTIVE, "gosgd", "ad_psgd"])
+def test_one_worker_has_nobody_to_talk_to(name):
+  found = recorded(name, N)(1)
+  assert not found.local and not found.evaluate and not any(each.ops for each in found.exchanges)
+  assert found.visits is None or found.visits.up == found.visits.down == 0
 
 
-def test_the_table_has_every_algorithm_and_no_other():
-  assert set(PATTERNS) == {*COLLECTIVE, *SERVER}
-  for name, spec in {**COLLECTIVE, **SERVER}.items():
-    assert PATTERNS[name].periodic == ("period" in spec.hyper), name
+# ---- algorithms of a user, which are in no registry
 
 
-@pytest.mark.parametrize("kind", ["lenet", "31 values"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 7, 8])
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_collectives_send_what_is_traced(name, workers, kind):
-  params = params_of(kind)
-  nbytes = nbytes_of(params)
-  algorithm, meter = traced(name, workers, params)
-  step = patterns.bytes_sent(name, nbytes, workers) - patterns.exchange_bytes(name, nbytes, workers)
-  assert step == pytest.approx(meter.local.nbytes, rel=1e-12)
-  assert patterns.exchange_bytes(name, nbytes, workers) == pytest.approx(meter.launch.nbytes, rel=1e-12)
-  assert bool(PATTERNS[name].launch) == (algorithm.launch is not None)
+def made(*exchanges, evaluate=lambda group, state, params: group.mean(params)):
+  """Local SGD with these exchanges."""
+  local = lambda group, grads, state, params: descend(SGD, grads, state, params)  # noqa: E731
+  return Algorithm(lambda group, params, key: SGD.init(params), local, exchanges, evaluate)
 
 
-@pytest.mark.parametrize("period", [1, 4])
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_the_average_over_a_run_is_that_of_the_trace(name, period):
-  """100 rounds, after those of the start: the first round may have nothing in flight."""
-  workers, params = 4, params_of("31 values")
-  period = period if PATTERNS[name].periodic else 1
-  algorithm, meter = traced(name, workers, params, period=period, delay=1)
-  total, first = Traffic(), algorithm.start + algorithm.period
-  for call in plan(algorithm, first, first + 100 * algorithm.period, 10**6, 64):
-    total += meter.of(call.unit).times(call.repeat)
-  predicted = patterns.bytes_sent(name, nbytes_of(params), workers, period=period)
-  assert predicted == pytest.approx(total.nbytes / (100 * algorithm.period), rel=1e-12)
+def sends(ask, **clock):
+  """What `ask` of the group and the params brings, which changes nothing."""
+  launch = lambda group, state, params: (ask(group, params["w"]), state)  # noqa: E731
+  return Exchange(launch, lambda group, message, state, params: (params, state), **clock)
 
 
-def test_strips_are_padded_as_the_program_pads_them():
-  odd = {"w": jax.ShapeDtypeStruct((61,), jnp.bfloat16)}
-  for workers in (2, 4, 7, 61, 64):
-    _, meter = traced("sharded_sync_sgd", workers, odd)
-    assert patterns.bytes_sent("sharded_sync_sgd", 61 * 2, workers, itemsize=2) == pytest.approx(meter.local.nbytes)
-  assert patterns.bytes_sent("sharded_sync_sgd", 61 * 2, 64, itemsize=2) == 2 * 63 * 2  # 61 values in 64 strips
+def shifts(group, x):
+  return group.shift(x, 1), group.shift(x, -1)
 
 
-@pytest.mark.parametrize("name", [name for name in SERVER if not PATTERNS[name].peers])
-def test_servers_are_sent_and_send_the_leaves_of_their_messages(name):
-  params = params_of("lenet")
-  algorithm = server_algorithm(name, 4)
-  state, _, reply = jax.eval_shape(algorithm.init, params)
-  message = jax.eval_shape(algorithm.request, state, params)
-  assert algorithm.arrivals.peers == "none"
-  assert PATTERNS[name].up * nbytes_of(params) == nbytes_of(message)
-  assert PATTERNS[name].down * nbytes_of(params) == nbytes_of(reply)
-
-
-@pytest.mark.parametrize("name", SERVER)
-def test_a_visit_moves_what_the_functions_move(name):
-  """Peer to peer, the models that move are found by trying with and without a peer."""
-  algorithm, nbytes = server_algorithm(name, 4), nbytes_of(params_of("lenet"))
-  assert PATTERNS[name].peers == (algorithm.arrivals.peers != "none")
-  counted, chance = exchange_nbytes(algorithm, lenet()), algorithm.arrivals.peer_probability
-  assert patterns.exchange_bytes(name, nbytes, 4) == counted
-  average = patterns.bytes_sent(name, nbytes, 4, period=algorithm.period, probability=chance)
-  assert average == pytest.approx(counted * chance / algorithm.period, rel=1e-12)
-
-
-def test_a_model_that_is_pushed_goes_up_and_one_that_is_pulled_comes_down():
-  assert (PATTERNS["push_gossip"].up, PATTERNS["push_gossip"].down) == (1, 0)
-  assert (PATTERNS["gosgd"].up, PATTERNS["gosgd"].down) == (1, 0)
-  assert (PATTERNS["pull_gossip"].up, PATTERNS["pull_gossip"].down) == (0, 1)
-
-
-# ---- seconds
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_seconds_are_those_of_the_collectives_and_of_the_server(name):
-  n, p, network = 4096.0, 8, Network(LINK)
-  reduce = collectives.all_reduce(n, p, network)
-  strips = sum(collectives.one_way(kind, n, p, network) for kind in ("reduce_scatter", "all_gather"))
-  one, two = LINK.seconds(n), 2 * LINK.seconds(n)
-  expected = {
-    "sync_sgd": (reduce, 0),
-    "sharded_sync_sgd": (strips, 0),
-    "independent": (0, 0),
-    "push_gossip": (0, one),
-    "gosgd": (0, one),
-    "pull_gossip": (0, one + LINK.latency),  # an empty message asks for the model
-  }
-  default = (0, reduce) if name in COLLECTIVE else (0, two)
-  assert patterns.seconds(name, n, p, network) == pytest.approx(expected.get(name, default), rel=1e-12)
-
-
-def test_seconds_use_the_network_the_servers_and_the_algorithm():
-  fast = Network(LINK, Link(1e-6, 1e12), 4)
-  assert patterns.seconds("sync_sgd", 1e8, 8, fast).step < patterns.seconds("sync_sgd", 1e8, 8, Network(LINK)).step
-  tree = patterns.seconds("local_sgd", 1e8, 8, Network(LINK), algorithm="tree").exchange
-  assert tree == collectives.ALL_REDUCE["tree"](1e8, 8, LINK)
-  sharded = patterns.seconds("async_sgd", 1e8, 8, Network(LINK), servers=4).exchange
-  assert sharded == server.visit_seconds(1e8, 1e8, LINK, 4)
-  assert patterns.seconds("ad_psgd", 1e8, 4, fast).exchange < patterns.seconds("ad_psgd", 1e8, 8, fast).exchange
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_one_worker_has_nobody_to_talk_to_but_a_server(name):
-  alone = name in COLLECTIVE or PATTERNS[name].peers
-  assert (sum(patterns.seconds(name, 1e6, 1, Network(LINK))) == 0) == alone
-  assert (patterns.bytes_sent(name, 1e6, 1) == 0) == alone
-
-
-@pytest.mark.parametrize(
-  "call, says",
-  [
-    (lambda: patterns.bytes_sent("sgd", 1.0, 2), "no algorithm 'sgd'; there are sync_sgd"),
-    (lambda: patterns.bytes_sent("sync_sgd", 1.0, 2, period=4), "sync_sgd has no period"),
-    (lambda: patterns.bytes_sent("local_sgd", 1.0, 2, period=0), "period is 0"),
-    (lambda: patterns.bytes_sent("local_sgd", 1.0, 0), "0 workers"),
-    (lambda: patterns.bytes_sent("gosgd", 1.0, 2, probability=1.5), "probability is 1.5"),
-    (lambda: patterns.exchange_bytes("local_sgd", math.nan, 2), "nan bytes"),
-    (lambda: patterns.seconds("async_sgd", 400.0, 2, Network(LINK), servers=101), "101 servers .* 100 parameters"),
-  ],
+RING = made(sends(shifts))
+LATE = made(sends(lambda group, x: group.mean(x), period=1, delay=3))
+TWO = made(
+  sends(lambda group, x: group.mean(x[: x.size // 2]), period=3, delay=4, offset=-2),
+  sends(lambda group, x: group.shift(x, 1), period=2, offset=1),
+  evaluate=lambda group, state, params: params,
 )
-def test_what_can_t_be_gets_one_line(call, says):
-  with pytest.raises(ValueError, match=says) as error:
-    call()
+LONGER = made(sends(lambda group, x: group.sum(x), period=lambda k: k + 1))
+
+STEP, LATENCY, BANDWIDTH = 1.0, 0.5, 4e6
+NETWORK = Network(Link(LATENCY, BANDWIDTH))
+THERE = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NETWORK, "")
+PERMUTE = LATENCY + 1  # of N bytes
+HALF, WHOLE = (collectives.all_reduce(n, P, NETWORK) for n in (N / 2, N))
+
+
+def config_of(steps, message=0.25):
+  config = base()
+  config.workers, config.steps, config.batch = P, steps, 1
+  config.times.name, config.times.seconds, config.network.message_seconds = "constant", STEP, message
+  return config
+
+
+def test_bytes_of_own_algorithms():
+  def sent(algorithm, steps):
+    found = traffic.of(algorithm, vector(N), P)
+    return found.nbytes(map(Schedule(algorithm.exchanges).due, range(steps)))
+
+  reduced = 2 * 7 / 8
+  assert sent(RING, 10) == 10 * 2 * N
+  assert sent(LATE, 10) == 9 * reduced * N
+  assert sent(TWO, 10) == 3 * reduced * N / 2 + 4 * N  # after 1, 4 and 7 steps; after 3, 5, 7 and 9 steps
+  assert sent(LONGER, 10) == 4 * reduced * N  # after 1, 3, 6, 10 steps
+
+
+def test_patterns_of_own_algorithms():
+  ring, late, two, longer = (pattern_of(each, vector(N), P) for each in (RING, LATE, TWO, LONGER))
+  assert ring.exchanges == (patterns.Exchange((Op("permute", N),) * 2),)
+  assert late.exchanges == (patterns.Exchange((Op("all_reduce", N),), 1, 3),)
+  half, shift = Op("all_reduce", N / 2), Op("permute", N)
+  assert two == Pattern((), (patterns.Exchange((half,), 3, 4, -2), patterns.Exchange((shift,), 2, 0, 1)))
+  assert longer.exchanges[0].period(4) == 5
+
+
+def test_virtual_clocks_of_own_algorithms():
+  """Ends of steps of 1 s. A permute is one message of 0.25 s, an all-reduce of eight workers six of them."""
+
+  def virtual(algorithm, steps, **network):
+    config = config_of(steps)
+    config.network.update(network)
+    charged = virtual_time.charges(config, traffic.of(algorithm, vector(N), P))
+    clock = virtual_time.lockstep_seconds(config, algorithm, charged)
+    return [clock(step) for step in range(1, steps + 1)]
+
+  assert virtual(RING, 3) == [1.5, 3, 4.5]
+  assert virtual(RING, 3, exchange_seconds=5.0) == [6, 12, 18]
+  # They leave from 1 s on, one after the other, arrive at 2.5, 4, 5.5, 7, 8.5 and 10 s, awaited after 4, 5, ... steps.
+  assert virtual(LATE, 9) == [1, 2, 3, 4, 5, 6, 7, 8.5, 10]
+  # The all-reduce leaves after 1, 4 and 7 steps, awaited after 5 and 8; the permute follows steps 3, 5 and 7.
+  # 1 to 2.5 s; 3 to 3.25; 4.25 to 5.75, so that step 5, done at 5.25, sends its permute at 5.75 to 6; 8 to 8.25; ...
+  assert virtual(TWO, 8) == [1, 2, 3.25, 4.25, 6, 7, 8.25, 9.25]
+  assert virtual(LONGER, 6) == [2.5, 3.5, 6, 7, 8, 10.5]
+
+
+def test_clocks_of_own_algorithms_on_a_cluster():
+  def there(algorithm, steps):
+    config, pattern = config_of(steps), pattern_of(algorithm, vector(N), P)
+    on = cluster_clock.on(config, pattern, THERE, 1e9)
+    assert on.config.times.seconds == STEP
+    clock = cluster_clock.clock(on, algorithm)
+    return [clock(step) for step in range(steps + 1)], on
+
+  found, on = there(RING, 3)
+  assert on.charged == (None, (2 * PERMUTE,)) and on.mean == WHOLE
+  assert found == pytest.approx([0, *(step * 4 + WHOLE for step in (1, 2, 3))])  # no worker holds the mean
+  found, on = there(LONGER, 4)  # its exchange brings the sum, of as many bytes as a test's mean
+  assert found == pytest.approx([0, 1 + WHOLE, 2 + 2 * WHOLE, 3 + 2 * WHOLE, 4 + 3 * WHOLE])
+  found, on = there(TWO, 5)
+  assert on.charged == (None, (HALF, PERMUTE)) and on.mean == 0
+  assert HALF > 2  # still on the link when the permutes after steps 3 and 5 are due
+  third = 1 + HALF + PERMUTE  # s, when step 3 has its permute
+  fifth = max(third + 2, third + 1 + HALF) + PERMUTE
+  assert found == pytest.approx([0, 1, 2, third, third + 1, fifth])
+  found, on = there(LATE, 8)
+  assert found == pytest.approx(
+    [0, *(step + WHOLE for step in (1, 2, 3)), *(1 + k * WHOLE + WHOLE for k in range(1, 6))]
+  )
+
+
+def test_scale_and_plan_of_an_own_algorithm():
+  """Steps of a second, by the cluster's timeline: what a step waits for is what is not hidden."""
+  job = Work((1e9,), (N,))
+  of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
+
+  def seconds(algorithm, network=NETWORK, **how):
+    there = THERE._replace(network=network)
+    (point,) = scaling.curve(of(algorithm), job, there, [P], batch=1, weak=True, transport=Transport(**how))
+    return point.seconds
+
+  assert seconds(RING) == pytest.approx(STEP + 2 * PERMUTE)
+  assert seconds(LATE) == pytest.approx(WHOLE)  # more than a step: the link is never free
+  assert seconds(LATE, Network(Link(0.0, 1e8))) == pytest.approx(STEP)
+  assert seconds(LATE, overlap=False) == pytest.approx(STEP + WHOLE)
+  assert seconds(TWO, overlap=False) == pytest.approx(STEP + HALF / 3 + PERMUTE / 2)
+  plan = planner.plan(
+    Job("own", N, 1e9, StepMemory(1.0, 1.0, 0, 0)), THERE, planner.Wish(1, P), own=("ring", of(RING))
+  )  # fmt: skip
+  assert plan.speeds[-1].algorithm == "ring" and plan.speeds[-1].seconds == pytest.approx(STEP + 2 * PERMUTE)
+
+
+def test_a_clock_that_does_not_fit_gets_one_line():
+  with pytest.raises(ValueError, match="offset is -1") as error:
+    pattern_of(made(sends(lambda group, x: group.mean(x), offset=-1)), vector(N), P)
   assert "\n" not in str(error.value)
+
+
+def test_nothing_is_allocated():
+  assert pattern_of(RING, vector(4e15), P).exchanges[0].ops[0] == Op("permute", 4e15)
+  assert isinstance(vector(N)["w"], jax.ShapeDtypeStruct) and vector(N)["w"].dtype == jnp.float32

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import patterns, server, server_queue
+from ddl.perf.comm import collectives, server, server_queue
+from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
 from ddl.perf.hardware.network import Link, Network
@@ -99,8 +100,9 @@ def test_a_plan_and_a_scaling_curve_have_one_step():
   """ResNet-50 on H100 is bound by memory: the FLOP alone would be half of the step."""
   there = CLUSTERS["h100_ib400"]
   found = plan(job("resnet50"), there, Wish(batch=64, workers=16))
-  curve = lambda name: scaling.curve(name, scaling.work(TABLES["resnet50"]), there, [1, 16], batch=64, weak=True)  # noqa: E731
-  alone, together = curve("sync_sgd")
+  gradients = Pattern(local=(Op("all_reduce", params_bytes(TABLES["resnet50"])),))
+  work = scaling.work(TABLES["resnet50"])
+  alone, together = scaling.curve(lambda _: gradients, work, there, [1, 16], batch=64, weak=True)
   assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
   flop = step_seconds(train_flop(TABLES["resnet50"]), 64, there.device, there.efficiency)
   assert alone.seconds > 1.5 * flop
@@ -137,7 +139,7 @@ def test_what_a_plan_promises(bandwidth, latency, workers, half):
   found = plan(PLAIN, there, Wish(workers=workers))
   s = found.settings
   step = step_seconds(PLAIN.step, found.examples, there.device, there.efficiency)
-  message = patterns.seconds("dasgd", PLAIN.params_bytes, s.workers, there.network).exchange
+  message = collectives.all_reduce(PLAIN.params_bytes, s.workers, there.network)
   assert s.step == step
   assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
   assert s.period >= s.delay and s.local_period >= s.easgd_period >= 1
@@ -168,7 +170,7 @@ def test_the_lemma_on_workers():
   there = cluster(half=100)
   found = plan(PLAIN, there, Wish(batch=64, workers=4))
   row = rows(found)["workers (strong scaling, 256 examples)"]
-  exchange = patterns.seconds("sync_sgd", PLAIN.params_bytes, 4, there.network).step
+  exchange = collectives.all_reduce(PLAIN.params_bytes, 4, there.network)
   overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
   assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
   assert f"= {100 * speedup_bounds.efficiency(4, overhead):.3g} %" in row.why
@@ -210,7 +212,7 @@ def test_where_nothing_overlaps_no_delay_helps():
   apart = cluster(bandwidth=1e10)._replace(overlap=False)
   found = plan(PLAIN, apart, Wish(batch=64, workers=4))
   assert rows(found)["delay (DaSGD)"].value == "0" and "never runs beside" in rows(found)["delay (DaSGD)"].why
-  message, step = patterns.seconds("dasgd", PLAIN.params_bytes, 4, apart.network).exchange, found.settings.step
+  message, step = collectives.all_reduce(PLAIN.params_bytes, 4, apart.network), found.settings.step
   for speed in found.speeds:
     if speed.algorithm in ("dasgd", "easgd", "local_sgd"):
       period = {"dasgd": found.settings.period, "easgd": found.settings.easgd_period}.get(
@@ -305,7 +307,7 @@ def test_every_cluster_has_a_plan(name, network):
   assert all(row.why and row.limit for row in found.rows)
   assert CLUSTERS[name].workers is None or found.settings.workers <= CLUSTERS[name].workers
   assert found.settings.delay == delays.smallest_delay(
-    patterns.seconds("dasgd", found.settings.params_bytes, found.settings.workers, CLUSTERS[name].network).exchange,
+    collectives.all_reduce(found.settings.params_bytes, found.settings.workers, CLUSTERS[name].network),
     found.settings.step,
   )
 

@@ -9,18 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.perf.comm import collectives
-from ddl.perf.comm.patterns import PATTERNS
+from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import speedup_bounds
+from ddl.perf.planning import scaling, speedup_bounds
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.planning.scaling import LOSSES, Schedule, Work, curve, run, step_pass, stops, work
+from ddl.perf.planning.scaling import LOSSES, Transport, Work, run, step_pass, stops, work
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts
+from experiments.costs.scale_curves import recorded
 
 JOB = Work((3e9, 6e9, 6e9, 1e9), (1e5, 4e6, 2e6, 4e7))
 COUNTS = [1, 3, 16]
@@ -33,19 +35,21 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limi
   )  # fmt: skip
 
 
-def schedule_of(name, period, delay):
-  """What fits the algorithm."""
-  period = period if PATTERNS[name].periodic else 1
-  return Schedule(period, 0 if PATTERNS[name].step else min(delay, period), name == "original_easgd")
+def curve(name, job, *args, period=None, delay=None, servers=1, overlap=True, bucket=25e6, **settings):
+  """Of an algorithm by its name, with those of period and delay that it takes."""
+  taken = (COLLECTIVE | SERVER)[name].hyper
+  chosen = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in taken}
+  how = Transport(servers, overlap, bucket)
+  return scaling.curve(recorded(name, sum(job.nbytes), **chosen), job, *args, transport=how, **settings)
 
 
 @settings(max_examples=15, deadline=None)
 @given(
-  st.sampled_from(sorted(PATTERNS)), st.floats(1e6, 1e11), st.floats(0, 1e-3), st.floats(0, 20), st.booleans(),
-  st.integers(1, 6), st.integers(0, 3), st.sampled_from([0.0, 0.2]),
+  st.sampled_from(sorted(COLLECTIVE | SERVER)), st.floats(1e6, 1e11), st.floats(0, 1e-3), st.floats(0, 20),
+  st.booleans(), st.integers(1, 6), st.integers(0, 3), st.sampled_from([0.0, 0.2]),
 )  # fmt: skip
 def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, period, delay, jitter):
-  settings = {"batch": 64, "weak": weak, "schedule": schedule_of(name, period, delay), "jitter": jitter}
+  settings = {"batch": 64, "weak": weak, "period": period, "delay": delay, "jitter": jitter}
   points = curve(name, JOB, cluster(bandwidth, latency, half), COUNTS, **settings)
   assert points[0].efficiency == 1 and points[0].speedup == 1 and points[0].waiting == 0
   assert points[0].limit == "nothing"
@@ -54,7 +58,7 @@ def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, pe
     most = 1.01 if jitter else 1 + 1e-9  # a server's turns are drawn, and some workers' are cut off by the window
     assert 0 < point.efficiency <= most and -1e-9 <= point.waiting <= 1
     computing = step_pass(JOB, cluster(half=half), point.examples).seconds
-    computing *= point.workers if settings["schedule"].round_robin else 1  # a step of all, one after the other
+    computing *= point.workers if name == "original_easgd" else 1  # a step of all, one after the other
     if not jitter:
       assert computing / point.seconds + point.waiting == pytest.approx(1)
     assert set(point.losses) <= set(LOSSES) and all(loss >= 0 for loss in point.losses.values())
@@ -63,11 +67,11 @@ def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, pe
 
 @settings(max_examples=15, deadline=None)
 @given(
-  st.sampled_from([n for n in sorted(PATTERNS) if PATTERNS[n].step or PATTERNS[n].launch or PATTERNS[n].peers]),
+  st.sampled_from(sorted({*COLLECTIVE, "gosgd", "pull_gossip", "push_gossip", "ad_psgd"} - {"independent"})),
   st.floats(1e6, 1e10), st.floats(1, 100), st.sampled_from([0.0, 0.2]),
 )  # fmt: skip
 def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
-  settings = {"batch": 64, "schedule": schedule_of(name, 4, 1), "jitter": jitter}
+  settings = {"batch": 64, "period": 4, "delay": 1, "jitter": jitter}
   slow, fast = (curve(name, JOB, cluster(b), COUNTS, **settings) for b in (bandwidth, bandwidth * factor))
   assert all(f.seconds <= s.seconds * (1 + 1e-9) for f, s in zip(fast, slow, strict=True))
 
@@ -75,7 +79,7 @@ def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
 def test_messages_that_leave_together_save_latency():
   slow = cluster(1e9, 1e-2)
   alone, some, packed = (
-    curve("sync_sgd", JOB, slow, [8], batch=64, schedule=Schedule(overlap=False, bucket=bucket))[0].seconds
+    curve("sync_sgd", JOB, slow, [8], batch=64, overlap=False, bucket=bucket)[0].seconds
     for bucket in (0.0, 25e6, math.inf)
   )
   assert alone >= some >= packed and alone > packed
@@ -85,7 +89,7 @@ def test_messages_that_leave_together_save_latency():
 
 def test_workers_of_a_node_share_its_link_to_a_server():
   nodes = cluster(1e9, 0.0, inside=Link(0.0, 1e12), per_node=4)
-  (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, schedule=Schedule(servers=1000))
+  (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, servers=1000)
   assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down at once, for four workers
   (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
   assert pairs.seconds >= 4 * 4 / 7 * sum(JOB.nbytes) / 1e9
@@ -95,12 +99,12 @@ def test_workers_of_a_node_share_its_link_to_a_server():
 
 def test_without_overlap_a_step_is_the_sum():
   there = cluster(1e8, 1e-4)
-  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, schedule=Schedule(overlap=False, bucket=0.0))
+  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, overlap=False, bucket=0.0)
   sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
   assert point.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + sent)
   assert point.waiting == pytest.approx(sent / point.seconds)
-  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, schedule=Schedule(bucket=0.0)) == [point]
-  (packed,) = curve("local_sgd", JOB, there, [8], batch=64)
+  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, bucket=0.0) == [point]
+  (packed,) = curve("local_sgd", JOB, there, [8], batch=64, period=1)
   assert packed.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
 
 
@@ -130,8 +134,8 @@ def test_stragglers_cost_the_expected_maximum(workers, period):
   law = stats.lognorm(spread, scale=math.exp(-(spread**2) / 2))
   expected = integrate.quad(lambda x: 1 - law.cdf(x) ** workers, 0, 10, limit=200)[0]
   fast = cluster(1e15, 0.0)
-  (point,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, schedule=Schedule(period), jitter=jitter)
-  (even,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, schedule=Schedule(period))
+  (point,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, period=period, jitter=jitter)
+  (even,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, period=period)
   assert point.seconds / even.seconds == pytest.approx(expected, rel=0.02)  # of 150 rounds
   assert point.limit == "stragglers"
   assert point.losses["stragglers"] == pytest.approx(point.seconds - even.seconds)
@@ -140,7 +144,7 @@ def test_stragglers_cost_the_expected_maximum(workers, period):
 def test_a_delay_lets_stragglers_catch_up():
   settings = {"batch": 64, "weak": True, "jitter": 0.3}
   seconds = [
-    curve("dasgd", JOB, cluster(1e10), [16], schedule=Schedule(4, delay), **settings)[0].seconds for delay in (0, 1, 4)
+    curve("dasgd", JOB, cluster(1e10), [16], period=4, delay=delay, **settings)[0].seconds for delay in (0, 1, 4)
   ]
   assert seconds[0] > seconds[1] > seconds[2]
 
@@ -166,8 +170,26 @@ def test_a_loss_is_what_its_absence_saves():
     assert lost.losses[name] == pytest.approx(lost.seconds - without.seconds) and lost.losses[name] > 0
 
 
+@pytest.mark.parametrize("duplex, busy", [(1.0, 3.0), (0.0, 4.0)])
+def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
+  there = cluster(1e6, 0.0)._replace(network=Network(Link(0.0, 1e6, duplex)))
+  sent = Pattern(visits=Visits(1e6, 3e6))
+  (point,) = scaling.curve(lambda _: sent, Work((1.0,), (1e6,)), there, [16], batch=1, weak=True)
+  assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
+
+
+def test_what_a_step_sends_and_exchanges_share_the_link():
+  """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
+  there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), Network(Link(0.0, 1e6)), "")
+  sent = Pattern((Op("permute", 2e6),), (Exchange((Op("permute", 3e6),), 2, 1),))
+  (point,) = scaling.curve(lambda _: sent, Work((1e9,), (2e6,)), there, [8], batch=1, weak=True)
+  # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
+  # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
+  assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
+
+
 def test_one_worker_at_a_time_scales_to_nothing():
-  points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True, schedule=Schedule(round_robin=True))
+  points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True)
   assert all(p.speedup == pytest.approx(1, rel=1e-3) for p in points)
   assert points[-1].limit == "taking turns"
 
@@ -219,10 +241,11 @@ def test_a_point_is_what_plan_says(name, there):
   }  # fmt: skip
   assert {speed.algorithm for speed in found.speeds} == set(rounds)
   for speed in found.speeds:
-    when = Schedule(*rounds[speed.algorithm], servers=chosen.servers)
+    period, delay = rounds[speed.algorithm]
+    how = {"period": period, "delay": delay, "servers": chosen.servers}
     if speed.setting == "period 1, delay 0" and speed.algorithm == "sync_sgd":
-      when = when._replace(overlap=False, bucket=math.inf)  # one message after the step
-    (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, schedule=when)
+      how |= {"overlap": False, "bucket": math.inf}  # one message after the step
+    (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, **how)
     assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
 
 
@@ -231,7 +254,7 @@ def test_work_of_a_table():
   job = work(TABLES["vgg_a"])
   assert sum(job.flop) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
-  shown = run("sync_sgd", job, CLUSTERS["cori_fdr"], 64, 4, Schedule(bucket=0.0))
+  shown = run(recorded("sync_sgd", sum(job.nbytes))(64), job, CLUSTERS["cori_fdr"], 64, 4, Transport(bucket=0.0))
   assert shown.hidden + shown.exposed == pytest.approx(
     sum(collectives.all_reduce(n, 64, CLUSTERS["cori_fdr"].network) for n in job.nbytes)
   )
@@ -240,17 +263,14 @@ def test_work_of_a_table():
 @pytest.mark.parametrize(
   "call, says",
   [
-    (lambda: curve("sync", JOB, cluster(), [1], batch=1), "sync_sgd"),
     (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "at least 1"),
     (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "at least 1"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "give at least 8"),
     (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "has 4"),
     (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(period=2)), "no period"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(delay=1)), "no delay"),
-    (lambda: curve("dasgd", JOB, cluster(), [1], batch=1, schedule=Schedule(2, 3)), "delay"),
+    (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, schedule=Schedule(bucket=math.nan)), "bucket of nan"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket of nan"),
   ],
 )
 def test_what_cannot_be_is_one_line(call, says):

@@ -9,19 +9,14 @@ state. Nothing here uses JAX or ddl.
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
+from reference.diloco import diloco, streaming_diloco
+from reference.gossip import d_psgd
+from reference.history import History
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
-
-
-class History(NamedTuple):
-  """What each step left behind."""
-
-  params: np.ndarray  # [steps, workers, n]
-  evaluate: np.ndarray  # [steps, n]
 
 
 # ---- the inner optimizers, as in optax: x <- x + u
@@ -235,6 +230,9 @@ TWINS = {
   "easgd": easgd,
   "eamsgd": eamsgd,
   "round_robin_easgd": round_robin_easgd,
+  "diloco": diloco,
+  "streaming_diloco": streaming_diloco,
+  "d_psgd": d_psgd,
   "independent": independent,
 }
 

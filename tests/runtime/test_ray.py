@@ -27,7 +27,6 @@ from ddl.runtime import flat_params
 from ddl.runtime.ray_ps import shard_checkpoint, transport
 from ddl.runtime.ray_ps.cluster import NOBODY_WAITS, RayCluster, connect
 from ddl.runtime.ray_ps.master import Shard
-from ddl.runtime.ray_ps.membership_barrier import MembershipBarrier
 from ddl.runtime.ray_ps.worker import RayWorker
 from ddl.runtime.virtual.sequential import Sequential
 
@@ -170,27 +169,6 @@ def test_behind_a_barrier_every_shard_tells_of_all_turns_before(tmp_path, monkey
   in_threads(build("async_sgd"), tmp_path, workers=2, shards=3, visits=24, barrier=barriers.bsp(), seconds=0.001)
   assert {(k, w, t) for k, w, t, _ in seen} == set(itertools.product(range(3), range(2), range(1, 12)))
   assert all(served >= WORKERS * turn for _, _, turn, served in seen)
-
-
-def test_one_that_is_gone_holds_nobody_up_and_comes_back_with_the_slowest():
-  muster = MembershipBarrier(barriers.ssp(bound=1), workers=3, seed=0)
-  for worker in range(3):
-    muster.join(worker)
-  for worker in (0, 0, 1):
-    muster.finish(worker)
-  assert muster.holds(0, waiting=False) and not muster.holds(1, waiting=False)
-  muster.leave(2)
-  assert not muster.holds(0, waiting=True)
-  for worker in (0, 1, 0, 1):
-    muster.finish(worker)
-  muster.join(2)  # with 3 turns, as worker 1
-  assert not muster.holds(0, waiting=False)
-  muster.finish(0)
-  assert muster.holds(0, waiting=False)
-  muster.leave(1)
-  assert muster.holds(0, waiting=True)  # for worker 2, which is there again
-  muster.finish(2)
-  assert not muster.holds(0, waiting=True)
 
 
 def test_nothing_is_compiled_once_the_clock_goes(tmp_path):

@@ -5,7 +5,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
+from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
 from ddl.runtime.execution import ExecutionConfig
@@ -21,7 +21,7 @@ LAYOUTS = [  # devices, gradients, steps, steps per call
   (8, ExecutionConfig("vmap", "unroll", 2)),
 ]
 UNROLLED = (2, ExecutionConfig("unroll", "unroll", 5))  # dear to compile
-DELAYED = ["dasgd", "easgd", "eamsgd", "round_robin_easgd"]
+DELAYED = ["dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd"]
 
 
 @cache
@@ -65,6 +65,10 @@ def test_equals_its_twin_with_adam(name):
     ("post_local_sgd", {"period": 4, "start": 1}),
     ("easgd", {"alpha": 0.1, "period": 1}),
     ("local_sgd", {"period": 100}),
+    ("streaming_diloco", {"period": 3, **OUTER, "fragments": 2, "delay": 3, "keep": 0.5}),
+    ("streaming_diloco", {"period": 5, **OUTER, "fragments": 1, "delay": 0, "keep": 0.0}),
+    ("d_psgd", {"graph": "one_peer_exponential"}),
+    ("d_psgd", {"graph": "ring"}),
   ],
 )
 def test_other_schedules_equal_the_twin(name, hyper):

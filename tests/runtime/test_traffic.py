@@ -12,14 +12,15 @@ from ddl.schedule import Schedule
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
 BYTES = 33 * 4  # of two leaves
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 
 
-def made(name, **hyper):
-  return build(name, optax.sgd(0.1, momentum=0.9), **hyper)
+def made(name, workers=8, **hyper):
+  return build(name, optax.sgd(0.1, momentum=0.9), workers, **hyper)
 
 
 def counted(name, workers=8, **hyper):
-  found = traffic.of(made(name, **hyper), PARAMS, workers)
+  found = traffic.of(made(name, workers, **hyper), PARAMS, workers)
   return found.sent(found.local), [found.sent(ops) for ops in found.exchanges]
 
 
@@ -35,9 +36,29 @@ def test_a_step_of_each(workers):
   for name, hyper in {
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
-    "round_robin_easgd": {"alpha": 0.1},
+    "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
+
+
+def test_each_fragment_sends_its_own_arrays():
+  hyper = {"period": 9, **OUTER, "delay": 2, "keep": 0.5}
+  bias, kernel = 2 * 3 * 4 * 7 / 8, 2 * 30 * 4 * 7 / 8
+  assert counted("streaming_diloco", fragments=2, **hyper) == (0, [bias, kernel])
+  assert counted("streaming_diloco", fragments=3, **hyper) == (0, [bias, kernel, 0])
+  assert counted("streaming_diloco", fragments=1, **hyper) == (0, [all_reduce()])
+
+
+@pytest.mark.parametrize(
+  "graph, workers, models",
+  [
+    ("ring", 8, [2]), ("ring", 3, [2]), ("ring", 2, [1]), ("ring", 1, [0]), ("torus", 8, [3]), ("torus", 12, [4]),
+    ("torus", 7, [2]), ("exponential", 8, [3]), ("exponential", 9, [4]), ("exponential", 2, [1]),
+    ("one_peer_exponential", 8, [1, 1, 1]), ("one_peer_exponential", 1, []),
+  ],
+)  # fmt: skip
+def test_a_worker_sends_its_model_to_its_neighbours_alone(graph, workers, models):
+  assert counted("d_psgd", workers, graph=graph) == (0, [n * BYTES for n in models])
 
 
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
@@ -54,7 +75,8 @@ def test_who_asks_in_a_step():
 SOME = {
   "local_sgd": {"period": 10}, "post_local_sgd": {"period": 10, "start": 30}, "easgd": {"period": 10, "alpha": 0.1},
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
-  "round_robin_easgd": {"alpha": 0.1},
+  "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER}, "d_psgd": {"graph": "ring"},
+  "streaming_diloco": {"period": 10, **OUTER, "fragments": 2, "delay": 2, "keep": 0.5},
 }  # fmt: skip
 
 
@@ -74,4 +96,8 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("easgd", 100) == 10
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
   assert exchanges("round_robin_easgd", 100) == 100
+  assert exchanges("diloco", 100) == 10
+  assert exchanges("streaming_diloco", 100) == pytest.approx(9 + 3 / 33)  # 9 kernels; 10 biases, half a round before
+  assert exchanges("d_psgd", 100) == pytest.approx(100 * 2 * BYTES / all_reduce())
+  assert exchanges("d_psgd", 100, graph="one_peer_exponential") == pytest.approx(100 * BYTES / all_reduce())
   assert exchanges("independent", 100) == 0

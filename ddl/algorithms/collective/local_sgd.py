@@ -3,7 +3,6 @@
 Stich 2018, arXiv 1805.09767. The inner optimizer's state stays local; averaging it is another algorithm.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import optax
@@ -16,12 +15,12 @@ class LocalSGDState(NamedTuple):
   inner: optax.OptState
 
 
-def local_sgd(inner: optax.GradientTransformation, *, period: int | Callable[[int], int]) -> Algorithm:
+def local_sgd(inner: optax.GradientTransformation, *, period: int) -> Algorithm:
   """x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/p) sum_j x_j.
 
   Args:
     inner: optimizer of each worker.
-    period: local steps per average (tau), or those of round k = 0, 1, ... as a function of k.
+    period: local steps per average (tau).
 
   Returns:
     An `Algorithm` that sends parameters once per period.

@@ -32,7 +32,9 @@ def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: i
   def steps(k: Any) -> Any:  # tau = 1 for the first `start` rounds
     return (1 if k < start else period) if isinstance(k, int) else jnp.where(k < start, 1, period)
 
-  return local_sgd(inner, period=steps)
+  algorithm = local_sgd(inner, period=period)
+  (average,) = algorithm.exchanges
+  return algorithm._replace(exchanges=(average._replace(period=steps),))
 
 
 SPEC = Spec(

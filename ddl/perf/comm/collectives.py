@@ -139,6 +139,21 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
   return min(inside + between, ring)
 
 
+def permute(nbytes: float, workers: int, network: Network) -> float:
+  """L + m n G (2 - duplex): each worker sends one message and receives one, whoever its partner is.
+
+  The m workers of a full node share its link, as if all partners were in other nodes; within one node m = 1. One worker
+  has no partner.
+  """
+  per_node, nodes, link = _shape(workers, network)
+  _levels(nbytes, workers, link)
+  if workers == 1:
+    return 0.0
+  if nodes == 1:
+    return link.latency + _both(nbytes, link)
+  return network.between.latency + _both(per_node * nbytes, network.between)
+
+
 def network_bound(nbytes: float, workers: int, network: Network) -> float:
   """Seconds under which no all-reduce gets: of the nodes' links, or of the links inside where there is one node."""
   _, nodes, link = _shape(workers, network)

@@ -1,9 +1,12 @@
-"""Predicted seconds of a local step for one algorithm of each family, at the settings that the planner recommends."""
+"""Predicted seconds of a local step for one algorithm of each family, at the settings that the planner recommends.
+
+The families average all parameters (an all-reduce), or send them to a server and back.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ddl.perf.comm import patterns, server
+from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import server_link
 from ddl.perf.step.timeline import round_seconds
@@ -48,14 +51,11 @@ def most(found: Sequence[Speed]) -> list[Speed]:
 def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
   """Synchronous SGD, local SGD, DaSGD, EASGD and two asynchronous servers, by their closed forms."""
   s = settings
-
-  def exchange(name: str) -> float:
-    cost = patterns.seconds(name, s.params_bytes, s.workers, cluster.network)
-    return cost.step + cost.exchange
+  average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)
 
   def collective(name: str, period: int, delay: int) -> Speed:
     hidden = delay if cluster.overlap else 0
-    taken = round_seconds(step=s.step, message=exchange(name), period=period, delay=hidden) / period
+    taken = round_seconds(step=s.step, message=average, period=period, delay=hidden) / period
     return speed(s, name, f"period {period}, delay {delay}", taken)
 
   link = server_link(cluster, s.workers)

@@ -7,7 +7,8 @@ the hiding condition of DaSGD, Zhou et al. 2020, arXiv 2006.00441.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ddl.perf.comm import patterns, server
+from ddl.perf.comm import collectives, server
+from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import server_link
 from ddl.perf.hardware.device import fixed_seconds, step_seconds
@@ -49,10 +50,13 @@ class Plan(NamedTuple):
   speeds: tuple[Speed, ...]
 
 
-def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) -> Plan:
+def plan(
+  job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None, own: tuple[str, scaling.Recorded] | None = None
+) -> Plan:
   """All recommendations for a job on a cluster.
 
   Args:
+    own: an algorithm by its name, whose speed with its own settings is predicted beside those of the families.
     overhead: R_O of one worker alone, its host's seconds over those of computing, where that was measured; else the
       fixed part of a step is that of the cluster's efficiency curve.
 
@@ -66,7 +70,7 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
   step = batch.step
   workers, sharing = _workers(job, cluster, wish, batch.examples, step, overhead)
   visit, served, servers, serving = _servers(job, cluster, wish, workers, step)
-  message = patterns.seconds("dasgd", job.params_bytes, workers, cluster.network).exchange
+  message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
   delay = delays.smallest_delay(message, step) if cluster.overlap else 0
   why = f"d = ceil(T_comm / T_step) = ceil({seconds_text(message)} / {seconds_text(step)})"
   limit = "the exchange" if delay else "nothing: there is no exchange"
@@ -94,16 +98,28 @@ def plan(job: Job, cluster: Cluster, wish: Wish, overhead: float | None = None) 
     told += [*_exchanging(job, cluster, workers, batch.examples), serving, *rows]
   else:
     told.append(Row("exchange", "none", "one worker has nobody to exchange with", "no servers, delay or periods"))
-  return Plan(tuple(told), settings, batch.examples, (*_beside(job, cluster, settings), *speeds(settings, cluster)))
+  found = (*_beside(job, cluster, settings), *speeds(settings, cluster))
+  return Plan(
+    tuple(told), settings, batch.examples, (*found, *((_speed(job, cluster, settings, *own),) if own else ()))
+  )
 
 
 def _beside(job: Job, cluster: Cluster, settings: Settings) -> tuple[Speed, ...]:
   """Synchronous SGD whose gradients leave while the backward pass goes on, as `scaling` has it."""
   if settings.workers == 1 or not cluster.overlap:
     return ()
-  work = scaling.work_of(job.step, job.params_bytes)
-  (point,) = scaling.curve("sync_sgd", work, cluster, [settings.workers], batch=settings.examples, weak=True)
-  return (speed(settings, "sync_sgd", "gradients leave as they appear", point.seconds),)
+  gradients = Pattern(local=(Op("all_reduce", job.params_bytes),))
+  found = _speed(job, cluster, settings, "sync_sgd", lambda _: gradients)
+  return (found._replace(setting="gradients leave as they appear"),)
+
+
+def _speed(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: scaling.Recorded) -> Speed:
+  """Of what an algorithm sends, as `scaling` has it."""
+  work, how = scaling.work_of(job.step, job.params_bytes), scaling.Transport(settings.servers)
+  (point,) = scaling.curve(
+    recorded, work, cluster, [settings.workers], batch=settings.examples, weak=True, transport=how
+  )  # fmt: skip
+  return speed(settings, name, "as configured", point.seconds)
 
 
 def _exchanging(job: Job, cluster: Cluster, workers: int, x: int) -> tuple[Row, ...]:
@@ -125,7 +141,7 @@ def _workers(
   most = cluster.workers or max(TRIED, wish.workers)
 
   def exchange(workers: int) -> float:
-    return patterns.seconds("sync_sgd", job.params_bytes, workers, cluster.network).step
+    return collectives.all_reduce(job.params_bytes, workers, cluster.network)
 
   def weak(workers: int) -> float:
     return step / (step + exchange(workers))

@@ -5,7 +5,7 @@ one thing perfect: no latency, no end of bandwidth, the compute efficiency of on
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl.perf.comm import patterns, server, server_queue
+from ddl.perf.comm.patterns import Pattern, Visits
 from ddl.perf.hardware import device as compute
-from ddl.perf.hardware.cluster import Cluster, server_link
+from ddl.perf.hardware.cluster import Cluster, main_link, server_link
 from ddl.perf.hardware.device import Part, Step, part_seconds, step_seconds
 from ddl.perf.hardware.network import check_link
 from ddl.perf.step import timeline
@@ -37,17 +38,16 @@ class Work(NamedTuple):
     return tuple(map(Part, self.flop, self.moved, self.held)) if self.moved else tuple(map(Part, self.flop))
 
 
-class Schedule(NamedTuple):
-  """When an algorithm exchanges, and how its messages travel."""
+class Transport(NamedTuple):
+  """How messages travel."""
 
-  period: int = 1  # steps per exchange (tau)
-  delay: int = 0  # steps that run beside an exchange (d)
-  round_robin: bool = False  # one worker after the other
   servers: int = 1
   overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
   bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
-  probability: float = 1.0  # that a worker visits another at all, where workers visit each other
-  order: str = "fifo"  # of gradients' messages, see timeline.ORDERS
+  order: str = "fifo"  # of messages, see timeline.ORDERS
+
+
+Recorded = Callable[[int], Pattern]  # number of workers -> what the algorithm sends
 
 
 class Point(NamedTuple):
@@ -85,39 +85,40 @@ def work_of(step: Step, nbytes: float) -> Work:
 
 
 def curve(
-  name: str, job: Work, cluster: Cluster, workers: Sequence[int], *, batch: int, weak: bool = False,
-  schedule: Schedule | None = None, jitter: float = 0.0,
+  recorded: Recorded, job: Work, cluster: Cluster, workers: Sequence[int], *, batch: int, weak: bool = False,
+  transport: Transport | None = None, jitter: float = 0.0,
 ) -> list[Point]:  # fmt: skip
   """A point for each number of workers.
 
   Args:
-    name: of the algorithm, see `patterns.PATTERNS`.
+    recorded: the algorithm's patterns with the job's bytes.
     batch: examples of all workers per step; with `weak`, of each.
-    schedule: the algorithm's; a period only where the algorithm has one.
     jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
 
   Raises:
     ValueError: one line, for values that can't be, such as fewer examples than workers.
   """
-  schedule = schedule or Schedule()
-  schedule = schedule._replace(overlap=schedule.overlap and cluster.overlap)
-  _check(name, cluster, workers, batch, weak, schedule, jitter)
-  alone = batch / _step(name, job, cluster, 1, batch, schedule, 0.0)[0]  # examples per second of one worker
+  how = transport or Transport()
+  how = how._replace(overlap=how.overlap and cluster.overlap)
+  _check(cluster, workers, batch, weak, how, jitter)
+  alone = batch / step_pass(job, cluster, batch).seconds  # examples per second of one worker
   points = []
   for count in workers:
     examples = batch if weak else math.ceil(batch / count)
-    seconds, waiting = _step(name, job, cluster, count, examples, schedule, jitter)
+    pattern = recorded(count) if count > 1 else Pattern()
+    seconds, waiting = _step(pattern, job, cluster, count, examples, how, jitter)
+    visits = pattern.visits and pattern.visits._replace(round_robin=False)
     perfect = {  # of LOSSES
-      "latency": (_links(cluster, latency=0.0), schedule, jitter),
-      "bandwidth": (_links(cluster, bandwidth=math.inf), schedule, jitter),
-      "small batches": (_at_pace(job, cluster, examples, batch), schedule, jitter),
-      "stragglers": (cluster, schedule, 0.0),
-      "taking turns": (cluster, schedule._replace(round_robin=False), jitter),
+      "latency": (_links(cluster, latency=0.0), pattern, jitter),
+      "bandwidth": (_links(cluster, bandwidth=math.inf), pattern, jitter),
+      "small batches": (_at_pace(job, cluster, examples, batch), pattern, jitter),
+      "stragglers": (cluster, pattern, 0.0),
+      "taking turns": (cluster, pattern._replace(visits=visits), jitter),
     }
     losses = {
-      key: max(0.0, seconds - _step(name, job, changed, count, examples, when, spread)[0])
-      for key, (changed, when, spread) in perfect.items()
-      if (changed, when, spread) != (cluster, schedule, jitter)
+      key: max(0.0, seconds - _step(sent, job, changed, count, examples, how, spread)[0])
+      for key, (changed, sent, spread) in perfect.items()
+      if (changed, sent, spread) != (cluster, pattern, jitter)
     }
     rate = (batch * count if weak else batch) / seconds
     points.append(Point(count, examples, seconds, rate, rate / alone, rate / alone / count, waiting, losses))
@@ -142,61 +143,64 @@ def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
 
 
 def run(
-  name: str, job: Work, cluster: Cluster, workers: int, examples: float, schedule: Schedule, jitter: float = 0.0
+  pattern: Pattern, job: Work, cluster: Cluster, workers: int, examples: float, how: Transport, jitter: float = 0.0
 ) -> timeline.Timeline:
-  """The timeline of an algorithm without a server: its gradients layer by layer, or all parameters in one message."""
-  pattern, step = patterns.pattern(name), step_pass(job, cluster, examples)
-  if not pattern.step:  # launched when the last step of a round is over
-    step = Pass([step.seconds / 3], [step.seconds * 2 / 3], [0.0], [sum(job.nbytes)])
+  """The timeline of a collective algorithm: each layer's share of what a step sends, exchanges in one message."""
+  step, total = step_pass(job, cluster, examples), sum(job.nbytes)
+  if not pattern.local:
+    step = Pass([step.seconds / 3], [step.seconds * 2 / 3], [0.0], [0.0])
 
   @cache
   def cost(nbytes: float) -> float:
-    found = patterns.seconds(name, nbytes, workers, cluster.network)
-    return found.step + found.exchange
+    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in pattern.local]
+    return patterns.seconds(share, workers, cluster.network)
 
-  settings: Any = {"period": schedule.period, "delay": schedule.delay, "overlap": schedule.overlap}
-  settings |= {"bucket": schedule.bucket, "order": schedule.order}
-  if workers == 1 or not (pattern.step or pattern.launch):  # nobody to talk to, or nothing to say
-    step = step._replace(nbytes=[0.0] * len(step.nbytes))
-  if workers == 1 or not jitter:
-    return timeline.simulate(step, cost, rounds=4, **settings)
-  rounds = max(30, min(150, 20_000 // workers))
-  paces = _paces(rounds * schedule.period, workers, jitter)
-  return timeline.simulate(step, cost, paces=np.tile(paces, (2, 1)), **settings)  # the second time is measured
+  exchanges = [
+    timeline.Exchange(patterns.seconds(each.ops, workers, cluster.network), each.steady, each.delay, each.offset)
+    for each in pattern.exchanges
+    if each.ops
+  ]
+  settings: Any = {"bucket": how.bucket, "order": how.order, "overlap": how.overlap}
+  if not jitter:
+    return timeline.simulate(step, cost, exchanges, **settings)
+  rounds = max(30, min(150, 20_000 // workers), timeline.warm_up(exchanges))
+  paces = _paces(rounds * timeline.round_steps(exchanges), workers, jitter)
+  return timeline.simulate(step, cost, exchanges, paces=np.tile(paces, (2, 1)), **settings)  # the second is measured
 
 
 def _step(
-  name: str, job: Work, cluster: Cluster, workers: int, examples: float, schedule: Schedule, jitter: float
+  pattern: Pattern, job: Work, cluster: Cluster, workers: int, examples: float, how: Transport, jitter: float
 ) -> tuple[float, float]:
   """(seconds per step, share of waiting for communication)."""
-  pattern = patterns.pattern(name)
-  if workers > 1 and (pattern.up or pattern.down):
-    return _visits(name, job, cluster, workers, examples, schedule, jitter)
-  shown = run(name, job, cluster, workers, examples, schedule, jitter)
-  return shown.seconds / schedule.period, shown.exposed / shown.seconds
+  if workers == 1:  # nobody to talk to
+    return step_pass(job, cluster, examples).seconds, 0.0
+  if pattern.visits:
+    return _visits(pattern.visits, job, cluster, workers, examples, how, jitter)
+  shown = run(pattern, job, cluster, workers, examples, how, jitter)
+  return shown.seconds / shown.steps, shown.exposed / shown.seconds
 
 
 def _visits(
-  name: str, job: Work, cluster: Cluster, workers: int, examples: float, schedule: Schedule, jitter: float
+  visits: Visits, job: Work, cluster: Cluster, workers: int, examples: float, how: Transport, jitter: float
 ) -> tuple[float, float]:
   """As `_step`, of workers that visit a server or each other one at a time."""
-  pattern, period = patterns.pattern(name), schedule.period
+  up, down, period = visits.up, visits.down, visits.period
   turn = period * step_pass(job, cluster, examples).seconds
-  up, down, link = pattern.up * sum(job.nbytes), pattern.down * sum(job.nbytes), server_link(cluster, workers)
-  share = schedule.delay / period if schedule.overlap else 0.0
-  visit = server.visit_seconds(up, down, link, schedule.servers)
-  if schedule.round_robin:
+  link = main_link(cluster, workers) if visits.peers else server_link(cluster, workers)
+  share = visits.delay / period if how.overlap else 0.0
+  visit = server.visit_seconds(up, down, link, 1 if visits.peers else how.servers)
+  if visits.round_robin:
     whole = turn + max(0.0, visit - share * turn)
     return workers * whole / period, 1 - turn / whole
-  shared = server.node_seconds(up, down, workers, cluster.network, pattern.peers)
-  if pattern.peers:  # two by two
-    visit = patterns.seconds(name, sum(job.nbytes), workers, cluster.network).exchange
-    whole = max(turn + schedule.probability * max(0.0, visit - share * turn), schedule.probability * shared)
+  shared = server.node_seconds(up, down, workers, cluster.network, visits.peers)
+  if visits.peers:  # two by two
+    whole = max(turn + visits.probability * max(0.0, visit - share * turn), visits.probability * shared)
     return whole / period, 1 - turn / whole
   paces = _paces(20 * period, workers, jitter).reshape(20, period, workers).mean(axis=1)
-  line = sum(job.nbytes) / schedule.servers / link.bandwidth  # of a server, each way; a visit takes longer
+  nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
+  line = nbytes / how.servers / link.bandwidth  # a visit takes longer
   queue = server_queue.simulate(
-    workers=workers, servers=schedule.servers, nbytes=sum(job.nbytes), bandwidth=link.bandwidth,
+    workers=workers, servers=how.servers, nbytes=nbytes, bandwidth=link.bandwidth,
     compute_seconds=turn * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
     rounds=40,
   )  # fmt: skip
@@ -206,7 +210,7 @@ def _visits(
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
   """Lognormal with that deviation, scaled to mean 1 of each worker, the same at each call: [steps, workers]."""
-  drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter**2)), (steps, workers))
+  drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter * jitter)), (steps, workers))
   return drawn / drawn.mean(axis=0)
 
 
@@ -232,8 +236,8 @@ def _links(cluster: Cluster, **change: float) -> Cluster:
 
 
 def _check(
-  name: str, cluster: Cluster, workers: Sequence[int], batch: int, weak: bool, schedule: Schedule, jitter: float
-) -> None:
+  cluster: Cluster, workers: Sequence[int], batch: int, weak: bool, how: Transport, jitter: float
+) -> None:  # fmt: skip
   most, limit = max(workers, default=0), cluster.workers
   if min(workers, default=0) < 1:
     raise ValueError("a curve needs numbers of workers, each at least 1")
@@ -241,12 +245,8 @@ def _check(
     raise ValueError(f"{most} workers: this cluster has {limit}")
   if batch < 1 or (not weak and batch < most):
     raise ValueError(f"a batch of {batch} has less than one example for each of {most} workers; give at least {most}")
-  if not (math.isfinite(jitter) and jitter >= 0):
-    raise ValueError(f"a jitter of {jitter:g} can't be; give a finite one of 0 or more")
-  if not schedule.bucket >= 0:
-    raise ValueError(f"a bucket of {schedule.bucket:g} bytes can't be; give 0 or more")
-  if schedule.period > 1 and not patterns.pattern(name).periodic:
-    raise ValueError(f"{name} has no period: it exchanges at every step, or never")
-  if schedule.delay and patterns.pattern(name).step:
-    raise ValueError(f"{name} waits for its gradients at every step: it has no delay")
+  if not (math.isfinite(jitter * jitter) and jitter >= 0):
+    raise ValueError(f"a jitter of {jitter:g}: invalid: must be at least 0, with a finite square")
+  if not how.bucket >= 0:
+    raise ValueError(f"a bucket of {how.bucket:g} bytes: invalid: must be at least 0")
   check_link("the network", cluster.network.between)

@@ -1,9 +1,10 @@
-"""The time of a round: a closed form for one message, and an event model for messages that leave as gradients appear.
+"""The time of a round: a closed form for one message, and an event model of gradients' and exchanges' messages.
 
 Event model, after arXiv 1602.06709: done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The
 gradient of a layer's weights comes before that of its inputs, so that its exchange starts early.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,19 @@ class Pass(NamedTuple):
     return float(sum(self.forward) + sum(self.weights) + sum(self.inputs))
 
 
+class Exchange(NamedTuple):
+  """A message of all parameters that leaves after offset + period, offset + 2 period, ... steps."""
+
+  seconds: float
+  period: int = 1  # steps
+  delay: int = 0  # steps beside which it is on its way
+  offset: int = 0
+
+  def launched(self, step: int) -> bool:
+    """Whether it leaves after so many steps."""
+    return step >= self.offset + self.period and (step - self.offset) % self.period == 0
+
+
 class Event(NamedTuple):
   """What a worker or the link did: forward, weights or inputs of a layer, or exchange of some layers."""
 
@@ -38,6 +52,7 @@ class Event(NamedTuple):
 class Timeline(NamedTuple):
   """Seconds per round in the steady state, means over the workers; seconds == computing + exposed + straggling."""
 
+  steps: int  # of a round
   seconds: float
   computing: float
   exposed: float  # the link works and the worker waits; hidden + exposed is the time of the messages
@@ -48,55 +63,67 @@ class Timeline(NamedTuple):
 
 
 def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
-  """period * step + max(0, message - delay * step): `period` steps, with a message that has `delay` steps to arrive.
+  """period * step + max(0, message - min(delay, period) * step): a message that has `delay` steps to arrive.
+
+  With a delay above the period several are under way on one link: a longer delay then hides no more.
 
   Raises:
-    ValueError: for negative seconds, a period below 1, or a delay outside 0..period.
+    ValueError: for negative seconds, a period below 1 or a negative delay.
   """
-  _check_round(period, delay)
+  _check_clock(period, delay)
   if not (step > 0 and message >= 0):
     raise ValueError(
       f"a step of {step:g} s and a message of {message:g} s; a step takes time, a message not less than 0"
     )
-  return period * step + max(0.0, message - delay * step)
+  return period * step + max(0.0, message - min(delay, period) * step)
+
+
+MOST = 2000  # steps of a round
+
+
+def round_steps(exchanges: Sequence[Exchange]) -> int:
+  """Steps after which all clocks stand alike; of clocks that take too long to, the longest period."""
+  length = math.lcm(*(each.period for each in exchanges))
+  return length if length <= MOST else max(each.period for each in exchanges)
 
 
 def simulate(
   step: Pass,
   cost: Callable[[float], float],
+  exchanges: Sequence[Exchange] = (),
   *,
-  period: int = 1,
-  delay: int = 0,
   bucket: float = 0.0,
   order: str = "fifo",
   overlap: bool = True,
   paces: np.ndarray | None = None,
-  rounds: int = 12,
 ) -> Timeline:
-  """Rounds of `period` steps; the exchange of a round's last step is merged before the forward pass `delay` steps on.
+  """Steps whose gradients leave layer by layer as they appear, and the exchanges between them.
 
   All workers share one link, which carries one message at a time to its end. A message leaves when the last worker
-  has what it carries, and each worker waits for it before the forward pass of its first layer.
+  has what it carries, and each worker waits for a gradient before the forward pass of its first layer in the next step,
+  for an exchange before the step that comes `delay` steps later.
 
   Args:
-    cost: seconds that a message of so many bytes takes.
+    cost: seconds that a message of so many bytes of gradients takes.
     bucket: bytes with which a message is full; 0 makes one of each layer, infinity one of all (packed).
     order: "fifo", or "priority": the message that is needed first goes first.
-    overlap: without it the exchange begins after the backward pass, and everybody waits for it, whatever the delay.
-    paces: [steps, workers] multiples of the step's seconds; without, one worker of constant pace.
-    rounds: to simulate, without paces; the second half is measured.
+    overlap: without it messages leave after the backward pass, and everybody waits for them, whatever the delay.
+    paces: [steps, workers] multiples of the step's seconds, whose second half is measured; without, one worker that
+      keeps its pace.
 
   Raises:
     ValueError: one line, for values that can't be.
   """
-  _check_round(period, delay)
+  for each in exchanges:
+    _check_clock(each.period, each.delay)
   _check_pass(step)
   if order not in ORDERS:
     raise ValueError(f"no order '{order}' of messages; known are {', '.join(ORDERS)}")
-  paces = np.ones((rounds * period, 1)) if paces is None else np.asarray(paces, np.float64)
+  period = round_steps(exchanges)
+  paces = np.ones((warm_up(exchanges) * 2 * period, 1)) if paces is None else np.asarray(paces, np.float64)
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
     raise ValueError(f"paces are [steps, workers], above 0, of at least two rounds; got {list(paces.shape)}")
-  rounds = len(paces) // period
+  paces = paces[: len(paces) // period * period]
   clock, link, events = np.zeros(paces.shape[1]), _Link(ORDERS[order]), []
   needed: dict[tuple[int, int], list[_Message]] = defaultdict(list)  # (step, layer): what its forward pass waits for
   waits, ends = [], []  # (step, layer, from, until); at the end of each round
@@ -106,42 +133,60 @@ def simulate(
     before, clock = clock, clock + seconds * paces[number]
     events.append(Event(kind, number, (layer,), before, clock))
 
+  def send(number: int, layers: tuple[int, ...], seconds: float, due: tuple[int, int]) -> None:
+    due = due if overlap else (number + 1, 0)
+    message = _Message(len(link.sent) + len(link.pending), number, layers, seconds, float(clock.max()), due)
+    link.pending.append(message)
+    needed[due].append(message)
+
+  def exchange(number: int) -> None:
+    """What leaves when so many steps and one more are done, first that which the workers wait for."""
+    for each in sorted(exchanges, key=lambda each: each.delay > 0):
+      if each.launched(number + 1):
+        send(number, tuple(range(len(step.forward))), each.seconds, (number + 1 + each.delay, 0))
+
   groups = _groups(step.nbytes, bucket)
-  for number in range(rounds * period):
+  exchange(-1)
+  for number in range(len(paces)):
     for layer, seconds in enumerate(step.forward):
       for message in needed.pop((number, layer), ()):
         arrived = np.maximum(clock, link.until(message))
         waits.append((number, layer, clock, arrived))
         clock = arrived
       compute("forward", number, layer, seconds)
-    last = number % period == period - 1
     for layer in reversed(range(len(step.forward))):
       compute("weights", number, layer, step.weights[layer])
-      for group in (g for g in groups if last and overlap and g[0] == layer):
-        message = _Message(number, group, cost(sum(step.nbytes[i] for i in group)), clock.max())
-        link.pending.append(message)
-        needed[number + 1 + delay, layer].append(message)
+      for group in (g for g in groups if overlap and g[0] == layer):
+        send(number, group, cost(sum(step.nbytes[i] for i in group)), (number + 1, layer))
       compute("inputs", number, layer, step.inputs[layer])
-    if last:
+    for group in groups if not overlap else ():
+      send(number, group, cost(sum(step.nbytes[i] for i in group)), (number + 1, 0))
+    exchange(number)
+    if number % period == period - 1:
       ends.append(clock)
-      if not overlap:
-        found = [_Message(number, g, cost(sum(step.nbytes[i] for i in g)), clock.max()) for g in groups]
-        link.pending += found
-        needed[number + 1, 0] += found
   link.until(None)
   return _measured(step, paces, period, waits, ends, link, events)
 
 
+def warm_up(exchanges: Sequence[Exchange]) -> int:
+  """Rounds after which each is like the one before; a queue of several messages takes a while to be full."""
+  several = len(exchanges) > 1 or any(each.delay > each.period for each in exchanges)
+  steps = max((each.period + each.offset + (20 if several else 1) * each.delay for each in exchanges), default=0)
+  return 1 + max(1, math.ceil(steps / round_steps(exchanges)))
+
+
 class _Message(NamedTuple):
+  number: int  # in the order in which they are launched
   step: int
   layers: tuple[int, ...]
   seconds: float
   ready: float
+  due: tuple[int, int]  # step and layer whose forward pass waits for it
 
 
 ORDERS: dict[str, Callable[[_Message], Any]] = {
-  "fifo": lambda message: (message.ready, message.step, -message.layers[0]),
-  "priority": lambda message: (message.step, message.layers[0]),
+  "fifo": lambda message: (message.ready, message.number),
+  "priority": lambda message: (message.due, message.number),
 }
 
 
@@ -186,6 +231,7 @@ def _measured(
   starts, stops = np.array([e.start for e in working]), np.array([e.end for e in working])
   events += [Event("exchange", m.step, m.layers, np.full(workers, a), np.full(workers, b)) for m, a, b in link.sent]
   return Timeline(
+    steps=period,
     seconds=float(np.mean(ends[-1] - ends[first - 1])) / count,
     computing=float(np.sum(stops - starts)) / (workers * count),
     exposed=exposed,
@@ -207,9 +253,9 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
   return [*groups, tuple(gathered)] if gathered else groups
 
 
-def _check_round(period: int, delay: int) -> None:
-  if period < 1 or not 0 <= delay <= period:
-    raise ValueError(f"period is {period} and delay {delay}; a period is at least 1 step, a delay lies in 0..period")
+def _check_clock(period: int, delay: int) -> None:
+  if period < 1 or delay < 0:
+    raise ValueError(f"period is {period} and delay {delay}; invalid: must be at least 1 and 0 steps")
 
 
 def _check_pass(step: Pass) -> None:

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
 from ddl.runtime.flat_params import traffic
 from ddl.runtime.ray_ps import shard_checkpoint as files
 from ddl.runtime.ray_ps import shard_server
 from ddl.runtime.ray_ps import transport as wire
-from ddl.runtime.ray_ps.membership_barrier import MembershipBarrier
 from ddl.runtime.ray_ps.record import Record, Snapshot
 
 
@@ -40,7 +40,7 @@ class Shard:
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
     self.turns = np.zeros(self.workers, int)
-    self.muster = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"])
+    self.members = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
     self.replies = dict[int, Tree]()  # what each worker was last told
     self.holding = set[int]()  # workers that may make a visit
     self.active: int | None = None  # whose turn it is, of a round robin
@@ -80,7 +80,7 @@ class Shard:
         room = (worker - self.served) % self.workers < self.visits - self.served
       if worker in self.holding or room:
         self.holding.add(worker)
-        self.muster.join(worker)
+        self.members.join(worker)
       status = wire.GO if worker in self.holding else wire.STOP
       self.changed.notify_all()
       if not self.served:
@@ -95,7 +95,7 @@ class Shard:
     """The worker will not come any more: others may make its visit."""
     with self.changed:
       self.holding.discard(worker)
-      self.muster.leave(worker)
+      self.members.leave(worker)
       if self.active == worker:
         self.active = None
       self.changed.notify_all()
@@ -103,7 +103,7 @@ class Shard:
   def lost(self, worker: int) -> None:
     """The worker died: nobody waits for it until it begins again."""
     with self.changed:
-      self.muster.leave(worker)
+      self.members.leave(worker)
       self.changed.notify_all()
 
   def close(self) -> None:
@@ -173,7 +173,7 @@ class Shard:
       self.holding.add(worker)
     answer["status"] = wire.GO if worker in self.holding else wire.STOP
     if worker not in self.holding:  # it will not ask again
-      self.muster.leave(worker)
+      self.members.leave(worker)
       if self.active == worker:
         self.active = None
     if self.served in self.marks:
@@ -197,11 +197,9 @@ class Shard:
         self.changed.wait_for(lambda: self.active is None and self.served % self.workers == worker)
         self.active = worker
         return False
-      waiting = False
-      self.muster.finish(worker)
+      self.members.finish(worker)
       self.changed.notify_all()
-      while self.muster.holds(worker, waiting=waiting) and not self.failure:
-        waiting = True
+      while worker in self.members.held and not self.failure:
         self.changed.wait()
       old = not self.algorithm.delay and self.record.behind(worker)
       if old and not self._read:

@@ -8,7 +8,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from ddl.events.barriers import Bounded, Gate
+from ddl.events.barriers import Bounded
+from ddl.events.membership_barrier import MembershipBarrier
 
 WHOLE = 500  # elements up to which NumPy keeps the interpreter's lock while it adds
 
@@ -104,8 +105,8 @@ class Pace:
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """All may start; in a round robin rank 0."""
-    self._gate, self._redraw, self._round_robin = Gate(barrier, workers=workers, seed=seed), barrier.redraw, round_robin
-    self._clocks, self.held = [0] * workers, dict[int, int]()  # held: worker -> one that it waits for
+    self._members = MembershipBarrier(barrier, workers=workers, seed=seed)
+    self.held = self._members.held  # worker -> one that it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False
     for event in self._go[: 1 if round_robin else workers]:
@@ -117,17 +118,9 @@ class Pace:
 
   def finish(self, worker: int) -> list[int]:
     """The worker is done with a turn: returns those who may go on now, who have to be told so. Under a lock."""
-    self._clocks[worker] += 1
-    asking = [other for other, blocker in self.held.items() if self._redraw or blocker == worker]
-    free = []
-    for each in sorted([*asking, worker]):
-      blocker = self._gate.blocker(each, self._clocks, waiting=each in self.held)
-      if blocker is None:
-        self.held.pop(each, None)
-        free.append(each)
-      else:
-        self.held[each] = blocker
-        self._stop(each)
+    free = self._members.finish(worker)
+    if worker not in free:
+      self._stop(worker)
     return free
 
   def let(self, workers: list[int]) -> None:

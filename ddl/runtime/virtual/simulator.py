@@ -81,7 +81,13 @@ class Simulator:
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """The carry before the first turn: every worker and the server with the model that `key` gives."""
+    """The carry before the first turn: every worker and the server with the model that `key` gives.
+
+    Raises:
+      ValueError: if it does not fit into the devices' memory.
+    """
+    shapes = jax.eval_shape(self.model.init, key)
+    self.workers.check_memory(jax.eval_shape(self._start, *shapes), shapes[0])
     params, extra = jax.jit(self.model.init)(key)
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 

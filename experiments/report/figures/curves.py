@@ -7,9 +7,9 @@ import numpy as np
 
 from experiments.report import formats as report_format
 from experiments.report import wording
-from experiments.report.comparison import Comparison
 from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
 from experiments.report.figures.style import COLOURS, IDLE, INK, MARKERS, PAPER, PHONE, SLIDE, Picture, blank, rendered
+from experiments.report.reader import Comparison
 
 SHORT = 22  # characters of a label that has room beside another
 FEW = 4  # algorithms that have room below each other

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.comparison import Comparison, Result
+from experiments.report.reader import Comparison, Result
 from experiments.report.statistics import Curve, band, finite_prefix
 
 ACROSS = {  # column: its word in a title

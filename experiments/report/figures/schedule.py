@@ -8,7 +8,7 @@ import numpy as np
 from ddl.events import lockstep
 from ddl.events.lockstep import Step
 from ddl.events.record import Events, load, previous
-from experiments.report.comparison import Comparison
+from experiments.report.reader import Comparison
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
@@ -159,26 +159,36 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 
 
 def _synchronous(record: Step) -> Spans:
-  """All workers wait for the last one at every exchange. record: arrays [steps, workers], of messages [steps]."""
-  shape = record.free.shape
-  leaves, arrives = (np.broadcast_to(each[:, None], shape) for each in (record.leaves, record.arrives))
-  after = np.broadcast_to((record.leaves == record.done.max(axis=1))[:, None], shape)  # launched when all are done
-  meanwhile = np.isfinite(leaves) & ~after  # launched when all have come to the steps
-  computes = record.begun + record.lost
-  # Without overlap the workers stand still from when the last one has come until the message is there.
-  sent = np.where(meanwhile, np.minimum(leaves, record.begun), record.begun)
-  met = np.where(after, leaves, record.released)
-  beneath = meanwhile & (record.begun < arrives)
+  """Every worker's time from 0 to its last release; `record` has arrays [steps, workers], of messages [steps, n, 2]."""
+  shape, computes = record.free.shape, record.begun + record.lost
+  launched, met = (
+    [np.broadcast_to(each[:, i, :, None], (len(each), 2, shape[1])) for i in range(each.shape[1])]
+    for each in (record.launched, record.met)
+  )
   parts = [
-    (record.free, sent, WAITING, False),
-    (sent, record.begun, EXCHANGING, False),
+    *_meetings(record.free, [np.where(_beneath(each, record), np.nan, each) for each in launched], record.begun),
     (record.begun, computes, LOST, False),
     (computes, record.done, COMPUTING, False),
-    (record.done, met, WAITING, False),
-    (met, record.released, EXCHANGING, False),
-    (np.where(beneath, leaves, 0.0), np.where(beneath, arrives, 0.0), EXCHANGING, True),
-  ]
+    *_meetings(record.done, met, record.released),
+    *((np.where(_beneath(each, record)[:, 0], each[:, 0], each[:, 1]), each[:, 1], EXCHANGING, True)
+      for each in launched),
+  ]  # fmt: skip
   return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * record.released.max())
+
+
+def _beneath(message: np.ndarray, record: Step) -> np.ndarray:
+  """Whether a worker computes while the message, [steps, 2, workers], is on its way."""
+  return (record.begun < message[:, 1])[:, None]
+
+
+def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) -> list[tuple]:
+  """Parts of the time in between: waiting, but for the messages, during which all stand still."""
+  parts = []
+  for message in messages:
+    leaves, arrives = message[:, 0], message[:, 1]
+    parts += [(since, leaves, WAITING, False), (leaves, arrives, EXCHANGING, False)]
+    since = np.where(np.isnan(arrives), since, arrives)
+  return [*parts, (since, until, WAITING, False)]
 
 
 def shares(found: Spans) -> dict[str, float]:

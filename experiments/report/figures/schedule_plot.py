@@ -8,9 +8,9 @@ import numpy as np
 
 from ddl.events.record import Events
 from experiments.report import formats
-from experiments.report.comparison import Comparison
 from experiments.report.figures.schedule import KINDS, SYNCHRONOUS, WAITING, Schedule, Spans, schedules, shares, spans
 from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, rendered
+from experiments.report.reader import Comparison
 
 TURNS, ROWS, BARS = 6, 16, 40  # shown at most: turns of a worker, workers, bars of the histogram
 FILL: tuple[dict[str, Any], ...] = (  # of KINDS
@@ -103,7 +103,8 @@ def _shown(shown: Schedule) -> str:
 def end_of(shown: Schedule) -> float:
   """The last release of a run of few turns; of a longer one, when half of the workers have made their first turns."""
   if not isinstance(shown.record, Events):
-    exchanges = shown.record.released[np.isfinite(shown.record.arrives)].max(axis=1)
+    sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
+    exchanges = shown.record.released[np.isfinite(sent).any(axis=(1, 2))].max(axis=1)
     return float(exchanges[:TURNS][-1] if len(exchanges) else shown.record.released.max())
   events = shown.record
   if events.turn.max() < TURNS:

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ddl.perf.comm import patterns
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scaling import Work
@@ -45,9 +44,9 @@ def bars(shown: Timeline) -> list[Bar]:
 def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
   """Of the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
   point = curve.points[-1]
-  if not patterns.pattern(curve.algorithm).step or point.workers == 1:
+  if not curve.pattern.local or point.workers == 1:
     return None
-  shown = scaling.run(curve.algorithm, work, cluster, point.workers, point.examples, curve.schedule)
+  shown = scaling.run(curve.pattern, work, cluster, point.workers, point.examples, curve.transport)
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   sent = shown.hidden + shown.exposed
   told = f"A step takes {seconds_text(shown.seconds)}; its messages take {seconds_text(sent)}"

@@ -3,13 +3,16 @@
 import json
 
 import numpy as np
+import optax
 import pytest
 from helpers.commands import Command, complaint
 
+from ddl.algorithms import COLLECTIVE
 from ddl.perf.hardware import CLUSTERS, Cluster, fit
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
 from experiments.bench import predictions
+from experiments.config.factories import hyper, make
 from experiments.costs import calibration, local_cluster, microbench, microbench_collectives
 from experiments.costs.microbench import Block, Step
 
@@ -98,7 +101,12 @@ def test_the_terms_come_back_from_the_times_that_they_make():
 def test_an_exchange_sends_each_array_by_itself():
   step, cost = 1e-3, microbench_collectives.cost("all_reduce", 2)
   message = sum(cost(n, LINK) for n in LEAVES)
-  predict = lambda name, found, **hyper: predictions.predict(name, hyper, step, LEAVES, found)  # noqa: E731
+
+  def predict(name, found, **chosen):
+    spec = COLLECTIVE[name]
+    algorithm = make(spec, optax.sgd(0.1), 2, hyper(spec, {"name": name, **chosen}, 2))
+    return predictions.predict(algorithm, step, LEAVES, found)
+
   here, elsewhere = found_here(), found_here(overlap=True)
   np.testing.assert_allclose(predict("sync_sgd", here), step + message)
   np.testing.assert_allclose(predict("local_sgd", here, period=4), step + message / 4)

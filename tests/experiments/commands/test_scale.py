@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.perf.comm.patterns import Exchange, Op, Pattern
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.cluster import with_bandwidth
 from ddl.perf.hardware.network import Network
 from ddl.perf.planning import scaling
+from ddl.perf.planning.scaling import Transport
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from experiments.bench.workloads import SIZES, synthetic
@@ -62,23 +64,27 @@ def test_numbers_that_cannot_be(text):
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
 def test_every_algorithm_has_a_curve(name):
-  schedules = scale_curves.schedules([name], period=None, delay=None, servers=2, overlap=True)
   work, *_ = scale_curves.job("lenet", 32)
-  found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], schedules, batch=64, weak=True, jitter=0.0)
+  how = Transport(servers=2)
+  found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], {name: {}}, how, batch=64, weak=True, jitter=0.0)
   assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
   assert scale_text.verdict(found[0]).endswith(".")
 
 
-def test_schedules_are_the_algorithms_own_unless_given():
+def test_clocks_are_the_algorithms_own_unless_given():
   names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
-  given = scale_curves.schedules(names, period=6, delay=2, servers=1, overlap=False)
-  assert [(given[n].period, given[n].delay) for n in names] == [(1, 0), (6, 0), (6, 2), (6, 1), (1, 1)]
-  assert given["original_easgd"].round_robin and not given["dasgd"].overlap
-  own = scale_curves.schedules(["dasgd"], period=None, delay=None, servers=1, overlap=True)["dasgd"]
+  given = scale_curves.settings(names, period=6, delay=8)
+  assert given == {
+    "sync_sgd": {}, "local_sgd": {"period": 6}, "dasgd": {"period": 6, "delay": 8}, "easgd": {"period": 6},
+    "original_easgd": {},
+  }  # fmt: skip
+  (exchange,) = scale_curves.recorded("dasgd", 4e6, **given["dasgd"])(4).exchanges
+  assert (exchange.period, exchange.delay) == (6, 8)
+  (own,) = scale_curves.recorded("dasgd", 4e6)(4).exchanges
   declared = COLLECTIVE["dasgd"].hyper
   assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
   with pytest.raises(ValueError, match="--delay=2 is read by none of sync_sgd"):
-    scale_curves.schedules(["sync_sgd"], period=None, delay=2, servers=1, overlap=True)
+    scale_curves.settings(["sync_sgd"], period=None, delay=2)
 
 
 def test_an_own_model_is_what_xla_counts():
@@ -93,25 +99,25 @@ def test_an_own_model_is_what_xla_counts():
 def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
   there = CLUSTERS["dasgd_v100_10g"]
   work, room, *_ = scale_curves.job("vgg_a", 1)
-  found = scale_curves.schedules(["sync_sgd"], period=None, delay=None, servers=1, overlap=True)
+  found = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(there.device.memory)
   needed = step_memory(TABLES["vgg_a"], extra_copies=1)
   assert needed.total(largest) <= there.device.memory < needed.total(largest + 1)
-  (curve,) = scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings)
+  (curve,) = scale_curves.curves(work, there, [8, 16, 32], *found, largest=largest, **settings)
   assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
   rows = scale_text.rows(curve, there.network, len(scale_text.HEAD))
   assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
-  (roomy,) = scale_curves.curves(work, there, [16, 32], found, **settings)
+  (roomy,) = scale_curves.curves(work, there, [16, 32], *found, **settings)
   assert rows[1:] == scale_text.rows(roomy, there.network, len(scale_text.HEAD))
   start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
   assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
   shown = scale_page._picture(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
   with pytest.raises(ValueError, match=f"4,096 examples on each of 32 workers do not fit.*--batch={largest} at most$"):
-    scale_curves.curves(work, there, [8, 16, 32], found, largest=largest, **settings | {"weak": True})
+    scale_curves.curves(work, there, [8, 16, 32], *found, largest=largest, **settings | {"weak": True})
   with pytest.raises(ValueError, match=f"512 examples on each of 8 workers.*--batch={8 * largest} at most or more"):
-    scale_curves.curves(work, there, [8], found, largest=largest, **settings)
+    scale_curves.curves(work, there, [8], *found, largest=largest, **settings)
   with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
     room(1e6)
 
@@ -126,12 +132,11 @@ def test_room_for_an_own_model_is_what_xla_needs():
 
 
 def test_the_order_of_gradients():
-  names = ["sync_sgd", "local_sgd"]
-  found = scale_curves.schedules(names, period=None, delay=None, servers=1, overlap=True, bucket=0.0, order="priority")
+  found = {"sync_sgd": {}, "local_sgd": {}}
   work, there = scale_curves.job("vgg_a", 1)[0], CLUSTERS["cori_fdr"]
   curves = {
     order: scale_curves.curves(
-      work, there, [1, 128], {k: s._replace(order=order) for k, s in found.items()}, batch=512, weak=False, jitter=0.0
+      work, there, [1, 128], found, Transport(bucket=0.0, order=order), batch=512, weak=False, jitter=0.0
     )
     for order in ("fifo", "priority")
   }
@@ -141,9 +146,13 @@ def test_the_order_of_gradients():
   assert "messages" not in scale_text.setting(curves["priority"][1])
   (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
   assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
-  for chosen in ({"names": ["local_sgd"], "overlap": True}, {"names": ["sync_sgd"], "overlap": False}):
+  for name, overlap in (("local_sgd", True), ("sync_sgd", False)):
+    how = Transport(overlap=overlap, order="priority")
     with pytest.raises(ValueError, match="--order=priority changes nothing"):
-      scale_curves.schedules(**chosen, period=None, delay=None, servers=1, order="priority")
+      scale_curves.curves(work, there, [1, 128], {name: {}}, how, batch=512, weak=False, jitter=0.0)
+
+
+SYNC = Pattern(local=(Op("all_reduce", 4e6),))
 
 
 def curve_of(speedups):
@@ -151,7 +160,7 @@ def curve_of(speedups):
   points = [
     scaling.Point(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5}) for n, speedup in speedups.items()
   ]
-  return scale_curves.Curve("sync_sgd", scaling.Schedule(), points)
+  return scale_curves.Curve("sync_sgd", SYNC, Transport(), points)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +188,23 @@ def test_where_it_stops_in_words(speedups, told):
 
 
 def test_only_who_has_a_server_has_servers():
-  found = {name: scaling.Schedule(servers=2) for name in COLLECTIVE | SERVER}
-  said = {name for name, s in found.items() if "2 servers" in scale_text.setting(scale_curves.Curve(name, s, []))}
+  def setting(name):
+    return scale_text.setting(scale_curves.Curve(name, scale_curves.recorded(name, 4e6)(4), Transport(servers=2), []))
+
+  said = {name for name in COLLECTIVE | SERVER if "2 servers" in setting(name)}
   assert said == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
+
+
+def test_every_clock_is_told():
+  op, every = (Op("permute", 4.0),), lambda *clock: Exchange((Op("permute", 4.0),), *clock)
+  for exchanges, told in {
+    (every(1),): "",
+    (every(4, 2),): "period 4, delay 2",
+    (every(4), every(4, 0, 1), every(6)): "2 x period 4, delay 0, period 6, delay 0",
+    (every(lambda k: min(k + 1, 9)),): "period 9, delay 0",
+  }.items():
+    assert scale_text.setting(scale_curves.Curve("own", Pattern(exchanges=exchanges), Transport(), [])) == told
+  assert scale_text.setting(scale_curves.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
 
 
 def test_a_single_number_is_drawn_from_one_worker_on():
@@ -198,7 +221,9 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
   there = with_bandwidth(CLUSTERS["cori_fdr"], 64, bandwidth)
   work = scale_curves.job("overfeat_fast", 1)[0]
-  shown = scaling.run("sync_sgd", work, there, 64, 4, scaling.Schedule(bucket=0.0, order=order))
+  shown = scaling.run(
+    scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
+  )
   took = dict.fromkeys(step_plot.KINDS, 0.0)
   for bar in step_plot.bars(shown):
     assert bar.end > bar.start >= 0
@@ -230,7 +255,7 @@ def test_the_command(tmp_path):
   assert done.code == 0, done.error
   there = CLUSTERS["aws_c4_8xlarge"]
   work, *_ = scale_curves.job("overfeat_fast", 1)
-  point = scaling.curve("sync_sgd", work, there, [16], batch=256)[0]
+  point = scaling.curve(scale_curves.recorded("sync_sgd", sum(work.nbytes)), work, there, [16], batch=256)[0]
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
@@ -252,9 +277,10 @@ def test_the_command(tmp_path):
 
 
 def test_what_was_measured_stands_beside_the_prediction():
-  points = scaling.curve("sync_sgd", scale_curves.job("lenet", 32)[0], CLUSTERS["cori_fdr"], [1, 2], batch=64)
+  work, *_ = scale_curves.job("lenet", 32)
+  points = scaling.curve(lambda _: SYNC, work, CLUSTERS["cori_fdr"], [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
-  curve = scale_curves.Curve("sync_sgd", scaling.Schedule(), points, took)
+  curve = scale_curves.Curve("sync_sgd", SYNC, Transport(), points, took)
   head = scale_text.head([curve])
   cells = [dict(zip(head, row, strict=True)) for row in scale_text.rows(curve, CLUSTERS["cori_fdr"].network, len(head))]
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
@@ -298,7 +324,6 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--batch=0"], "batch"),
     (["--algorithms=sgd"], "no algorithm named 'sgd'"),
     (["--algorithms="], "--algorithms"),
-    (["--delay=9"], "delay"),
     (["--cluster=asr", "--nodes=1,32"], "--nodes=1,32: asr has 16 nodes of 1 worker; --nodes=1 fits"),
     (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),
     (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),

@@ -71,13 +71,13 @@ def test_a_key_that_two_factories_read_as_different_types():
   lenet = MODELS["lenet"]
   refused(
     lambda: settings("model", lenet, chosen("model", name="lenet", hidden=(64, 64))),
-    "config.model.hidden is (64, 64)", "'lenet' takes a whole number (int)", "--config.model.hidden=128 sets it",
+    "config.model.hidden is (64, 64)", "'lenet' takes an integer (int)", "--config.model.hidden=128 sets it",
     "--config.model.hidden=None unsets it",
   )  # fmt: skip
   assert settings("model", lenet, chosen("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
     lambda: settings("model", MODELS["mlp"], chosen("model", name="mlp", hidden="a,b")),
-    "config.model.hidden is 'a,b'", "'mlp' takes a tuple, each a whole number", "--config.model.hidden=64,64 sets it",
+    "config.model.hidden is 'a,b'", "'mlp' takes a tuple, each an integer", "--config.model.hidden=64,64 sets it",
   )  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def test_a_flag_that_is_given_twice_counts_once(ran):
 @pytest.mark.parametrize(
   "key, value, words",
   [
-    ("workers", 0, "config.workers is 0; it has to be at least 1"),
-    ("algorithm.period", 0, "config.algorithm.period is 0; it has to be at least 1"),
+    ("workers", 0, "config.workers is 0"),
+    ("algorithm.period", 0, "config.algorithm.period is 0"),
   ],
 )
 @pytest.mark.parametrize("name", ["local_sgd", "easgd", "async_easgd", "dynsgd"])
@@ -221,7 +221,7 @@ TUNED = [
   ({"algorithms": [{"label": "x"}]}, "no result of a sweep"),
   ({"algorithms": {}}, "no result of a sweep"),
   ({"algorithms": {"x": 3}}, "no result of a sweep"),
-  ([], "no result of a sweep"),
+  ([], "no object"),
   ({"algorithms": {"x": {"best": 3}}}, "'x' is 3"),
   ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "'x'.optimizer is 3"),
   ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "'x'.algorithm.period is 2.5", "int"),
@@ -229,8 +229,8 @@ TUNED = [
 
 
 def test_a_sweeps_result_that_cannot_be_read(tmp_path):
-  for path, words in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a directory")):
-    refused(lambda path=path: variants(with_labels(x={}), str(path)), f"--tuned={path}: ", words, "run.py sweep")
+  for path in (tmp_path / "none.json", tmp_path):
+    refused(lambda path=path: variants(with_labels(x={}), str(path)), f"--tuned={path}: ", "run.py sweep")
 
 
 @pytest.mark.parametrize("case", TUNED, ids=lambda case: str(case[0]))

@@ -8,14 +8,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from absl import flags
 from helpers.commands import ROOT, Command, complaint, metrics
 
-from ddl.runtime import hosts
 from ddl.runtime.checkpoint import Checkpoints
 from experiments.commands import cli, config_flag
 from experiments.config.experiment import Experiment
-from experiments.train import build, compare, processes, sweep, train
+from experiments.train import build, compare, sweep, train
 from experiments.train.run_dir import RunFolder
 from experiments.train.workdir import without
 
@@ -23,45 +21,6 @@ RUNS = (train, compare, sweep)
 
 DIGITS = "--config=configs/digits.py"
 QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
-
-
-@pytest.fixture
-def call(monkeypatch, capfd, tmp_path):
-  """(command, arguments) -> (exit code, stdout, stderr), in this process and with fresh flags."""
-  monkeypatch.chdir(ROOT)
-  # The devices of this process are there already.
-  for module in RUNS:
-    monkeypatch.setattr(
-      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options.devices)
-    )
-
-  def run(command, *arguments):
-    for name in flags.FLAGS:
-      flags.FLAGS[name].unparse()
-    if not any(a.startswith("--workdir") for a in arguments):
-      arguments = (*arguments, f"--workdir={tmp_path}/run")
-    monkeypatch.setattr(sys, "argv", ["run.py", command, *arguments])
-    capfd.readouterr()
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-      code = cli.run(command, list(arguments))
-    return code, *capfd.readouterr()
-
-  return run
-
-
-@pytest.fixture
-def wrong(call):
-  """(arguments, words): a train command that is refused with one line that has these words."""
-
-  def check(arguments, *words, command="train"):
-    code, _, error = call(command, *arguments)
-    assert code == 2 and error.count("\n") == 1 and error.startswith(f"{command}: "), (code, error)
-    for word in words:
-      assert word in error, f"{word!r} is not in: {error}"
-    assert len(error) < 600 and "Traceback" not in error
-    return error
-
-  return check
 
 
 NAMES = [
@@ -103,7 +62,7 @@ VALUES = [
   (["--config.steps=0"], "config.steps is 0"),
   (["--config.workers=-8"], "config.workers is -8"),
   (["--config.eval_every=0"], "config.eval_every is 0"),
-  (["--config.optimizer.learning_rate=-1"], "learning_rate is -1", "positive"),
+  (["--config.optimizer.learning_rate=-1"], "config.optimizer.learning_rate is -1"),
   (["--config.optimizer.learning_rate=fast"], "config.optimizer.learning_rate", "fast"),
   (["--config.steps"], "--config.steps has no value"),
   (["--config.algorithm.name=dasgd", "--config.algorithm.period=2", "--config.algorithm.delay=3"],
@@ -127,8 +86,8 @@ VALUES = [
   (["--worksdir=x"], "worksdir"),
   (["dasgd"], "unknown argument 'dasgd'"),
   (["--resume", "--workdir="], "--resume needs the folder"),
-  (["--devices=two"], "--devices=two is no whole number"),
-  (["--config.batch=two"], "--config.batch=two is no whole number"),
+  (["--devices=two"], "--devices=two is no integer"),
+  (["--config.batch=two"], "--config.batch=two is no integer"),
   (["--config.network.exchange_seconds=long"], "--config.network.exchange_seconds=long is no number"),
   (["--config.optimizer.nesterov=3"], "--config.optimizer.nesterov=3 is neither True nor False"),
   (["--config.algorithm={}"], "config.algorithm is a section; set its keys, such as --config.algorithm."),

@@ -1,13 +1,13 @@
 """A run's clock on another cluster against closed forms and against `scale`."""
 
 import pytest
-from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, there
+from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, there
 
-from ddl.perf.comm import collectives, patterns, server
+from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import named
 from ddl.perf.hardware.cluster import main_link, server_link, with_bandwidth
 from ddl.perf.planning import scaling
-from ddl.perf.planning.scaling import Schedule, Work
+from ddl.perf.planning.scaling import Transport, Work
 from ddl.perf.step.timeline import round_seconds
 from experiments.config import default_experiment
 from experiments.costs import cluster_clock
@@ -17,25 +17,29 @@ SERVERS = ["async_sgd", "async_easgd", "hogwild_sgd", "gosgd", "ad_psgd", "origi
 
 
 def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
+  message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
   for name, settings, apart in (
-    ("sync_sgd", {}, False), ("sharded_sync_sgd", {}, False), ("local_sgd", {"period": 4}, False),
-    ("easgd", {"period": 4}, False), ("dasgd", {"period": 4, "delay": 2}, True), ("independent", {}, True),
+    ("sync_sgd", {}, ()), ("sharded_sync_sgd", {}, ()), ("local_sgd", {"period": 4}, (13, 14, 15)),
+    ("easgd", {"period": 4}, ()), ("dasgd", {"period": 4, "delay": 2}, (13, 14, 15, 16)),
+    ("independent", {}, (13, 14, 15, 16)), ("post_local_sgd", {"start": 14, "period": 2}, (15,)),
   ):  # fmt: skip
-    on, algorithm = there(name, "ethernet_10g", **settings)
-    found = cluster_clock.clock(on, algorithm)(16) - virtual_time.lockstep_seconds(on, algorithm)(16)
-    message = collectives.all_reduce(NBYTES, 4, named("ethernet_10g").network)
-    assert found == pytest.approx(message if apart else 0.0), name
+    run, algorithm = there(name, "ethernet_10g", **settings)
+    clock, steps = (
+      cluster_clock.clock(run, algorithm),
+      virtual_time.lockstep_seconds(run.config, algorithm, run.charged),
+    )
+    for step in (13, 14, 15, 16):
+      assert clock(step) - steps(step) == pytest.approx(message if step in apart else 0.0), (name, step)
+    assert clock(0) == 0
 
 
 def test_where_nothing_overlaps_a_delay_hides_nothing():
   apart = named("ethernet_10g")._replace(overlap=False)
-  config = config_of("dasgd", period=4, delay=2)
-  algorithm = config.make_algorithm()
   took = {}
   for name, cluster in (("apart", apart), ("beside", apart._replace(overlap=True))):
-    on = cluster_clock.on(config, algorithm, cluster, FLOP, NBYTES)
-    clock = cluster_clock.clock(on, algorithm)
-    took[name] = (clock(32) - clock(16)) / 4, on.times.seconds, on.network.exchange_seconds
+    run, algorithm = on(config_of("dasgd", period=4, delay=2), cluster)
+    clock = cluster_clock.clock(run, algorithm)
+    took[name] = (clock(32) - clock(16)) / 4, run.config.times.seconds, run.charged.exchanges[0]
   seconds, step, message = took["apart"]
   assert seconds == pytest.approx(4 * step + message, rel=1e-9)
   assert took["beside"][0] == pytest.approx(round_seconds(step=step, message=message, period=4, delay=2), rel=1e-9)
@@ -46,11 +50,12 @@ def test_where_nothing_overlaps_a_delay_hides_nothing():
 def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
   found = named(cluster)
   settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
-  config, algorithm = there(name, cluster, workers=16, **settings)
+  run, algorithm = there(name, cluster, workers=16, **settings)
   step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
   message = collectives.all_reduce(NBYTES, 16, found.network)
-  clock = cluster_clock.clock(config, algorithm)
-  expected = round_seconds(step=step, message=message, period=period, delay=algorithm.delay)
+  clock = cluster_clock.clock(run, algorithm)
+  delay = algorithm.exchanges[0].delay if algorithm.exchanges else 0
+  expected = round_seconds(step=step, message=message, period=period, delay=delay)
   assert clock(8 * period) - clock(4 * period) == pytest.approx(4 * expected, rel=1e-9)
   assert clock(0) == 0
 
@@ -63,15 +68,11 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
   slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
   found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
   link = server_link(found, 1)
-  alone = config_of("async_sgd", workers=1)
-  algorithm = alone.make_algorithm()
-  config = cluster_clock.on(alone, algorithm, found, FLOP, NBYTES)
-  clock = cluster_clock.clock(config, algorithm)
+  alone, algorithm = on(config_of("async_sgd", workers=1), found)
+  clock = cluster_clock.clock(alone, algorithm)
   visit = server.visit_seconds(NBYTES, NBYTES, link)
-  assert clock(20) - clock(10) == pytest.approx(10 * (config.times.seconds + visit), rel=1e-9)
-  crowd = config_of("async_sgd", workers=8)
-  tiny = cluster_clock.on(crowd, crowd.make_algorithm(), found, 1.0, NBYTES)
-  clock = cluster_clock.clock(tiny, crowd.make_algorithm())
+  assert clock(20) - clock(10) == pytest.approx(10 * (alone.config.times.seconds + visit), rel=1e-9)
+  clock = cluster_clock.clock(*on(config_of("async_sgd", workers=8), found, 1.0))
   busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
   assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
 
@@ -79,11 +80,9 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
 @pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *SERVERS])
 def test_more_bandwidth_is_never_slower(name):
   ends = []
-  config = config_of(name)
-  algorithm = config.make_algorithm()
   for bandwidth in (1e6, 1e8, 1e10, 1e12):
     other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
-    ends.append(cluster_clock.clock(cluster_clock.on(config, algorithm, other, FLOP, NBYTES), algorithm)(40))
+    ends.append(cluster_clock.clock(*on(config_of(name), other))(40))
   assert ends == sorted(ends, reverse=True)
   assert ends[0] > 10 * ends[-1]
 
@@ -102,9 +101,8 @@ def test_the_bandwidth_is_that_of_the_link_in_use():
 
 def test_jitter_and_slow_workers_are_the_configs():
   even, algorithm = there("sync_sgd", "ethernet_10g")
-  uneven = even.changed({"times": {"slow": (1.0, 1.0, 1.0, 3.0)}})
-  message = even.network.exchange_seconds
-  took = [cluster_clock.clock(config, algorithm)(40) / 40 - message for config in (even, uneven)]
+  uneven = even._replace(config=even.config.changed({"times": {"slow": (1.0, 1.0, 1.0, 3.0)}}))
+  took = [cluster_clock.clock(run, algorithm)(40) / 40 - even.charged.local for run in (even, uneven)]
   assert took[1] == pytest.approx(3 * took[0])
 
 
@@ -115,15 +113,11 @@ VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd",
 @pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
 def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
-  config, algorithm = there(name, cluster, workers=workers, steps=80)
-  clock = cluster_clock.clock(config, algorithm)
-  probability = algorithm.arrivals.peer_probability if name in VISITING else 1.0
-  schedule = Schedule(
-    algorithm.period, algorithm.delay, name == "original_easgd",
-    probability=probability, overlap=name != "sync_sgd",  # a mean, not layer by layer
-  )  # fmt: skip
-  job = Work((FLOP,), (NBYTES,))
-  (point,) = scaling.curve(name, job, named(cluster), [workers], batch=32, weak=True, schedule=schedule)
+  run, algorithm = there(name, cluster, workers=workers, steps=80)
+  clock = cluster_clock.clock(run, algorithm)
+  how, job = Transport(overlap=name != "sync_sgd"), Work((FLOP,), (NBYTES,))  # a mean, not layer by layer
+  recorded = lambda _: run.pattern  # noqa: E731
+  (point,) = scaling.curve(recorded, job, named(cluster), [workers], batch=32, weak=True, transport=how)
   assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
 
 
@@ -138,12 +132,11 @@ def test_without_a_lock_visits_still_share_the_link(locked, free):
 def test_workers_of_a_node_share_its_link_to_their_peers():
   slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
   for name in ("ad_psgd", "pull_gossip"):
-    config = config_of(name, workers=16)
-    algorithm, found = config.make_algorithm(), patterns.pattern(name)
-    clock = cluster_clock.clock(cluster_clock.on(config, algorithm, slow, 1.0, NBYTES), algorithm)
-    shared = server.node_seconds(found.up * NBYTES, found.down * NBYTES, 16, slow.network, peers=True)
+    run, algorithm = on(config_of(name, workers=16), slow, 1.0)
+    clock, found = cluster_clock.clock(run, algorithm), run.pattern.visits
+    shared = server.node_seconds(found.up, found.down, 16, slow.network, peers=True)
     assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
-    assert shared > 3 * server.visit_seconds(found.up * NBYTES, found.down * NBYTES, slow.network.between) / 2
+    assert shared > 3 * server.visit_seconds(found.up, found.down, slow.network.between) / 2
 
 
 def test_recorded_step_times_have_no_seconds_to_set():

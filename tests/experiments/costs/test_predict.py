@@ -9,6 +9,13 @@ from helpers.cluster_configs import FLOP, NBYTES, config_of
 from ddl.perf.hardware import named
 from ddl.perf.hardware.cluster import with_bandwidth
 from experiments.costs import cluster_clock, predict
+from experiments.costs.patterns import pattern_of, vector
+
+
+def entrant(config, seeds, steps, hits):
+  algorithm = config.make_algorithm()
+  pattern = pattern_of(algorithm, vector(NBYTES), config.workers)
+  return predict.Entrant(config, algorithm, pattern, seeds, steps, hits)
 
 
 def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
@@ -18,31 +25,31 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
   for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    entrants[label] = predict.Entrant(config, config.make_algorithm(), [0, 1], [], list(hits[label]))
-  step = cluster_clock.on(entrants["often"].experiment, entrants["often"].algorithm, cluster, FLOP, NBYTES)
+    entrants[label] = entrant(config, [0, 1], [], list(hits[label]))
+  step = cluster_clock.on(entrants["often"].experiment, entrants["often"].pattern, cluster, FLOP).config
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
   assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
-  found = predict.break_even(cluster, 4, entrants, FLOP, NBYTES)
+  found = predict.break_even(cluster, 4, entrants, FLOP)
   (turn,) = found["turns"]
   assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
   assert min(expected) < turn["mean"] < max(expected)
   assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
   between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
-  (turn,) = predict.break_even(between, 4, entrants, FLOP, NBYTES)["turns"]
+  (turn,) = predict.break_even(between, 4, entrants, FLOP)["turns"]
   assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
-  assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP, NBYTES) is None
+  assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
 def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
   config, cluster = config_of(name), named("ethernet_10g")
   config = config.changed({"times": {"name": "lognormal", "jitter": 0.5}})
-  algorithm, found = config.make_algorithm(), []
+  found = []
   for seeds in ([0], [1], [0, 1]):
-    entrant = predict.Entrant(config, algorithm, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
-    figures = predict.entry("c", cluster, {"a": entrant}, FLOP, NBYTES)["algorithms"]["a"]
+    each = entrant(config, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
+    figures = predict.entry("c", cluster, {"a": each}, FLOP, NBYTES)["algorithms"]["a"]
     found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
   assert found[2] == pytest.approx(np.mean(found[:2], axis=0))

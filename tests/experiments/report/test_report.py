@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
 
-from experiments.report import comparison, findings, report, table_rows
+from experiments.report import findings, reader, report, table_rows
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
 
@@ -131,7 +131,7 @@ def test_who_sends_nothing_is_named_beside_the_bytes_and_not_drawn(tmp_path):
     "local_sgd": [rising(0.1, 0.6, 0.7)] * 2,
   }
   folder = comparison(tmp_path, runs)
-  chart = line_data.chart(comparison.read(folder), "bytes_sent", "test_accuracy")
+  chart = line_data.chart(reader.read(folder), "bytes_sent", "test_accuracy")
   assert [line.label for line in chart.lines] == ["easgd", "local_sgd"]
   assert chart.absent == "Sends nothing, so not on this axis: independent (ends at 96.00 %)."
   assert all((line.x > 0).all() for line in chart.lines)
@@ -141,7 +141,7 @@ def test_who_sends_nothing_is_named_beside_the_bytes_and_not_drawn(tmp_path):
 def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
   whole = rising(0.1, 0.5, 0.9, 0.96)
   folder = comparison(tmp_path, {"easgd": [whole, rising(0.1, 0.4, math.nan), whole]})
-  (line,) = line_data.chart(comparison.read(folder), "examples", "test_accuracy").lines
+  (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
   np.testing.assert_array_equal(line.x, [0, 1280])
   np.testing.assert_allclose(line.mean, [0.1, 1.4 / 3])
   assert line.stopped == [(1280.0, 0.4)]

@@ -8,8 +8,7 @@ import shutil
 import pytest
 from helpers.commands import Command, complaint
 
-from experiments.report import cluster_section, formats, report, table_rows
-from experiments.report import comparison as report_data
+from experiments.report import cluster_section, formats, reader, report, table_rows
 
 
 def numbers(text):
@@ -70,7 +69,7 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
     matrices = 2 * (2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10)  # forward, weights, and inputs but for the first layer's
     assert matrices < entry["flop_per_example"] < 1.2 * matrices
     for label, figures in entry["algorithms"].items():
-      runs = [report_data.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
+      runs = [reader.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
       assert [len(clock) for clock in figures["seconds"]] == [len(run.columns["step"]) for run in runs]
       assert all(clock[0] == 0 and clock == sorted(clock) for clock in figures["seconds"])
       assert figures["seconds_per_step"] > figures["step_seconds"] > 0
@@ -87,7 +86,7 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   before = (path / "report.html").read_text()
   report.write_report(path)
   assert (path / "report.html").read_text() == before
-  for each in cluster_section.on_clusters(report_data.read(path)):
+  for each in cluster_section.on_clusters(reader.read(path)):
     for row in each.table:
       figures = each.entry["algorithms"][row.label]["seconds"]
       assert all(
@@ -111,13 +110,13 @@ def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
   info = json.loads((folder[0] / "comparison.json").read_text())
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
-  comparison = report_data.read(folder[0])._replace(info=info)
+  comparison = reader.read(folder[0])._replace(info=info)
   with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync_SGD/seed-1, which has other lines"):
     cluster_section.on_clusters(comparison)
 
 
 def test_who_never_gets_there_is_said(folder):
-  found = cluster_section.on_clusters(report_data.read(folder[0])._replace(target=1.1))
+  found = cluster_section.on_clusters(reader.read(folder[0])._replace(target=1.1))
   assert "no algorithm reaches 110 %" in found[0].sentence
   column = table_rows.cells(found[0].table, "virtual_seconds", formats.seconds)
   assert [cell["text"] for cell in column] == ["never", "never"]

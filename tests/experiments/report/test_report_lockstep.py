@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from helpers.comparisons import rising
@@ -11,30 +12,42 @@ from hypothesis import strategies as st
 
 from ddl.events import lockstep
 from ddl.events.times import TIMES
+from ddl.runtime import traffic
 from experiments.config import default_experiment
-from experiments.report import comparison as report_data
-from experiments.report import formats, report
+from experiments.report import formats, reader, report
 from experiments.report.figures import schedule_plot
 from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
 from experiments.train import virtual_time
+from experiments.train.build import build
 
 EXCHANGE = 0.5  # seconds
 
 
-def record(steps=24, name="lognormal", period=3, delay=0, start=0, overlap=True, primed=False, **changes):
+def every(period, delay=0, offset=0):
+  launched = lambda step: step >= offset + period and (step - offset) % period == 0  # noqa: E731
+  return lockstep.Exchange(launched, delay, EXCHANGE)
+
+
+def record(*exchanges, name="lognormal", overlap=True, local=None, **changes):
   times = TIMES[name](workers=WORKERS, seed=0, **{"seconds": 1.0} | changes)
-  settings = {"workers": WORKERS, "period": period, "delay": delay, "start": start, "times": times}
-  settings |= {"exchange_seconds": EXCHANGE, "overlap": overlap, "primed": primed, "steps": steps}
+  settings = {"workers": WORKERS, "steps": 24, "turn": 3, "times": times, "exchanges": exchanges}
+  settings |= {"local_seconds": local, "overlap": overlap}
   return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 5), st.booleans(), st.booleans(), st.sampled_from([0, 0.2]))
-def test_spans_tile_the_time_of_each_worker(period, delay, start, overlap, primed, death_rate):
-  delay = min(delay, period)
+some = st.integers(1, 4).flatmap(
+  lambda period: (
+    st.builds(every, st.just(period), st.just(0), st.integers(0, 5))
+    | st.builds(every, st.just(period), st.integers(1, 7), st.integers(-period, 5))
+  )
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(some, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 0.2]), st.sampled_from([None, 0.3]))
+def test_spans_tile_the_time_of_each_worker(exchanges, overlap, death_rate, local):
   found, finished = record(
-    period=period, delay=delay, start=start, overlap=overlap, primed=primed, jitter=0.4, death_rate=death_rate,
-    down_seconds=3.0,
+    *exchanges, overlap=overlap, local=local, jitter=0.4, death_rate=death_rate, down_seconds=3.0
   )  # fmt: skip
   drawn = spans(found)
   np.testing.assert_array_equal(found.released.max(axis=1), finished)
@@ -42,20 +55,22 @@ def test_spans_tile_the_time_of_each_worker(period, delay, start, overlap, prime
     assert tiles(drawn, worker, found.released[-1, worker])
   np.testing.assert_allclose(total(drawn, COMPUTING), (found.done - found.begun - found.lost).sum())
   np.testing.assert_allclose(total(drawn, LOST), found.lost.sum())
-  messages = np.isfinite(found.arrives).sum()
+  sent = np.concatenate([found.launched, found.met], axis=1)
   exchanged = total(drawn, EXCHANGING) + total(drawn, EXCHANGING, beneath=True)
-  np.testing.assert_allclose(exchanged, messages * WORKERS * EXCHANGE)
-  assert drawn.beneath.any() == (delay > 0 and overlap)
+  np.testing.assert_allclose(exchanged, WORKERS * np.nansum(sent[..., 1] - sent[..., 0]))
+  sent = sent[np.isfinite(sent[..., 0])]
+  np.testing.assert_array_less(sent[sent[:, 0].argsort()][:-1, 1], sent[sent[:, 0].argsort()][1:, 0] + 1e-9)  # one link
+  assert drawn.beneath.any() == (overlap and np.isfinite(found.launched).any())
 
 
 def test_without_a_delay_equal_workers_only_wait_for_the_exchange():
-  drawn = spans(record(name="constant")[0])
+  drawn = spans(record(every(3), name="constant")[0])
   assert total(drawn, WAITING) == 0 and not drawn.beneath.any()
   assert total(drawn, COMPUTING) == 24 * WORKERS and total(drawn, EXCHANGING) == 8 * WORKERS * EXCHANGE
 
 
 def test_a_slow_worker_keeps_the_others_waiting():
-  found, _ = record(name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
+  found, _ = record(every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
   drawn = spans(found)
   assert (
     total(drawn, WAITING) == 24 * 2 * (WORKERS - 1) and not (drawn.worker[drawn.kind == WAITING] == WORKERS - 1).any()
@@ -63,23 +78,29 @@ def test_a_slow_worker_keeps_the_others_waiting():
 
 
 def test_a_delay_hides_the_message_beneath_the_steps():
-  drawn = spans(record(name="constant", delay=1)[0])
+  drawn = spans(record(every(3, 1), name="constant")[0])
   assert (
     set(drawn.kind[~drawn.beneath]) == {COMPUTING} and total(drawn, EXCHANGING, beneath=True) == 7 * WORKERS * EXCHANGE
   )
-  apart = spans(record(name="constant", delay=1, overlap=False)[0])
+  apart = spans(record(every(3, 1), name="constant", overlap=False)[0])
   assert total(apart, EXCHANGING) == 7 * WORKERS * EXCHANGE and not apart.beneath.any()
 
 
 def test_the_record_is_of_the_configs_clock(tmp_path):
   easgd, network = {"name": "easgd", "period": 4}, {"message_seconds": 0.01}
   config = default_experiment(algorithm=easgd, workers=4, steps=400, network=network)
-  algorithm = config.make_algorithm()
-  found = virtual_time.lockstep_record(config, algorithm)
+  experiment = build(config)
+  algorithm, params = experiment.algorithm, jax.eval_shape(experiment.model.init, jax.random.key(0))[0]
+  charged = virtual_time.charges(config, traffic.of(algorithm, params, 4))
+  assert charged == (None, (0.04,))
+  found = virtual_time.lockstep_record(config, algorithm, charged)
   assert len(found.free) == virtual_time.ROUNDS * 4
-  clock = virtual_time.lockstep_seconds(config, algorithm)
+  clock = virtual_time.lockstep_seconds(config, algorithm, charged)
   np.testing.assert_array_equal(found.released.max(axis=1), [clock(step) for step in range(1, len(found.free) + 1)])
-  assert "exchange of all workers 40 ms" in virtual_time.describe(config)
+  assert "all-reduce of all workers 40 ms" in virtual_time.describe(config)
+  config = config.changed({"network": {"exchange_seconds": 0.05}})
+  assert virtual_time.charges(config, traffic.of(algorithm, params, 4)) == (None, (0.05,))
+  assert "exchange of all workers 50 ms" in virtual_time.describe(config)
   config = config.changed({"times": {"slow": (1.0, 2.5, 2.5, 1.0)}})
   assert "2 of 4 workers taking 2.5 times as long" in virtual_time.describe(config)
   lockstep.save(tmp_path / "record", found)
@@ -94,9 +115,9 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
   info = json.loads((folder / "comparison.json").read_text())
   for each, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
     each["lockstep"] = f"{each['runs'][0]}/lockstep.npz"
-    lockstep.save(folder / each["lockstep"], record(delay=delay)[0])
+    lockstep.save(folder / each["lockstep"], record(every(3, delay))[0])
   (folder / "comparison.json").write_text(json.dumps(info))
-  comparison = report_data.read(folder)
+  comparison = reader.read(folder)
   assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
   sync, late, _ = schedule_plot.pictures(folder, comparison)
   assert sync.title.startswith("sync_sgd and sharded (waiting ") and late.title.startswith("late (waiting ")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, realistic, rising
 
-from experiments.report import comparison, report, wording
+from experiments.report import reader, report, wording
 from experiments.report.figures import curves, line_data
 
 
@@ -55,7 +55,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
 
 
 def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(tmp_path):
-  found = comparison.read(realistic(tmp_path))
+  found = reader.read(realistic(tmp_path))
   drawn = curves.pictures(found)
   assert len(drawn) == 5
   for picture in drawn:
@@ -66,7 +66,7 @@ def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(tmp_pat
 
 def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
   slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
-  charts = comparison.read(comparison(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
+  charts = reader.read(comparison(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
   low, high = line_data.chart(charts, "examples", "test_accuracy").limits
   assert low == pytest.approx(0.85) and 0.975 < high < 0.99
 
@@ -79,7 +79,7 @@ def test_measured_seconds_are_said_to_be_of_what_ran_it(tmp_path):
     for path, (devices, processes) in zip(sorted(folder.glob("*/seed-*")), layouts * 4, strict=False):
       about = {"layout": {"devices": devices, "processes": processes}}
       (path / "about.json").write_text(json.dumps(about if devices else {}))
-    found = comparison.read(folder)
+    found = reader.read(folder)
     sentences, text = wording.clock(found), re.sub(r"\s+", " ", report.table(folder))
     assert all(sentence in text for sentence in sentences)
     if name == "shared":
@@ -128,7 +128,7 @@ def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
   assert "keep is 3; the share lies in 0..1" in text and "no result" in text
   names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
   assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
-  chart = line_data.chart(comparison.read(folder), "examples", "test_loss")
+  chart = line_data.chart(reader.read(folder), "examples", "test_loss")
   assert chart.log_y and chart.target == 0.2
   assert "0.001" in report.table(folder)
 
@@ -150,16 +150,16 @@ def test_odd_values_are_drawn_without_complaint(tmp_path):
   path = report.write_report(comparison(tmp_path, pictured, metric="test_loss", value=0.0))
   text = path.read_text()
   assert "distance_vs_examples" in text and "local_sgd 0.001" in text  # where it ends is its last figure above zero
-  lines = line_data.chart(comparison.read(tmp_path), "examples", "distance")
+  lines = line_data.chart(reader.read(tmp_path), "examples", "distance")
   assert lines.log_y and [line.label for line in lines.lines] == ["local_sgd"]
-  assert not line_data.chart(comparison.read(tmp_path), "examples", "test_loss").log_y  # negative losses
+  assert not line_data.chart(reader.read(tmp_path), "examples", "test_loss").log_y  # negative losses
   (tmp_path / "start").mkdir()
   assert "stopped at step 0" in report.write_report(comparison(tmp_path / "start", {"easgd": [start]})).read_text()
 
 
 def test_the_axis_holds_a_target_that_nobody_comes_near(tmp_path):
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.2, 0.3)]})
-  low, high = line_data.chart(comparison.read(folder), "examples", "test_accuracy").limits
+  low, high = line_data.chart(reader.read(folder), "examples", "test_accuracy").limits
   assert low < 0.2 and 0.95 < high <= 1.005
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
 from helpers.schedules import virtual
 
-from experiments.report import cluster_section, comparison, findings, report, table_rows
+from experiments.report import cluster_section, findings, reader, report, table_rows
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
 from experiments.report.table_rows import Estimate, Row
@@ -51,7 +51,7 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
   """The cluster's clock is that of the comparison."""
   folder = virtual(tmp_path, {"a": meets_at(*first), "b": meets_at(*second)})
   info = json.loads((folder / "comparison.json").read_text())
-  clock = {run: comparison.read_run(folder / run).columns["virtual_seconds"].tolist()
+  clock = {run: reader.read_run(folder / run).columns["virtual_seconds"].tolist()
            for entry in info["algorithms"] for run in entry["runs"]}  # fmt: skip
   info["clusters"] = [
     {"name": "same", "bandwidth": 1e9, "link": "between nodes",
@@ -59,7 +59,7 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
      "algorithms": {e["label"]: {"seconds": [clock[run] for run in e["runs"]]} for e in info["algorithms"]}}
   ]  # fmt: skip
   (folder / "comparison.json").write_text(json.dumps(info))
-  found = comparison.read(folder)
+  found = reader.read(folder)
   table = table_rows.rows(found)
   (cluster,) = cluster_section.on_clusters(found)
   assert table_rows.marks(cluster.table, "virtual_seconds") == table_rows.marks(table, "virtual_seconds")
@@ -102,7 +102,7 @@ def test_the_order_of_a_pair(first, second, order):
 def test_expected_orderings_are_counted(seeds):
   def told(*pairs):
     info = {"expected": pairs, "seeds": list(range(seeds))}
-    found = comparison.Comparison(info, "test_accuracy", 0.95, "virtual_seconds", [])
+    found = reader.Comparison(info, "test_accuracy", 0.95, "virtual_seconds", [])
     return findings.expected(found, TABLE)
 
   ((subject, text),) = told(("a", "b"), ("b", "a"), ("a", "c"), ("b", "c"))
@@ -118,7 +118,7 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
     folder = comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})
-    (line,) = line_data.chart(comparison.read(folder), "examples", "test_accuracy").lines
+    (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
     assert (line.band is not None, len(line.rest)) == (count == 3, 2 * (count == 2))
     text = report.write_report(folder).read_text()
     assert ("its two seeds" in text) == (count == 2) and ("over the seeds as a band" in text) == (count == 3)
@@ -130,7 +130,7 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   for seed, values in zip(seeds, losses, strict=True):
     for line, loss in zip(seed, values, strict=True):
       line["test_loss"] = loss
-  chart = line_data.chart(comparison.read(comparison(tmp_path, {"easgd": seeds})), "examples", "test_loss")
+  chart = line_data.chart(reader.read(comparison(tmp_path, {"easgd": seeds})), "examples", "test_loss")
   (line,) = chart.lines
   assert chart.log_y and len(chart.notes) == 1
   np.testing.assert_allclose(line.mean, [2.0, 0.04])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
-from experiments.report import comparison, report
+from experiments.report import reader, report
 from experiments.report.figures import schedule_plot
 from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
 
@@ -23,14 +23,8 @@ BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 @settings(deadline=None, max_examples=40)
 @given(BARRIERS, st.integers(0, 9), st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from([0.0, 0.125, 2.0]))
 def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
-  events = events_of(
-    barrier,
-    seed=seed,
-    death_rate=death_rate,
-    down_seconds=2.0,
-    arrivals=Arrivals(blocks=4 * lock_free),
-    service=service,
-  )
+  arrivals = Arrivals(blocks=int(lock_free))
+  events = events_of(barrier, seed=seed, death_rate=death_rate, down_seconds=2.0, arrivals=arrivals, service=service)
   found, count = spans(events), len(events.worker)
   for worker in range(WORKERS):
     if (events.worker == worker).any():
@@ -42,7 +36,7 @@ def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free
 
 
 def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
-  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=4), service=2.0)):
+  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=1), service=2.0)):
     assert list(spans(alone).kind) == [COMPUTING, EXCHANGING] * len(alone.worker)  # an exchange is one span
   assert total(spans(events_of(service=2.0)), WAITING) > 10
 
@@ -113,7 +107,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
   same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
   runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
   folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
-  found = schedules(folder, comparison.read(folder))
+  found = schedules(folder, reader.read(folder))
   assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
   text = report.write_report(folder).read_text()
   page = Tags(text)
@@ -137,7 +131,7 @@ def test_odd_schedules_are_drawn_without_complaint(tmp_path):
     {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
     {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
   )
-  drawn = schedule_plot.pictures(folder, comparison.read(folder))
+  drawn = schedule_plot.pictures(folder, reader.read(folder))
   assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
   assert "The first 16 of 40 workers are drawn." in drawn[1].caption
   assert all("schedule" in picture.alt.lower() and picture.png[:4] == b"\x89PNG" for picture in drawn)
@@ -146,8 +140,8 @@ def test_odd_schedules_are_drawn_without_complaint(tmp_path):
 @pytest.mark.parametrize("turns", [1, 5, 30])
 def test_a_short_run_is_shown_whole(tmp_path, turns):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
-  (shown,) = schedules(folder, comparison.read(folder))
-  (drawn,) = schedule_plot.pictures(folder, comparison.read(folder))
+  (shown,) = schedules(folder, reader.read(folder))
+  (drawn,) = schedule_plot.pictures(folder, reader.read(folder))
   whole = shown.record.turn.max() < schedule_plot.TURNS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
   assert (schedule_plot.end_of(shown) == shown.record.released.max()) == whole
@@ -158,7 +152,7 @@ def test_bad_records_give_one_line(tmp_path):
   record = folder / "async_sgd/seed-0/events.npz"
   record.write_text("not a record")
   with pytest.raises(ValueError, match=r"events\.npz: not a record of events"):
-    schedules(folder, comparison.read(folder))
+    schedules(folder, reader.read(folder))
   save(record, type(events_of())(*(array[:0] for array in events_of())))
   with pytest.raises(ValueError, match=r"events\.npz: the record has no events"):
-    schedules(folder, comparison.read(folder))
+    schedules(folder, reader.read(folder))

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.train.run_dir import read_json
+
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
   "virtual_seconds",
@@ -62,7 +64,7 @@ def read_run(path: Path) -> Run:
     try:
       line = json.loads(text)
       values = [float("nan") if line.get(name) is None else float(line[name]) for name in COLUMNS]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
       raise ValueError(f"{path / 'metrics.jsonl'}: line {number} is not an object of numbers: {error}") from error
     lines.append(values)
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
@@ -81,7 +83,7 @@ def read(folder: Path) -> Comparison:
     raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
   try:
     info = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
   metric = info["target"]["metric"]
   if metric not in ("test_accuracy", "test_loss"):
@@ -108,5 +110,6 @@ def run_name(path: str | Path) -> str:
 def _spreads(workers: int, paths: Sequence[Path]) -> set[Spread]:
   """How an algorithm's runs were spread, as their folders say."""
   files = [path / "about.json" for path in paths]
-  layouts = [json.loads(file.read_text(encoding="utf-8")).get("layout") for file in files if file.is_file()]
-  return {Spread(workers, layout["devices"], layout["processes"]) for layout in layouts if layout}
+  layouts = [read_json(file).get("layout") for file in files if file.is_file()]
+  known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
+  return {Spread(workers, layout["devices"], layout["processes"]) for layout in known}

@@ -1,0 +1,187 @@
+"""D-PSGD: each worker averages with its neighbours on a graph, while its own gradient step runs.
+
+Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic and W_ij > 0 only where j sends to i; the gradient is that of
+the model before it is mixed:
+x_i(k+1) = sum_j W_ij x_j(k) - eta g_i(x_i(k)).
+The paper's W is symmetric too; that is not asked for here, so that directed graphs can be had. The exponential graphs
+are those of Assran et al. 2018, arXiv 1811.10792 (SGP): worker i hears from i - 1, i - 2, i - 4, ..., from all of them
+at each step or from one peer after the other.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
+
+GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
+
+
+class DPSGDState(NamedTuple):
+  inner: optax.OptState
+
+
+class Hop(NamedTuple):
+  """One message of each worker at most: who is heard, and its weight."""
+
+  sources: tuple[int | None, ...]  # [workers]
+  weights: np.ndarray  # [workers]: W_ij of the source j, 0 for none
+  shift: int | None  # steps on the ring of ranks, if this is one
+
+
+def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: int) -> Algorithm:
+  """x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step; the mean of all models is kept by the mixing.
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    graph: "ring" (two neighbours), "torus" (four, on rows x columns as square as p allows; of a prime p a ring),
+      "exponential" (ceil(log2 p) neighbours), each neighbour and the worker itself with equal weights;
+      "one_peer_exponential" (the worker 2^k before, weight 1/2, with k = step mod log2 p: without gradients all
+      workers have the mean after log2 p steps); or a file with the matrix W, [p, p]: .npy, or text with commas (.csv)
+      or blanks (.txt).
+    workers: number of workers p.
+
+  Returns:
+    An `Algorithm` whose workers send their models to their neighbours alone, during the step (delay 1).
+
+  Raises:
+    ValueError: for an unknown graph, a one-peer graph whose p is not a power of two, a file that can't be read, or a
+      matrix that is not [p, p], non-negative and doubly stochastic.
+  """
+  steps = [hops(w) for w in matrices(graph, workers)]
+
+  def init(group: Group, params: Tree, key: Any) -> DPSGDState:
+    del group, key
+    return DPSGDState(inner.init(params))
+
+  def local(group: Group, grads: Tree, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
+    del group
+    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i(x_i)
+    return params, DPSGDState(inner_state)
+
+  def exchange(k: int) -> Exchange:
+    def launch(group: Group, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
+      change = jax.tree.map(jnp.zeros_like, params)
+      for hop in steps[k]:
+        heard = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
+        weight = jnp.asarray(hop.weights)[group.index()]
+        change = jax.tree.map(  # sum_j W_ij x_j - x_i = sum_j W_ij (x_j - x_i), as a row sums to one
+          lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, heard, params
+        )
+      return change, state
+
+    return Exchange(launch, merge, period=len(steps), delay=1, offset=k - len(steps))
+
+  def merge(group: Group, message: Tree, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
+    del group
+    return jax.tree.map(lambda x, c: x + c, params, message), state  # sum_j W_ij x_j - eta g_i(x_i)
+
+  def evaluate(group: Group, state: DPSGDState, params: Tree) -> Tree:
+    del state
+    return group.mean(params)
+
+  return Algorithm(init, local, tuple(map(exchange, range(len(steps)))), evaluate)
+
+
+def matrices(graph: str, workers: int) -> list[np.ndarray]:
+  """W of each step of a cycle, [workers, workers] each. ValueError as in `d_psgd`."""
+  ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
+  if graph == "ring":
+    return [_uniform(ranks - 1, ranks + 1)]
+  if graph == "torus":
+    rows = max(r for r in range(1, int(workers**0.5) + 1) if workers % r == 0)
+    columns = workers // rows
+    row = ranks - ranks % columns  # the first of each rank's row
+    return [_uniform(ranks - columns, ranks + columns, row + (ranks - 1) % columns, row + (ranks + 1) % columns)]
+  if graph == "exponential":
+    return [_uniform(ranks, *(ranks - k for k in powers))]
+  if graph == "one_peer_exponential":
+    if workers & (workers - 1):
+      raise ValueError(f"d_psgd: graph 'one_peer_exponential' with {workers} workers; must be a power of two of them")
+    return [_uniform(ranks - k) for k in powers]
+  if Path(graph).suffix not in (".npy", ".csv", ".txt"):
+    raise ValueError(f"d_psgd: graph is '{graph}'; must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file")
+  return [_checked(graph, _read(graph), workers)]
+
+
+def hops(matrix: np.ndarray) -> list[Hop]:
+  """As few messages per worker as the graph allows: whole diagonals first, as shifts, then a colouring of the rest."""
+  p = len(matrix)
+  ranks, left, found = np.arange(p), matrix.copy(), []
+  np.fill_diagonal(left, 0.0)
+
+  def take(sources: np.ndarray, shift: int | None) -> None:
+    weights = np.where(sources < 0, 0.0, left[ranks, sources])
+    found.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
+    left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
+
+  for shift in range(1, p):
+    if (left[ranks, ranks - shift] > 0).all():
+      take((ranks - shift) % p, shift)
+  for sources in _matchings(left > 0):
+    take(sources, None)
+  return found
+
+
+def _matchings(edges: np.ndarray) -> list[np.ndarray]:
+  """The edges [p, p] of a bipartite graph as matchings, as many as its degree: Koenig's theorem. -1: no partner."""
+  from scipy.sparse import csr_array
+  from scipy.sparse.csgraph import maximum_bipartite_matching
+
+  count = edges.astype(np.int32)
+  degree = int(max(count.sum(axis=0).max(), count.sum(axis=1).max()))
+  missing = [degree - count.sum(axis=k) for k in (1, 0)]
+  for i, j in zip(*(np.repeat(np.arange(len(edges)), m) for m in missing), strict=True):
+    count[i, j] += 1  # edges that nobody uses make all degrees equal: then each matching is perfect
+  left, ranks, found = edges.copy(), np.arange(len(edges)), []
+  for _ in range(degree):
+    match = np.asarray(maximum_bipartite_matching(csr_array(count), perm_type="column"))
+    count[ranks, match] -= 1
+    found.append(np.where(left[ranks, match], match, -1))
+    left[ranks, match] = False
+  return found
+
+
+def _uniform(*sources: np.ndarray) -> np.ndarray:
+  """W of workers that hear from these, and themselves, with equal weights."""
+  p = len(sources[0])
+  heard = np.eye(p, dtype=bool)
+  for column in sources:
+    heard[np.arange(p), column % p] = True
+  return heard / heard.sum(axis=1, keepdims=True)
+
+
+def _read(path: str) -> np.ndarray:
+  try:
+    if path.endswith(".npy"):
+      return np.asarray(np.load(path), np.float64)
+    return np.loadtxt(path, delimiter="," if path.endswith(".csv") else None, ndmin=2)
+  except (OSError, ValueError, TypeError, EOFError) as error:
+    raise ValueError(f"d_psgd: the graph's file {path} holds no matrix that can be read: {error}") from error
+
+
+def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:
+  if matrix.shape != (workers, workers):
+    raise ValueError(f"d_psgd: the matrix in {path} is {list(matrix.shape)}; must be [{workers}, {workers}]")
+  if not (np.isfinite(matrix).all() and (matrix >= 0).all()):
+    raise ValueError(f"d_psgd: the matrix in {path} has negative or infinite entries; must be doubly stochastic")
+  for name, axis in (("row", 1), ("column", 0)):
+    sums = matrix.sum(axis=axis)
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) > 1e-6:
+      raise ValueError(f"d_psgd: {name} {worst} of the matrix in {path} sums to {sums[worst]:.9g}; must be 1")
+  return matrix
+
+
+SPEC = Spec(
+  factory=d_psgd,
+  title="D-PSGD (decentralized parallel SGD)",
+  citation="Lian et al. 2017, arXiv 1705.09056",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "peer to peer", "parameters"),
+  hyper={"graph": Hyper("W", "ring", f"who averages with whom: {', '.join(GRAPHS)}, or a matrix's file")},
+)

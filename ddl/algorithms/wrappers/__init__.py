@@ -1,0 +1,1 @@
+"""Wrappers: they take an algorithm and return one whose means are compressed."""

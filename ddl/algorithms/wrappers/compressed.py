@@ -1,0 +1,153 @@
+"""An algorithm whose workers are handed a group with compressed means and sums; what these remember is its state."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+
+from ddl.api import Algorithm, Exchange, Tree
+from ddl.group import Group, Present
+
+
+class Compressor(NamedTuple):
+  """How the workers' mean of a list of arrays is found; the memory is one worker's, of one question of an algorithm."""
+
+  name: str  # of the wrapper
+  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only types count
+  mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
+
+
+class Memory(NamedTuple):
+  """One entry per mean or sum that the function asks for, in their order."""
+
+  local: tuple[Tree, ...]
+  launch: tuple[tuple[Tree, ...], ...]  # of each exchange
+  merge: tuple[tuple[Tree, ...], ...]
+
+
+class CompressedState(NamedTuple):
+  algorithm: Tree
+  memory: Memory
+
+
+class _Lossy(Group):
+  """A group that answers nothing but a mean and a sum."""
+
+  def __init__(self, group: Group, name: str):
+    super().__init__(group.axes)
+    if isinstance(group, _Lossy):
+      raise ValueError(f"{name}: the algorithm is compressed already; invalid: must be wrapped once")
+    if isinstance(group, Present):
+      raise ValueError(f"{name}: can't compress where workers are left out; must be a group of all workers")
+    self.group, self.name = group, name
+
+  def size(self) -> int:
+    return self.group.size()
+
+  def index(self) -> jax.Array:
+    return self.group.index()
+
+  def max(self, tree: Tree) -> Tree:
+    self._refuse("max")
+
+  def gather(self, tree: Tree) -> Tree:
+    self._refuse("gather")
+
+  def reduce_scatter(self, tree: Tree) -> Tree:
+    self._refuse("reduce_scatter")
+
+  def shift(self, tree: Tree, steps: int) -> Tree:
+    self._refuse("shift")
+
+  def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
+    self._refuse("permute")
+
+  def _refuse(self, question: str) -> NoReturn:
+    raise ValueError(
+      f"{self.name}: the algorithm asks for `{question}`, which can't be compressed; must be one that asks for `mean` "
+      "and `sum` alone"
+    )
+
+
+class _Asked(_Lossy):
+  """Keeps what is asked."""
+
+  def __init__(self, group: Group, name: str):
+    super().__init__(group, name)
+    self.arrays: list[list[Any]] = []
+
+  def sum(self, tree: Tree) -> Tree:
+    self.arrays.append(jax.tree.leaves(tree))
+    return tree
+
+  mean = sum
+
+
+class _Compressed(_Lossy):
+  """Answers with a compressor; `after` is the memory that it leaves."""
+
+  def __init__(self, group: Group, compressor: Compressor, memory: tuple[Tree, ...]):
+    super().__init__(group, compressor.name)
+    self.compressor, self.before, self.after = compressor, memory, ()
+
+  def mean(self, tree: Tree) -> Tree:
+    leaves, structure = jax.tree.flatten(tree)
+    mean, memory = self.compressor.mean(self.group, leaves, self.before[len(self.after)])
+    self.after = (*self.after, memory)
+    return structure.unflatten(mean)
+
+  def sum(self, tree: Tree) -> Tree:
+    return jax.tree.map(lambda x: x * self.size(), self.mean(tree))
+
+
+def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
+  """The algorithm with every mean and sum of `local`, `launch` and `merge` compressed; `evaluate` is exact.
+
+  Each mean has a memory of its own. `init` finds which there are by calling these functions once, with the params for
+  gradients; only what the group is asked counts.
+
+  Raises:
+    ValueError: from `init`, if the algorithm asks for anything else that carries data, or is compressed already.
+  """
+
+  def init(group: Group, params: Tree, key: Any) -> CompressedState:
+    state = algorithm.init(group, params, key)
+    keys = iter(jax.random.split(jax.random.fold_in(key, 1), 1 + 2 * len(algorithm.exchanges)))
+
+    def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
+      asked, own = _Asked(group, compressor.name), next(keys)
+      result = fn(asked, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
+      return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(asked.arrays)), result
+
+    local, _ = memory(algorithm.local, params, state, params)
+    launch, merge = [], []
+    for exchange in algorithm.exchanges:
+      sends, (message, _) = memory(exchange.launch, state, params)
+      launch.append(sends)
+      merge.append(memory(exchange.merge, message, state, params)[0])
+    return CompressedState(state, Memory(local, tuple(launch), tuple(merge)))
+
+  def local(group: Group, grads: Tree, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
+    lossy = _Compressed(group, compressor, state.memory.local)
+    params, inner = algorithm.local(lossy, grads, state.algorithm, params)
+    return params, CompressedState(inner, state.memory._replace(local=lossy.after))
+
+  def exchange(i: int, e: Exchange) -> Exchange:
+    def launch(group: Group, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
+      lossy = _Compressed(group, compressor, state.memory.launch[i])
+      message, inner = e.launch(lossy, state.algorithm, params)
+      kept = (*state.memory.launch[:i], lossy.after, *state.memory.launch[i + 1 :])
+      return message, CompressedState(inner, state.memory._replace(launch=kept))
+
+    def merge(group: Group, message: Tree, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
+      lossy = _Compressed(group, compressor, state.memory.merge[i])
+      params, inner = e.merge(lossy, message, state.algorithm, params)
+      kept = (*state.memory.merge[:i], lossy.after, *state.memory.merge[i + 1 :])
+      return params, CompressedState(inner, state.memory._replace(merge=kept))
+
+    return e._replace(launch=launch, merge=merge)
+
+  def evaluate(group: Group, state: CompressedState, params: Tree) -> Tree:
+    return algorithm.evaluate(group, state.algorithm, params)
+
+  return Algorithm(init, local, tuple(exchange(i, e) for i, e in enumerate(algorithm.exchanges)), evaluate)

@@ -1,0 +1,82 @@
+"""PowerSGD: of each matrix a product of two thin ones is sent, found by one power iteration, with error feedback.
+
+Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727. For the matrix that worker i would send, with its memory E_i and the
+Q of the last time, equal on all workers:
+M_i = X_i + E_i;  P = (1/p) sum_i M_i Q, orthonormalised;  Q <- (1/p) sum_i M_i^T P;
+mean <- P Q^T;  E_i <- M_i - P Q^T.
+An array [..., m] is taken for the matrix [n, m]; those of fewer than two axes are sent as they are. The columns of P
+are orthonormalised by a QR factorisation; P Q^T is the same for every orthonormal basis of them.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.group import Group
+
+
+class Factor(NamedTuple):
+  """What is remembered of a matrix [n, m]."""
+
+  error: jax.Array  # E_i: [n, m], this worker's
+  q: jax.Array  # Q: [m, r], equal on all workers
+
+
+def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
+  """mean(x) becomes P Q^T: r (n + m) values of each matrix [n, m], in two means, the second of which needs the first.
+
+  Args:
+    algorithm: one that asks its group for means and sums alone.
+    rank: columns of P and Q (r), at most min(n, m) of a matrix.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other questions. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the rank is below 1.
+  """
+  if rank < 1:
+    raise ValueError(f"powersgd: rank is {rank}; invalid: must be at least 1")
+
+  def init(arrays: list[Any], key: Any) -> Tree:
+    def one(x: Any, key: Any) -> Factor | None:
+      if x.ndim < 2 or x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
+        return None
+      n, m = x.size // x.shape[-1], x.shape[-1]
+      return Factor(jnp.zeros_like(x).reshape(n, m), jax.random.normal(key, (m, min(rank, n, m)), x.dtype))
+
+    return tuple(one(x, jax.random.fold_in(key, i)) for i, x in enumerate(arrays))
+
+  def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
+    after, whole = list(memory), list(arrays)
+    m = {i: x.reshape(f.error.shape) + f.error for i, (x, f) in enumerate(zip(arrays, memory, strict=True)) if f}
+    for i in m:
+      whole[i] = m[i] @ memory[i].q  # M_i Q
+    out = group.mean(whole)
+    p = {i: _orthonormal(out[i]) for i in m}  # P = (1/p) sum_i M_i Q, orthonormalised
+    q = group.mean({i: m[i].T @ p[i] for i in m})  # Q <- (1/p) sum_i M_i^T P
+    for i in m:
+      low = p[i] @ q[i].T  # P Q^T
+      out[i] = low.reshape(arrays[i].shape)
+      after[i] = Factor(m[i] - low, q[i])  # E_i <- M_i - P Q^T
+    return out, tuple(after)
+
+  return compressed(algorithm, Compressor("powersgd", init, mean))
+
+
+def _orthonormal(p: jax.Array) -> jax.Array:
+  """An orthonormal basis of the columns of p. QR is not to be had in 16 bits."""
+  wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
+  return jnp.linalg.qr(wide)[0].astype(p.dtype)
+
+
+SPEC = Wrapper(
+  factory=powersgd,
+  title="PowerSGD",
+  citation="Vogels et al. 2019, arXiv 1905.13727",
+  hyper={"rank": Hyper("r", 2, "columns of the two factors of a matrix")},
+)

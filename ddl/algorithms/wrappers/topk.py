@@ -1,0 +1,76 @@
+"""Top-k sparsification with error feedback: of each array only the k largest values are sent, the rest waits.
+
+Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. For the value x_i that worker i would send, with its memory e_i:
+v_i = x_i + e_i;  s_i = the k values of v_i of the largest magnitude, with their places;  e_i <- v_i - s_i.
+What is received is (1/p) sum_i s_i. The paper keeps the memory of eta g_i within SGD; here it is that of whatever an
+algorithm averages. It should be a gradient or a difference: most of a model's own values would be left out.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.group import Group
+
+
+def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
+  """mean(x) becomes (1/p) sum_i s_i: k values of each array and k int32 places, gathered from all workers.
+
+  Args:
+    algorithm: one that asks its group for means and sums alone.
+    share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other questions. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the share is not above 0 and at most 1.
+  """
+  if not 0 < share <= 1:
+    raise ValueError(f"topk: share is {share}; invalid: must be above 0 and at most 1")
+
+  def init(arrays: list[Any], key: Any) -> Tree:
+    del key
+    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+    return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
+
+  def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
+    out, after = [], []
+    for x, e in zip(arrays, memory, strict=True):
+      if e is None:
+        out.append(group.mean(x))
+        after.append(None)
+        continue
+      v = (x + e).reshape(-1)  # v_i = x_i + e_i
+      _, places = lax.top_k(jnp.abs(v), max(1, round(share * v.size)))
+      values = v[places]  # s_i
+      total = _add_up(v.size, *group.gather((values, places)))
+      out.append((total / group.size()).reshape(x.shape))  # (1/p) sum_i s_i
+      after.append(v.at[places].set(jnp.zeros_like(values)).reshape(x.shape))  # e_i <- v_i - s_i
+    return out, tuple(after)
+
+  return compressed(algorithm, Compressor("topk", init, mean))
+
+
+def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
+  """[workers, k] values and places -> their sum [size]."""
+  start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
+
+  def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    # Worker by worker: a GPU adds to one place in any order, and the sums of two workers would differ by rounding.
+    return total.at[message[1]].add(message[0], unique_indices=True), None
+
+  return lax.scan(add, start, (values[1:], places[1:]))[0]
+
+
+SPEC = Wrapper(
+  factory=topk,
+  title="Top-k with error feedback",
+  citation="Stich et al. 2018, arXiv 1809.07599",
+  hyper={"share": Hyper("k / n", 0.01, "share of the values of each array that are sent")},
+)

@@ -1,0 +1,25 @@
+"""Whether something fits into this machine's memory, asked before it is allocated."""
+
+import resource
+from functools import cache
+from pathlib import Path
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container, v2 and v1
+
+
+@cache
+def total() -> int:
+  """Bytes that this process can have: memory and swap of the machine, or what its container or shell leaves it."""
+  lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+  fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+  known = [fields["MemTotal"] + fields.get("SwapTotal", 0)] if fields else []
+  known += [int(text) for file in map(Path, LIMITS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
+  known += [soft for soft, _ in map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA)) if soft > 0]
+  return min(known, default=2**63)
+
+
+def require(nbytes: float, what: str) -> None:
+  """ValueError, one line, where `what` needs more than the machine has. nbytes: a lower bound of what it needs."""
+  if nbytes > total():
+    have = f"this machine has {total() / 1e9:,.1f} GB of memory"
+    raise ValueError(f"{what}: needs at least {nbytes / 1e9:,.1f} GB; {have}")

@@ -1,0 +1,178 @@
+"""The pages in docs/reference, made from what the program declares of itself: algorithms, config keys, commands."""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.data import DATA
+from ddl.data.partition import PARTITIONS
+from ddl.events import times
+from ddl.events.barriers import BARRIERS
+from ddl.events.times import TIMES
+from ddl.models import MODELS
+from experiments.config import base
+from experiments.config.experiment import NETWORK, Network
+from experiments.config.factories import keywords
+from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
+
+ROOT = Path(__file__).parents[2]
+COMMAND = "python run.py list --markdown=docs/reference"
+MADE = f"Made by `{COMMAND}`; do not edit."
+HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
+SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
+  "model": MODELS,
+  "data": DATA,
+  "partition": PARTITIONS,
+  "optimizer": OPTIMIZERS,
+  "schedule": SCHEDULES,
+  "times": TIMES,
+  "barrier": BARRIERS,
+}
+WORKERS = 8  # for which a default that depends on their number is shown
+
+
+def pages() -> dict[str, str]:
+  """The text of each page by its file's name."""
+  return {"algorithms.md": _algorithms(), "config.md": _config(), "commands.md": _commands()}
+
+
+def write(folder: Path) -> list[Path]:
+  """Writes them; returns the files. ValueError where there is no such folder."""
+  if not folder.is_dir():
+    raise ValueError(f"--markdown={folder}: there is no such folder; the pages of the repository are in docs/reference")
+  for name, text in pages().items():
+    (folder / name).write_text(text)
+  return [folder / name for name in pages()]
+
+
+def rows() -> list[tuple[str, ...]]:
+  """A line of the table per algorithm, from its `Spec` alone."""
+  out = []
+  for name, spec in (COLLECTIVE | SERVER).items():
+    hyper = ", ".join(f"{key} ({h.symbol})" for key, h in spec.hyper.items()) or "-"
+    out.append((name, *spec.taxonomy[1:], hyper, spec.citation))
+  return out
+
+
+def settings(factory: Callable[..., Any]) -> list[str]:
+  """The keyword-only arguments of a factory, with type and default."""
+  return [re.sub(r"tuple\[.*?\]", "tuple", str(parameter)) for parameter in keywords(factory).values()]
+
+
+def _table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
+  cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+  return [_row(head), "|" + "---|" * len(list(head)), *map(_row, cells)]
+
+
+def _row(cells: Iterable[str]) -> str:
+  return f"| {' | '.join(cells)} |"
+
+
+def _algorithms() -> str:
+  out = ["# Algorithms", "", MADE, ""]
+  out += [
+    "All are data parallel. The axes are those of Langer et al. 2020, arXiv 2007.03970; the symbols are explained"
+  ]
+  out += ["in [Concepts](../concepts.md).", ""]
+  out += _table(HEAD, [(f"[`{name}`](#{name})", *rest) for name, *rest in rows()])
+  for name, spec in (COLLECTIVE | SERVER).items():
+    out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", ""]
+    out += _text(str(spec.factory.__doc__).partition("\n")[0])
+    if spec.hyper:
+      lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
+      out += ["", *_table(("`config.algorithm.`", "symbol", "default", "meaning"), lines)]
+  return "\n".join(out) + "\n"
+
+
+def _default(default: Any) -> str:
+  if callable(default):
+    return f"`{default(WORKERS):.4g}` with {WORKERS} workers"
+  return f"`{default!r}`" if default is not None else "must be set"
+
+
+def _text(text: str) -> list[str]:
+  return ["```text", text.strip(), "```"]
+
+
+def _config() -> str:
+  config, meanings = base(), _meanings()
+  out = ["# Config keys", "", MADE, ""]
+  out += [
+    "A config file sets what differs from these; `--config.KEY=VALUE` overrides any of them. In a section `name` picks",
+    "an entry and the other keys are its settings; a key that the entry does not take is an error, and one that is not",
+    "set has the default that stands here.",
+    "",
+  ]
+  plain = {k: v for k, v in config.items() if not isinstance(v, ConfigDict)}
+  out += _table(("key", "default", "meaning"), [_key(k, plain[k], meanings) for k in meanings if k in plain])
+  for section in ("compare", "sweep"):
+    keys = config[section].to_dict()
+    lines = [_key(k, keys[k], meanings) for k in meanings if k in keys]
+    out += ["", f"## config.{section}", "", *_table(("key", "default", "meaning"), lines)]
+  named = f"`name` is one of the [algorithms](algorithms.md), by default `{config.algorithm.name}`"
+  out += ["", "## config.algorithm", "", f"{named}; its hyper-parameters are the other keys."]
+  for section, registry in SECTIONS.items():
+    out += ["", f"## config.{section}", "", f"`name` is by default `{config[section].name}`."]
+    if section == "times":
+      out += ["", *_text(inspect.cleandoc(str(times.__doc__)).partition(":\n")[2])]
+    if section == "optimizer":
+      out += ["", f"All take `learning_rate`, by default `{config.optimizer.learning_rate}`."]
+    for name, factory in registry.items():
+      taken = ", ".join(f"`{each}`" for each in settings(factory)) or "no settings"
+      out += ["", f"**{name}**: {taken}", "", *_text(inspect.getdoc(factory) or "")]
+  lines = [(f"`{key}`", f"`{getattr(Network, key)!r}`", meaning) for key, meaning in NETWORK.items()]
+  out += ["", "## config.network", "", *_table(("key", "default", "meaning; seconds, where it is a time"), lines)]
+  return "\n".join(out) + "\n"
+
+
+def _key(key: str, value: Any, meanings: dict[str, str]) -> tuple[str, ...]:
+  return (f"`{key}`", f"`{value!r}`", meanings[key])
+
+
+def _meanings() -> dict[str, str]:
+  """Key -> the comment behind it in `base`, in the order of the source."""
+  lines = re.findall(r"^\s+(?:config\.(\w+) =|\"(\w+)\":) [^#\n]*(?:# (.*))?$", inspect.getsource(base), re.MULTILINE)
+  return {left or right: comment for left, right, comment in lines}
+
+
+def _commands() -> str:
+  import run  # the file beside the folders
+
+  out = ["# Commands", "", MADE, ""]
+  out += ["`train`, `compare`, `sweep` and `plan` take `--config=FILE` and `--config.KEY=VALUE` besides these, see"]
+  out += ["[Config keys](config.md)."]
+  for command in run.COMMANDS:
+    module = importlib.import_module(f"experiments.commands.{command}")
+    out += ["", f"## {command}", "", *inspect.cleandoc(str(module.__doc__)).partition("`: ")[2].splitlines(), ""]
+    lines = [(f"`--{f.name}`", f"`{f.default!r}`", f.help) for f in _flags(command)]
+    out += _table(("flag", "default", "meaning"), lines)
+  return "\n".join(out) + "\n"
+
+
+def _flags(command: str) -> list[Any]:
+  """The flags of a command alone, though others are loaded: those that it and what it imports define."""
+  seen, found, left = set(), set(), [f"experiments.commands.{command}"]
+  while left:
+    name = left.pop()
+    file = ROOT / (name.replace(".", "/") + ".py")
+    if name in seen or not file.exists():
+      continue
+    seen.add(name)
+    for node in ast.parse(file.read_text()).body:
+      if isinstance(node, ast.ImportFrom) and str(node.module).startswith("experiments"):
+        left += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+      for call in ast.walk(node) if isinstance(node, ast.Assign | ast.Expr) else ():
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+          if call.func.attr.startswith("DEFINE_"):
+            found.add(ast.literal_eval(call.args[0]))
+          elif isinstance(call.func.value, ast.Name) and call.func.value.id == "shared_flags":
+            found.add(call.func.attr)
+  return [flags.FLAGS[name] for name in sorted(found)]

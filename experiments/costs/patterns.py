@@ -1,0 +1,41 @@
+"""What any algorithm sends, recorded from its functions: the one place where the cost model meets algorithms."""
+
+import math
+
+import jax
+import numpy as np
+
+from ddl.api import Algorithm, ServerAlgorithm, Tree
+from ddl.group import Sent
+from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
+from ddl.runtime import server_traffic, traffic
+from ddl.schedule import Schedule
+
+
+def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int) -> Pattern:
+  """The algorithm's pattern on so many workers. params: one worker's, as arrays or shapes; nothing is allocated.
+
+  Raises:
+    ValueError: for a clock that does not fit, or a collective inside a loop of JAX, whose repetitions are not seen.
+  """
+  if isinstance(algorithm, Algorithm):
+    Schedule(algorithm.exchanges)
+    sent = traffic.of(algorithm, params, workers)
+    exchanges = (
+      Exchange(_ops(ops), each.period, each.delay, each.offset)
+      for each, ops in zip(algorithm.exchanges, sent.exchanges, strict=True)
+    )
+    return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))
+  peers = algorithm.arrivals.peers != "none"
+  up, down = (0, 0) if peers and workers == 1 else server_traffic.visit_nbytes(algorithm, params)
+  chance, in_turn = algorithm.arrivals.peer_probability, algorithm.arrivals.round_robin
+  return Pattern(visits=Visits(up, down, algorithm.period, algorithm.delay, peers, chance, in_turn))
+
+
+def vector(nbytes: float) -> Tree:
+  """So many bytes of float32 parameters as one vector, for a model of which no more than its size is known."""
+  return {"w": jax.ShapeDtypeStruct((math.ceil(nbytes / 4),), np.float32)}
+
+
+def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
+  return tuple(Op(each.kind, each.nbytes) for each in sent)

@@ -1,0 +1,350 @@
+"""Wrapped algorithms: against NumPy, without loss against the plain ones, and what they send and remember."""
+
+import inspect
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.runs import STEPS, model, record
+from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from reference import collective as reference
+from reference import compression
+
+from ddl.algorithms import COLLECTIVE, WRAPPERS
+from ddl.api import Algorithm, Exchange
+from ddl.as_optax import as_optax
+from ddl.group import Present
+from ddl.runtime import traffic
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.workers import make_workers
+
+OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+HYPER = {
+  "local_sgd": {"period": 3},
+  "post_local_sgd": {"period": 3, "start": 2},
+  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
+  "diloco": {"period": 3, **OUTER},
+  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
+  "d_psgd": {"graph": "ring"},
+  "easgd": {"alpha": 0.1, "period": 2},
+  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 2},
+  "round_robin_easgd": {"alpha": 0.1},
+}
+LOSSLESS = {"topk": {"share": 1.0}, "powersgd": {"rank": 2}}  # of a kernel of 2 x 3
+LOSSY = {"topk": {"share": 0.34}, "powersgd": {"rank": 1}}  # 2 of 6 values
+REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift"}
+
+
+def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):
+  algorithm = build(name, INNER[inner][0], **(more or HYPER.get(name, {})))
+  return WRAPPERS[wrapper].factory(algorithm, **hyper[wrapper])
+
+
+def run(algorithm, workers=8, steps=8, grad=None, **how):
+  x0, default = reference.problem(workers, steps)
+  return drive(algorithm, x0, grad or default, workers=workers, steps=steps, **how)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_a_wrapper_declares(name):
+  keywords = [k for k in inspect.signature(WRAPPERS[name].factory).parameters.values() if k.kind is k.KEYWORD_ONLY]
+  assert {k.name for k in keywords} == set(WRAPPERS[name].hyper) and WRAPPERS[name].factory.__name__ == name
+  assert all(k.default is k.empty for k in keywords)
+
+
+# ---- against NumPy
+
+
+def first_q(algorithm, memory):
+  """The Q that all workers start from; `init` draws it."""
+  params = jax.tree.map(lambda x: jnp.stack([x] * 2), tree_of(jnp.zeros(7)))
+  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
+  q = np.array(memory(state.memory)[0][1].q)
+  np.testing.assert_array_equal(q[0], q[1])
+  assert np.abs(q[0]).min() > 0
+  return q[0]
+
+
+def compressor(wrapper, algorithm, memory):
+  return compression.TopK(0.34) if wrapper == "topk" else compression.PowerSGD(first_q(algorithm, memory))
+
+
+def as_started(algorithm):
+  """With the key that a `Trainer` gives to `init`, for a run whose key is 0."""
+  return algorithm._replace(init=lambda group, params, key: algorithm.init(group, params, jax.random.fold_in(key, 1)))
+
+
+def sync_twin(wrapper, workers, steps, started=lambda algorithm: algorithm):
+  x0, grad = reference.problem(workers, steps)
+  algorithm = started(wrapped(wrapper, "sync_sgd"))
+  made = compressor(wrapper, algorithm, lambda memory: memory.local)
+  inner = INNER["momentum"][1]
+  return algorithm, compression.sync_sgd(x0, grad, workers=workers, steps=steps, inner=inner, compressor=made)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_sync_sgd_equals_its_twin(x64, wrapper, workers):
+  algorithm, twin = sync_twin(wrapper, workers, 8)
+  params, evaluate, _ = run(algorithm, workers)
+  close(params, twin.params)
+  close(evaluate[:, 0], twin.evaluate)
+  plain = run(build("sync_sgd", INNER["momentum"][0]), workers)[0]
+  assert not np.allclose(plain, params)
+
+
+def test_a_sum_is_compressed_where_it_is_launched(x64):
+  x0, grad = reference.problem(8, 6)
+  params, evaluate, _ = run(wrapped("topk", "easgd", alpha=0.1, period=1), 8, 6)
+  how = {"inner": INNER["momentum"][1], "alpha": 0.1, "compressor": compression.TopK(0.34)}
+  twin = compression.easgd(x0, grad, workers=8, steps=6, **how)
+  close(params, twin.params)
+  close(evaluate[:, 0], twin.evaluate)
+
+
+LAYOUTS = [
+  (1, ExecutionConfig("vmap", "scan", 12)), (2, ExecutionConfig("unroll", "scan", 5)),
+  (8, ExecutionConfig("vmap", "unroll", 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("devices, how", LAYOUTS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
+  twin = sync_twin(wrapper, 8, STEPS, as_started)[1]
+  trainer = Trainer(wrapped(wrapper, "sync_sgd"), model(), make_workers(8, devices), how)
+  assert not any(jax.tree.leaves(trainer.replication.params))  # the compressed mean is known to be equal on all workers
+  kept = record(trainer)
+  close(kept.params, twin.params[np.array(kept.ends) - 1])
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
+  algorithm = wrapped(wrapper, "streaming_diloco")
+  expected = run(as_started(algorithm), steps=STEPS)[0]
+  kept = record(Trainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
+  close(kept.params, np.asarray(expected)[np.array(kept.ends) - 1])
+
+
+def vmapped(fn):
+  return jax.jit(jax.vmap(fn, axis_name="w"))
+
+
+def mapped(fn):
+  mesh = jax.make_mesh((8,), ("w",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+
+  def one(*args):
+    return jax.tree.map(lambda x: x[None], fn(*jax.tree.map(lambda x: x[0], args)))
+
+  return jax.jit(jax.shard_map(one, mesh=mesh, in_specs=P("w"), out_specs=P("w")))
+
+
+@pytest.mark.parametrize("lift", [vmapped, mapped])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_as_optax_equals_the_twin(x64, wrapper, lift):
+  algorithm, twin = sync_twin(wrapper, 8, 6)
+  tx, (x0, grad) = as_optax(algorithm, "w"), reference.problem(8, 6)
+
+  def step(worker, t, state, params):
+    updates, state = tx.update(tree_of(grad(worker, t, flat_of(params))), state, params)
+    return state, optax.apply_updates(params, updates)
+
+  step, params = lift(step), jax.tree.map(lambda x: jnp.stack([x] * 8), tree_of(x0))
+  state = lift(tx.init)(params)
+  for t in range(6):
+    state, params = step(np.arange(8), np.full(8, t), state, params)
+    close(jax.vmap(flat_of)(params), twin.params[t])
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "diloco"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_scan_inside_shard_map(x64, wrapper, name):
+  """A checked one: the memories vary over the workers from the start as they do after a step."""
+  algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
+  tx = as_optax(algorithm, "w")
+
+  def loop(worker, x):
+    def step(carry, t):
+      x, state = carry
+      updates, state = tx.update(tree_of(grad(worker, t, flat_of(x))), state, x)
+      x = optax.apply_updates(x, updates)
+      return (x, state), flat_of(x)
+
+    return jax.lax.scan(step, (tree_of(x), tx.init(tree_of(x))), jnp.arange(6))[1]
+
+  history = mapped(loop)(np.arange(8), np.stack([x0] * 8))
+  close(np.swapaxes(history, 0, 1), run(algorithm, steps=6)[0])
+
+
+# ---- without loss
+
+
+@cache
+def plain(name):
+  return run(build(name, INNER["momentum"][0], **HYPER.get(name, {})))[:2]
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_sends_everything_changes_nothing(x64, wrapper, name):
+  algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
+  if name in REFUSED:
+    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`, which can't be"):
+      traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
+    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`"):
+      run(algorithm, steps=1)
+    return
+  for ours, expected in zip(run(algorithm)[:2], plain(name), strict=True):
+    close(ours, expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (2, 2, 3), (4, 1), (1, 4)])
+def test_full_rank_of_any_shape(x64, shape):
+  """Also where Q has as many rows as columns, and P fewer columns than rows."""
+  rng = np.random.default_rng(0)
+  algorithm = WRAPPERS["powersgd"].factory(build("sync_sgd", optax.sgd(1.0)), rank=9)
+  params = {"a": jnp.zeros((4, *shape))}
+  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
+  for _ in range(3):
+    grads = {"a": jnp.asarray(rng.normal(size=(4, *shape)))}
+    new, state = jax.vmap(partial(algorithm.local, W), axis_name="w")(grads, state, params)
+    close(params["a"] - new["a"], np.stack([grads["a"].mean(axis=0)] * 4))
+    params = new
+
+
+# ---- error feedback
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_is_not_sent_is_remembered(x64, wrapper):
+  """Sent so far + the mean of the memories = the mean of what should have been sent, after each step."""
+  x0, steps = np.zeros(7), 4
+  table = np.random.default_rng(1).normal(size=(8, steps, 7))
+  algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(1.0)), **LOSSY[wrapper])
+  lost = 0
+  for t in range(1, steps + 1):
+    x, _, state = drive(algorithm, x0, lambda i, t, x: jnp.asarray(table)[i, t], workers=8, steps=t)
+    error = [m if wrapper == "topk" else m and m.error for m in state.memory.local[0]]
+    error = np.concatenate([np.zeros((8, 1)) if e is None else np.reshape(e, (8, -1)) for e in error], axis=1)
+    close((x0 - x[-1, 0]) + error.mean(axis=0), table[:, :t].sum(axis=1).mean(axis=0))
+    lost += np.abs(error).max() > 0.1
+  assert lost == steps
+
+
+def test_each_question_has_its_own_memory(x64):
+  """Two means of one step, one of them of integers, and a sum where a message is merged."""
+
+  def local(group, grads, state, params):
+    one, two = group.mean(grads), group.mean({"twice": jax.tree.map(lambda g: 2 * g, grads), "count": jnp.int32(3)})
+    return jax.tree.map(lambda x, a, b: x - a - b, params, one, two["twice"]), state + two["count"].astype(state.dtype)
+
+  def launch(group, state, params):
+    return params["kernel"], state
+
+  def merge(group, message, state, params):
+    return params | {"kernel": group.sum(message)}, state
+
+  algorithm = Algorithm(
+    lambda group, params, key: jnp.zeros(()),
+    local,
+    (Exchange(launch, merge, 100),),
+    lambda group, state, params: params,
+  )
+  for wrapper in WRAPPERS:
+    state = run(WRAPPERS[wrapper].factory(algorithm, **LOSSY[wrapper]), steps=3)[2]
+    close(state.algorithm, np.full(8, 9.0))  # the count came through whole
+    one, two = state.memory.local
+    assert len(one) == 2 and len(two) == 3 and two[0] is None
+    assert [len(found) for found in (*state.memory.launch, *state.memory.merge)] == [0, 1]
+    kernels = [memory[-1] if wrapper == "topk" else memory[-1].error for memory in (one, two)]
+    close(kernels[1], 2 * kernels[0]) if wrapper == "topk" else None
+    assert np.abs(kernels[1]).max() > 1.5 * np.abs(kernels[0]).max() > 0
+
+
+# ---- bytes
+
+
+PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_bytes_that_are_really_sent(workers):
+  def sent(wrapper, **hyper):
+    algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
+    found = traffic.of(algorithm, PARAMS, workers)
+    return found.sent(found.local), found.sent(found.evaluate)
+
+  # 3 of 30 values and 1 of 3, with int32 places, to all others
+  assert sent("topk", share=0.1) == (4 * (4 + 4) * (workers - 1), 0)
+  # P: 10 x 2 beside the bias, then Q: 3 x 2
+  assert sent("powersgd", rank=2) == pytest.approx((2 * (20 + 3 + 6) * 4 * (workers - 1) / workers, 0))
+
+
+def test_a_tested_model_is_sent_whole():
+  algorithm = WRAPPERS["topk"].factory(build("local_sgd", optax.sgd(0.1), period=2), share=0.1)
+  found = traffic.of(algorithm, PARAMS, 8)
+  assert found.sent(found.evaluate) == 2 * 33 * 4 * 7 / 8
+
+
+# ---- what can't be
+
+
+@pytest.mark.parametrize("outer", WRAPPERS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_nothing_is_compressed_twice(outer, wrapper):
+  twice = WRAPPERS[outer].factory(wrapped(wrapper, "sync_sgd"), **LOSSY[outer])
+  with pytest.raises(ValueError, match="compressed already"):
+    traffic.of(twice, PARAMS, 8)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
+  with pytest.raises(ValueError, match=f"{wrapper}: can't compress where workers are left out"):
+    run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
+
+
+@pytest.mark.parametrize("question", ["max", "gather", "permute"])
+def test_other_questions_of_any_function_are_refused(question):
+  ask = {
+    "max": lambda group, x: group.max(x), "gather": lambda group, x: jax.tree.map(lambda y: y[0], group.gather(x)),
+    "permute": lambda group, x: group.permute(x, [*range(8)]),
+  }[question]  # fmt: skip
+  base = build("local_sgd", optax.sgd(0.1), period=2)
+  merge = base.exchanges[0]._replace(merge=lambda group, message, state, params: (ask(group, params), state))
+  launch = base.exchanges[0]._replace(launch=lambda group, state, params: (ask(group, params), state))
+  for exchange in (merge, launch):
+    algorithm = WRAPPERS["topk"].factory(base._replace(exchanges=(exchange,)), share=0.5)
+    with pytest.raises(ValueError, match=f"topk: the algorithm asks for `{question}`") as refused:
+      traffic.of(algorithm, PARAMS, 8)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  "wrapper, hyper, words",
+  [
+    ("topk", {"share": 0.0}, "share is 0.0; invalid: must be above 0"),
+    ("topk", {"share": 1.5}, "share is 1.5; invalid"),
+    ("topk", {"share": float("nan")}, "share is nan; invalid"),
+    ("powersgd", {"rank": 0}, "rank is 0; invalid: must be at least 1"),
+  ],
+)
+def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
+  with pytest.raises(ValueError, match=words):
+    WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_shapes_and_dtypes_stay(wrapper, dtype):
+  params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
+  algorithm = wrapped(wrapper, "diloco")
+  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
+  message, after = jax.vmap(partial(algorithm.exchanges[0].launch, W), axis_name="w")(state, params)
+  assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
+  assert jax.tree.map(jax.typeof, message) == jax.tree.map(jax.typeof, params)
