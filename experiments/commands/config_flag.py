@@ -11,6 +11,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from ddl import files
 from experiments.commands import error_messages
 from experiments.config import unread_keys
 from experiments.config.base import SECTIONS, base
@@ -107,7 +108,7 @@ def absolute(config: Config) -> Config:
     if isinstance(value, ml_collections.ConfigDict):
       absolute(value)
     elif key in PATHS and value and isinstance(value, str):
-      config[key] = str(Path(value).expanduser().absolute())
+      config[key] = str(files.local(value).absolute())
   return config
 
 

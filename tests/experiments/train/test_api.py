@@ -3,7 +3,7 @@
 import ast
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jax
@@ -20,19 +20,26 @@ from experiments.train.compare import compare
 from experiments.train.train import train
 
 SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}
+OPTIONS = {each.name for each in fields(RunOptions)} | {"only", "tuned", "cluster", "trials"}
 FILES = sorted(path for path in (ROOT / "experiments").rglob("*.py") if path.parent.name != "commands")
 
 
 @pytest.fixture(autouse=True)
 def a_notebook(monkeypatch):
   """Neither flags nor arguments can be read."""
+  others = flags.FlagValues.__getattr__
 
-  def read(*_):
-    pytest.fail("a flag was read")
+  def parse(*_):
+    pytest.fail("flags were parsed")
+
+  def read(values, name):
+    if name in OPTIONS:
+      pytest.fail(f"--{name} was read")
+    return others(values, name)  # of a library
 
   assert len(jax.devices()) >= 2  # started before the first call, as by whatever a notebook did before
   monkeypatch.setattr(flags.FlagValues, "__getattr__", read)
-  monkeypatch.setattr(flags.FlagValues, "__call__", read)
+  monkeypatch.setattr(flags.FlagValues, "__call__", parse)
   monkeypatch.setattr(sys, "argv", ["notebook", "--no_such_flag"])
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     yield
@@ -94,7 +101,7 @@ def test_an_experiment_is_frozen_and_says_what_cannot_be():
   ):
     with pytest.raises(ValueError, match=words):
       replace(chosen, **changes)
-  with pytest.raises(ValueError, match="config.algorithm.keep is set"):
+  with pytest.raises(ValueError, match=r"config\.algorithm\.keep is set"):
     chosen.changed({"algorithm": {"keep": 0.5}})
 
 
