@@ -48,7 +48,7 @@ def test_lines(tmp_path, algorithm, exchanges, per_call):
   feed = run.experiment.feed(trainer.workers.local)
   checked = 0
   for call, carry, loss in trainer.run(carry, calls, feed, training_key(0)):  # noqa: B020
-    losses.extend(np.asarray(loss, np.float64))
+    losses.extend(trainer.losses(call, loss).astype(np.float64))
     line = next((line for line in lines if line["step"] == call.end), None)
     if not line:
       continue
