@@ -177,7 +177,7 @@ def _notes(found: Sequence[OnCluster]) -> list[str]:
     "bandwidth for each array of parameters, with "
     f"{first['flop_per_example']:.3g} FLOP per example by XLA's count of the compiled step; an exchange takes what "
     f"latency and bandwidth make of {formats.figure('bytes_sent', first['params_bytes'])} of parameters, by the "
-    "cheapest all-reduce. Jitter, slow workers, barrier and overlap are the config's."
+    "cheapest collective of its kind. Jitter, slow workers, barrier and overlap are the config's."
   ]
   figures = [(each.entry["name"], part) for each in found for part in each.entry["algorithms"].values()]
   if any("staleness" in part for _, part in figures):
