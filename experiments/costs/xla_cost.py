@@ -58,7 +58,7 @@ def compiled_step(experiment: Experiment, examples: int) -> Compiled:
 
 
 def step_parts(experiment: Experiment, examples: int) -> tuple[Part, ...]:
-  """The step by arrays of parameters, for the roofline of `ddl.perf.hardware.device`: XLA's FLOP and bytes, counted in values.
+  """The step by arrays of parameters, for the roofline of `ddl.perf.hardware.device`: XLA's FLOP, and bytes in values.
 
   What twice the examples move more is shared out as `leaves` shares the FLOP; the rest, such as passes over parameters
   and the optimizer's update, by the arrays' sizes.

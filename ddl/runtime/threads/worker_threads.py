@@ -1,9 +1,9 @@
 """Server algorithms for real: one thread and one device per worker, the server in the host's memory.
 
 The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
-lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without one,
-it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses the
-increment's product into the addition.
+lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
+one, it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses
+the increment's product into the addition.
 """
 
 import itertools

@@ -65,6 +65,8 @@ def test_a_config_and_what_is_asked(tmp_path):
   assert done.code == 0, done.error
   told = json.loads(file.read_text())
   assert (told["examples"], told["settings"]["workers"], told["settings"]["servers"]) == (24, 3, 2)
+  own = told["speeds"][-1]
+  assert (own["algorithm"], own["setting"]) == ("dasgd", "as configured") and own["seconds"] >= told["settings"]["step"]
   assert "compiled step (XLA, this backend)" in next(
     x["why"] for x in told["rows"] if x["quantity"].startswith("memory")
   )
