@@ -36,7 +36,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   """The smallest tau >= max(1, d) whose exposed share is at most `share`: tau >= e (1 - share) / (share T_step).
 
   Raises:
-    ValueError: for invalid times or an invalid delay, a share outside [0, 1), or a share of 0 that the delay can't reach.
+    ValueError: for invalid times, delay or share, or a share of 0 that the delay never reaches.
   """
   _check(message, step)
   if delay < 0:
