@@ -85,7 +85,7 @@ def test_a_config_and_what_is_asked(tmp_path):
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "the cluster has 8"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
-      "--workers=0 is not one whole number of 1 or more; left out",
+      "--workers=0 is not one integer of 1 or more; left out",
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "can't be had: give 1 to 65,536"),
     ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
