@@ -57,7 +57,7 @@ class Cluster:
   def __init__(
     self, *, workers: int, period: int, delay: int, times: Times, message_seconds: Seconds, service_seconds: Seconds
   ):
-    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for values that can't be."""
+    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for invalid values."""
     if workers < 1:
       raise ValueError(f"workers is {workers}; at least one worker has to work")
     if period < 1 or not 0 <= delay <= period:

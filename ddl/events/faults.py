@@ -32,7 +32,7 @@ class Trouble:
     death_rate: float,
     down_seconds: float,
   ):
-    """ValueError, one line, for a value that can't be; see `ddl.events.times` for what each one means."""
+    """ValueError, one line, for an invalid value; see `ddl.events.times` for what each one means."""
     if workers < 1:
       raise ValueError(f"workers is {workers}; at least one worker has to work")
     if slow and len(slow) != workers:

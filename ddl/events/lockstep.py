@@ -83,7 +83,7 @@ def walk(
     local_seconds: of the collectives of each local step; None where it has none.
 
   Raises:
-    ValueError: one line, for values that can't be.
+    ValueError: one line, for invalid values.
   """
   if workers < 1 or steps < 0 or turn < 1:
     raise ValueError(f"{workers} workers, {steps} steps, turns of {turn}; invalid: must be at least 1, 0 and 1")

@@ -56,7 +56,7 @@ def make_schedule(
     seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.
 
   Raises:
-    ValueError: one line, for values that can't be or don't go together.
+    ValueError: one line, for invalid values or don't go together.
   """
   turns = visits(algorithm, workers, steps)
   if turns < 1:
@@ -154,7 +154,7 @@ def schedule(
     `Events`; `check` holds. The last turn of a worker whom a barrier holds at the end is released there.
 
   Raises:
-    ValueError: one line, for values that can't be or don't go together.
+    ValueError: one line, for invalid values or don't go together.
   """
   if turns_total < 1:
     raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")

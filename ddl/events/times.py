@@ -46,7 +46,7 @@ def constant(
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
-  """Every step takes the same time. ValueError, one line, for values that can't be."""
+  """Every step takes the same time. ValueError, one line, for invalid values."""
   positive("seconds", seconds)
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
   return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)

@@ -56,7 +56,7 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
     covered[call.kind] += call.steps
   if len(covered) <= MOST_KINDS:
     return calls
-  kept = {kind for kind, _ in covered.most_common(MOST_KINDS - 1)}
+  kept = {kind for kind, _ in covered.most_common(max(MOST_KINDS - 1, 0))}
   out: list[Call] = []
   for call in calls:
     if call.kind in kept:

@@ -171,6 +171,8 @@ class Rounds:
   def _as_due(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
     steps, under_way, due = clock
     losses = jnp.zeros((self.workers.virtual, kind.longest), jnp.result_type(float))
+    late = [i for i, clock in enumerate(self.clocks) if clock.delay]
+    prompt = [i for i, clock in enumerate(self.clocks) if not clock.delay]
 
     def one(k: Any, state: tuple[Carry, jax.Array, jax.Array]) -> tuple[Carry, jax.Array, jax.Array]:
       carry, count, losses = state
@@ -181,13 +183,13 @@ class Rounds:
           (*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in enumerate(zip(carry.messages, room, strict=True))
         )
       )
-      for i in range(len(self._launch)):
+      for i in late:
         carry, count = _when(now["launch"][i], partial(self._leave, i), carry, count)
       part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, 1, axis=1), batches_and_keys)
       carry, loss = self._stretch(carry, *part)
-      for i in range(len(self._launch)):
+      for i in late:
         carry, count = _when(now["merge"][i], partial(self._arrive, i), carry, count)
-      for i in range(len(self._launch)):
+      for i in prompt:
         carry, count = _when(now["exchange"][i], partial(self._exchange, i), carry, count)
       carry = carry._replace(
         messages=tuple(slots[: c.slots] for slots, c in zip(carry.messages, self.clocks, strict=True))

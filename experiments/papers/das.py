@@ -1,8 +1,9 @@
 """Das et al. 2016, arXiv 1602.06709: speed-ups of N nodes over one, by the event model of a step.
 
-Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of what a node of them
-computes and what it moves through its memory. Its gradients leave first in first out as the backward pass gives them,
-and inside a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
+Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of what a
+node of them computes and what it moves through its memory. Its gradients leave first in first out as the backward pass
+gives them, and inside a group the passes wait for the activations and their gradients. One node runs the same
+mini-batch.
 """
 
 import itertools

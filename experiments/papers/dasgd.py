@@ -36,9 +36,9 @@ def section(config: Config) -> Section:
     "*Where it is off.* Pooling, concatenation and dropout are left out, so that steps are a few percent too short. "
     "The authors' V100 has 7.8 TFLOP/s, its float64 peak: in float32 steps are up to half as long and d up to twice. "
     "A hop between nodes has no latency. An exchange is by the tree of the authors' PALEO, whole messages at each "
-    f"level; the cheapest all-reduce of `ddl.perf.comm.collectives` on `{config.cluster}` takes {1e3 * best:.0f} ms for "
-    f"{config.compared} instead of {1e3 * tree:.0f}, {tree / best:.1f} times less. An exchange that is so much shorter "
-    "needs a smaller d, or hides in more cases with the same.",
+    f"level; the cheapest all-reduce of `ddl.perf.comm.collectives` on `{config.cluster}` takes {1e3 * best:.0f} ms "
+    f"for {config.compared} instead of {1e3 * tree:.0f}, {tree / best:.1f} times less. An exchange that is so much "
+    "shorter needs a smaller d, or hides in more cases with the same.",
   )
   fitted = "nothing."
   return Section("DaSGD: when the exchange is hidden", "configs/reproduce_dasgd.py", fitted, [], remarks=remarks)

@@ -138,8 +138,8 @@ def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
   told = [
     "Seconds are predicted, not measured. For each array of parameters a step takes the larger of FLOP / (peak x "
     f"efficiency) and bytes / memory bandwidth, with {first['flop_per_example']:.3g} FLOP per example as XLA counts "
-    f"the compiled step; an exchange is the cheapest all-reduce of {nbytes} of parameters by latency and bandwidth. "
-    "Jitter, slow workers, barrier and overlap are those of the config."
+    f"the compiled step; an exchange takes what latency and bandwidth make of {nbytes} of parameters, by the cheapest "
+    "collective of its kind. Jitter, slow workers, barrier and overlap are those of the config."
   ]
   figures = [(entry["name"], part) for entry in entries for part in entry["algorithms"].values()]
   if any("staleness" in part for _, part in figures):

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from ddl.group import Sent
 from ddl.perf.planning import hybrid
 from ddl.perf.planning.hybrid import (
   best,
@@ -21,7 +22,6 @@ from ddl.perf.planning.hybrid import (
 from ddl.perf.step.layers import Layer
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import input_values, part
-from ddl.runtime.traffic import SENT
 
 FC6 = next(layer for layer in TABLES["vgg_a"] if layer.name == "fc6")  # 25088 to 4096
 
@@ -143,9 +143,9 @@ def test_bytes_sent_are_those_of_collectives(layer, batch, count):
   for groups in (g for g in range(1, count + 1) if count % g == 0):
     size, sent = count // groups, bytes_sent(layer, batch, count, groups)
     activations = 4 * layer.inputs * layer.size_in[0] * layer.size_in[1] * batch / groups
-    gather, scatter = SENT["all_gather"](activations / size, size), SENT["reduce_scatter"](activations, size)
+    gather, scatter = (Sent(kind, activations, 1).per_worker(size) for kind in ("all_gather", "reduce_scatter"))
     assert sent.model == pytest.approx(gather + scatter)
-    assert sent.data == pytest.approx(SENT["psum"](4 * layer.weights / size, groups))
+    assert sent.data == pytest.approx(Sent("all_reduce", 4 * layer.weights / size, 1).per_worker(groups))
     paper = volume(layer, batch, count, groups, duplex=0.0)
     assert paper.model * (size - 1) / size == pytest.approx(sent.model)
     assert paper.data * (groups - 1) / groups == pytest.approx(sent.data)

@@ -54,8 +54,8 @@ def test_without_overhead():
 @pytest.mark.parametrize(
   ("call", "text"),
   [
-    (lambda: speedup_bounds.speedup(0, 0.1), "0 workers can't be"),
-    (lambda: speedup_bounds.speedup(math.nan, 0.1), "workers can't be"),
+    (lambda: speedup_bounds.speedup(0, 0.1), "0 workers are invalid"),
+    (lambda: speedup_bounds.speedup(math.nan, 0.1), "workers are invalid"),
     (lambda: speedup_bounds.efficiency(2, -0.1), "overhead of -0.1"),
     (lambda: speedup_bounds.speedup_limit(math.nan), "overhead of nan"),
     (lambda: speedup_bounds.workers_for(0, 0.1), "efficiency of 0"),

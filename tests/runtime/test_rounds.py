@@ -76,6 +76,17 @@ def test_other_schedules_equal_the_twin(name, hyper):
   equals_twin(trainer, record(trainer, every=7), name, "momentum", **hyper)
 
 
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.parametrize("steps", ["scan", "unroll"])
+def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
+  """As where periods and pauses make too many kinds of calls: no call is compiled for its schedule."""
+  monkeypatch.setattr("ddl.runtime.calls.MOST_KINDS", 0)
+  trainer = make(name, 2, ExecutionConfig("vmap", steps, 5))
+  kept = record(trainer)
+  assert len({call.kind for call in trainer.plan(0, STEPS, STEPS)}) == 1
+  equals_twin(trainer, kept, name, "momentum", **HYPER.get(name, {}))
+
+
 @pytest.mark.parametrize("name", DELAYED)
 @pytest.mark.parametrize("devices, how", [LAYOUTS[1], LAYOUTS[3], LAYOUTS[4]])
 def test_overlap_off_changes_no_bit(name, devices, how):

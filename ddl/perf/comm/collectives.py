@@ -104,7 +104,7 @@ def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "
   flat ones where there is but one level.
 
   Raises:
-    ValueError: for an algorithm that there is not, or numbers that can't be.
+    ValueError: for an algorithm that there is not, or invalid numbers.
   """
   per_node, nodes, link = _shape(workers, network)
   levels = per_node > 1 and nodes > 1
@@ -127,7 +127,7 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
   """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, or by levels.
 
   Raises:
-    ValueError: for another kind, or numbers that can't be.
+    ValueError: for another kind, or invalid numbers.
   """
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
@@ -173,14 +173,14 @@ def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[floa
 def check_workers(workers: int) -> int:
   """The number of workers, if it can be. ValueError, one line, for one that isn't an integer of 1 or more."""
   if not workers >= 1 or workers % 1:
-    raise ValueError(f"{workers:g} workers can't be; give an integer of 1 or more")
+    raise ValueError(f"{workers:g} workers are invalid: must be a integer of 1 or more")
   return int(workers)
 
 
 def check_bytes(nbytes: float) -> float:
   """The number of bytes, if it can be. ValueError, one line, for one that isn't finite or is below 0."""
   if not (math.isfinite(nbytes) and nbytes >= 0):
-    raise ValueError(f"a message of {nbytes:g} bytes can't be; give a finite number of 0 or more")
+    raise ValueError(f"a message of {nbytes:g} bytes is invalid: must be a finite number of 0 or more")
   return nbytes
 
 
@@ -201,7 +201,7 @@ def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
   check_workers(workers)
   for what, count in (("workers per node", network.per_node), ("sites", network.sites)):
     if not count >= 1 or count % 1:
-      raise ValueError(f"{count:g} {what} can't be; give an integer of 1 or more")
+      raise ValueError(f"{count:g} {what} is invalid: must be a integer of 1 or more")
   return network.together(workers), network.nodes(workers), network.inside or network.between
 
 

@@ -30,7 +30,7 @@ def buckets(layers: Sequence[float], size: float) -> list[list[int]]:
     ValueError: for a size that isn't above 0, no layers, or bytes below 0.
   """
   if not size > 0:
-    raise ValueError(f"buckets of {size:g} bytes can't be; give a size above 0")
+    raise ValueError(f"buckets of {size:g} bytes is invalid: must be a size above 0")
   found: list[list[int]] = []
   room = 0.0
   for index, nbytes in enumerate(_check(layers)):

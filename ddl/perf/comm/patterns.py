@@ -59,7 +59,7 @@ def seconds(ops: Sequence[Op], workers: int, network: Network) -> float:
   """Of these collectives, each the cheapest of its kind, one after the other.
 
   Raises:
-    ValueError: for a kind that there is not, or numbers that can't be.
+    ValueError: for a kind that there is not, or invalid numbers.
   """
   return sum((_seconds(op, workers, network) for op in ops), 0.0)
 

@@ -25,7 +25,7 @@ def exchange_seconds(nbytes: float, workers: int, link: Link, servers: int = 1, 
   is there, while the next is pushed, as far as sending overlaps receiving: a + (k - 1) a (2 - duplex) + a.
 
   Raises:
-    ValueError: for more servers than parameters of four bytes, or other numbers that can't be.
+    ValueError: for more servers than parameters of four bytes, or other invalid numbers.
   """
   check_servers(servers, nbytes)
   part = _message(nbytes / check_count("parts", parts), link, servers)
@@ -80,7 +80,7 @@ def throughput(nbytes: float, workers: int, link: Link, turn: float, servers: in
   Asynchronous workers reach it if they never come at the same time; a queue costs them more.
   """
   if not turn >= 0:
-    raise ValueError(f"a turn of {turn:g} s can't be; give 0 or more")
+    raise ValueError(f"a turn of {turn:g} s is invalid: must be 0 or more")
   alone = turn + visit_seconds(nbytes, nbytes, link, servers)
   offered = check_workers(workers) / alone if alone else float("inf")
   return min(offered, limit(nbytes, link, servers))

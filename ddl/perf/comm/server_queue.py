@@ -49,7 +49,7 @@ def simulate(
     rounds: at least 4.
 
   Raises:
-    ValueError: one line, for values that can't be, such as more servers than bytes.
+    ValueError: one line, for invalid values, such as more servers than bytes.
   """
   turns = np.asarray(compute_seconds, np.float64)
   turns = np.full((1, workers), turns) if not turns.ndim else turns
@@ -133,7 +133,7 @@ def _check(
   if not (math.isfinite(nbytes) and nbytes > 0) or servers > nbytes:
     raise ValueError(f"{nbytes:g} bytes can't be spread over {servers} servers; take at most one server per byte")
   if not bandwidth > 0:
-    raise ValueError(f"a bandwidth of {bandwidth:g} bytes per second can't be; give one above 0")
+    raise ValueError(f"a bandwidth of {bandwidth:g} bytes per second is invalid: must be one above 0")
   if not (math.isfinite(service) and service >= 0 and math.isfinite(latency) and latency >= 0):
     raise ValueError(f"{service:g} s of service and {latency:g} s of latency; both are finite and not negative")
   if not 0 <= overlap <= 1:

@@ -70,12 +70,12 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     efficiency: of the computing; memory is read and written at its full rate.
 
   Raises:
-    ValueError: for no examples, an efficiency that can't be, or a device without peak or memory bandwidth.
+    ValueError: for no examples, an invalid efficiency, or a device without peak or memory bandwidth.
   """
   if not examples > 0:
     raise ValueError(f"{examples:g} examples per worker; a step has at least one")
   if not 0 < efficiency.best <= 1 or not (math.isfinite(efficiency.half) and efficiency.half >= 0):
-    raise ValueError(f"the efficiency {tuple(efficiency)} can't be; its best is in (0, 1] and its half 0 or more")
+    raise ValueError(f"the efficiency {tuple(efficiency)} is invalid: must be a best in (0, 1] and a half of 0 or more")
   if not (device.peak > 0 and device.memory_bandwidth > 0):
     raise ValueError(
       f"a peak of {device.peak:g} FLOP/s and a memory of {device.memory_bandwidth:g} bytes/s; both have to be above 0"

@@ -42,7 +42,7 @@ def link(
     cost: (bytes, link) -> seconds of what was measured; None: one message, latency + n / bandwidth.
 
   Raises:
-    ValueError: for measurements that can't be, or of fewer than two sizes.
+    ValueError: for invalid measurements, or of fewer than two sizes.
   """
   n, took = _checked(seconds, nbytes)
   if len(set(n)) < 2:
@@ -60,7 +60,7 @@ def rates(flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[floa
   """The rates that come nearest to the measured steps, and predicted / measured - 1 of each.
 
   Raises:
-    ValueError: for measurements that can't be, or fewer than three.
+    ValueError: for invalid measurements, or fewer than three.
   """
   work, took = _checked(seconds, flop, nbytes)
   if len(took) < 3:

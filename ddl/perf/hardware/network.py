@@ -40,9 +40,9 @@ def check_link(name: str, link: Link) -> Link:
     ValueError: one line for a latency below 0, a bandwidth that is not above 0, or a duplex outside [0, 1].
   """
   if not (math.isfinite(link.latency) and link.latency >= 0):
-    raise ValueError(f"{name}: a latency of {link.latency:g} s can't be; give a finite one of 0 or more")
+    raise ValueError(f"{name}: a latency of {link.latency:g} s is invalid: must be a finite one of 0 or more")
   if not link.bandwidth > 0:
-    raise ValueError(f"{name}: a bandwidth of {link.bandwidth:g} bytes per second can't be; give one above 0")
+    raise ValueError(f"{name}: a bandwidth of {link.bandwidth:g} bytes per second is invalid: must be one above 0")
   if not 0 <= link.duplex <= 1:
     raise ValueError(f"{name}: duplex is {link.duplex:g}; it is a share from 0 (half duplex) to 1 (full)")
   return link

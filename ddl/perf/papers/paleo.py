@@ -62,9 +62,9 @@ def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
 def butterfly_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
   """(ceil(log2 n) - 3) L + 0.029 L for n > 8, ceil(log2 n) 0.029 L up to 8: half of a tree. ValueError as there."""
   if workers < 1:
-    raise ValueError(f"{workers} workers can't be; there is at least one")
+    raise ValueError(f"{workers} workers are invalid: must be at least 1")
   if not bandwidth > 0:
-    raise ValueError(f"a bandwidth of {bandwidth:g} bytes per second can't be; give one above 0")
+    raise ValueError(f"a bandwidth of {bandwidth:g} bytes per second is invalid: must be one above 0")
   levels, hop = math.ceil(math.log2(workers)), nbytes / bandwidth
   if levels <= LEVELS_INSIDE:
     return levels * NVLINK_HOP * hop

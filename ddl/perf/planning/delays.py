@@ -21,12 +21,12 @@ def exposed_share(message: float, step: float, *, period: int, delay: int) -> fl
   """Share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step).
 
   Raises:
-    ValueError: for times that can't be, or a delay outside [0, period].
+    ValueError: for invalid times, or a delay outside [0, period].
   """
   _check(message, step)
   if not 0 <= delay <= period or period < 1:
     raise ValueError(
-      f"a delay of {delay} in a period of {period} can't be; 0 <= delay <= period and a period of 1 or more"
+      f"a delay of {delay} in a period of {period} is invalid: must be 0 <= delay <= period with a period of at least 1"
     )
   exposed = max(0.0, message - delay * step)
   return exposed / (period * step + exposed)
@@ -36,13 +36,13 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   """The smallest tau >= max(1, d) whose exposed share is at most `share`: tau >= e (1 - share) / (share T_step).
 
   Raises:
-    ValueError: for times or a delay that can't be, a share outside [0, 1), or a share of 0 that the delay can't reach.
+    ValueError: for invalid times, delay or share, or a share of 0 that the delay never reaches.
   """
   _check(message, step)
   if delay < 0:
-    raise ValueError(f"a delay of {delay} steps can't be; give 0 or more")
+    raise ValueError(f"a delay of {delay} steps is invalid: must be 0 or more")
   if not 0 <= share < 1:
-    raise ValueError(f"a share of {share:g} of the round can't be; it lies between 0 and 1, 1 excluded")
+    raise ValueError(f"a share of {share:g} of the round is invalid: must be at least 0 and below 1")
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
@@ -57,7 +57,7 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
   T_served is how long the servers are busy with one visit of every worker: nobody is served twice meanwhile.
 
   Raises:
-    ValueError: for times that can't be.
+    ValueError: for invalid times.
   """
   _check(served, step)
   return max(1, math.ceil(served * (1 - share) / step * (1 - 1e-12)))
@@ -65,6 +65,6 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
 
 def _check(message: float, step: float) -> None:
   if not (math.isfinite(message) and message >= 0):
-    raise ValueError(f"an exchange of {message:g} seconds can't be; give a finite time of 0 or more")
+    raise ValueError(f"an exchange of {message:g} seconds is invalid: must be a finite time of 0 or more")
   if not (math.isfinite(step) and step > 0):
-    raise ValueError(f"a step of {step:g} seconds can't be; it takes a finite time above 0")
+    raise ValueError(f"a step of {step:g} seconds is invalid: must be finite and above 0")

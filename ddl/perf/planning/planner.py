@@ -61,7 +61,7 @@ def plan(
       fixed part of a step is that of the cluster's efficiency curve.
 
   Raises:
-    ValueError: one line, for what can't be: memory too small for one example, a link without bandwidth, more workers
+    ValueError: one line, for what is invalid: memory too small for one example, a link without bandwidth, more workers
       than the cluster has, more servers than parameters.
   """
   if not 0 < wish.efficiency <= 1 or not 0 < wish.exposed < 1:

@@ -96,7 +96,7 @@ def curve(
     jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
 
   Raises:
-    ValueError: one line, for values that can't be, such as fewer examples than workers.
+    ValueError: one line, for invalid values, such as fewer examples than workers.
   """
   how = transport or Transport()
   how = how._replace(overlap=how.overlap and cluster.overlap)

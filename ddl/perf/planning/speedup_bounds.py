@@ -28,7 +28,7 @@ def workers_for(share: float, overhead: float) -> float:
   """G = (1 + R_O - alpha) / (alpha R_O): up to so many workers have the efficiency alpha; infinite without overhead.
 
   Raises:
-    ValueError: for an efficiency outside (0, 1] or an overhead that can't be.
+    ValueError: for an efficiency outside (0, 1] or an invalid overhead.
   """
   _check(1, overhead)
   _check_share(share)
@@ -81,11 +81,11 @@ def servers_for(
 
 def _check(workers: float, overhead: float) -> None:
   if not workers >= 1:
-    raise ValueError(f"{workers:g} workers can't be; there is at least one")
+    raise ValueError(f"{workers:g} workers are invalid: must be at least 1")
   if not (math.isfinite(overhead) and overhead >= 0):
-    raise ValueError(f"an overhead of {overhead:g} of the compute time can't be; give a finite one of 0 or more")
+    raise ValueError(f"an overhead of {overhead:g} of the compute time is invalid: must be a finite one of 0 or more")
 
 
 def _check_share(share: float) -> None:
   if not 0 < share <= 1:
-    raise ValueError(f"an efficiency of {share:g} can't be; it lies above 0 and is at most 1")
+    raise ValueError(f"an efficiency of {share:g} is invalid: must be above 0 and at most 1")

@@ -53,7 +53,7 @@ def choose(costs: Costs, bound: float, *, shared: bool = False) -> Choice:
 
   Raises:
     DoesNotFit: if no choice fits, with the bytes that would do.
-    ValueError: for costs that can't be.
+    ValueError: for invalid costs.
   """
   seconds, workspace = _checked(costs)
   layers, count = seconds.shape
@@ -119,7 +119,7 @@ def best_batch(
 
   Raises:
     DoesNotFit: if no mini-batch fits, with what the smallest one needs.
-    ValueError: for no mini-batch to try, or costs that can't be.
+    ValueError: for no mini-batch to try, or invalid costs.
   """
   out, problems = [], {}
   for examples in sorted(set(batches)):

@@ -40,7 +40,7 @@ def fit(
     half: given instead of fitted, in examples. One measurement, or several of one size, fit one parameter alone.
 
   Raises:
-    ValueError: for figures that can't be, a step faster than the peak allows, or fewer sizes than parameters.
+    ValueError: for invalid figures, a step faster than the peak allows, or fewer sizes than parameters.
   """
   b, t = np.asarray(examples, float), np.asarray(seconds, float)
   scale = _check(flop_per_example, peak, b, t)
@@ -80,7 +80,7 @@ def _check(flop_per_example: float, peak: float, b: np.ndarray, t: np.ndarray) -
     raise ValueError(f"{flop_per_example:g} FLOP per example at a peak of {peak:g} FLOP/s; both have to be above 0")
   for size, time in zip(b, t, strict=True):
     if not (0 < size < math.inf and 0 < time < math.inf):
-      raise ValueError(f"a step on {size:g} examples in {time:g} s can't be; both have to be above 0")
+      raise ValueError(f"a step on {size:g} examples in {time:g} s is invalid: both must be above 0")
     if flop_per_example * size > peak * time * (1 + 1e-9):
       share = flop_per_example * size / (peak * time)
       raise ValueError(f"a step on {size:g} examples in {time:g} s is {share:.3g} times as fast as the peak allows")

@@ -52,7 +52,7 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   if not table:
     raise ValueError("a table without layers has no memory to count")
   if extra_copies < 0:
-    raise ValueError(f"{extra_copies} extra copies of the parameters can't be; give 0 or more")
+    raise ValueError(f"{extra_copies} extra copies of the parameters are invalid: must be 0 or more")
   first, copies = table[0], (COPIES + extra_copies) * FLOAT
   dense, convolutions = [x for x in table if x.dense], [x for x in table if not x.dense]
   given = first.inputs * first.size_in[0] * first.size_in[1]

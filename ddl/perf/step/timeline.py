@@ -112,7 +112,7 @@ def simulate(
       keeps its pace.
 
   Raises:
-    ValueError: one line, for values that can't be.
+    ValueError: one line, for invalid values.
   """
   for each in exchanges:
     _check_clock(each.period, each.delay)

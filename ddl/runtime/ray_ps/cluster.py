@@ -129,7 +129,7 @@ class RayCluster:
       barrier: the first shard says who may begin a turn; a worker that died holds nobody up until it is back.
 
     Raises:
-      ValueError: one line, for values that can't be, or if Ray is not installed, can't be reached, or is too small.
+      ValueError: one line, for invalid values, or if Ray is not installed, can't be reached, or is too small.
     """
     if address is None:
       os.environ.setdefault(ONE_HOST, "0")

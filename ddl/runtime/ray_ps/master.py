@@ -60,7 +60,7 @@ class Shard:
       host = str(ray.util.get_node_ip_address())
     if label is not None:
       self._restore(label)
-    self._rehearse()
+    self._warm_up()
     listener = wire.listen(host)
     threading.Thread(target=shard_server.admit, args=(listener, self, self.token), daemon=True).start()
     return listener.getsockname()
@@ -133,7 +133,7 @@ class Shard:
     with self.changed:
       self._save(label)
 
-  def _rehearse(self) -> None:
+  def _warm_up(self) -> None:
     """Compiles what a visit needs, and forgets it; twice, as what a first one gives may have other types."""
     server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)

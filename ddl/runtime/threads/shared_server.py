@@ -82,7 +82,7 @@ class SharedServer:
     """Under the lock, or once all threads are done."""
     return Progress(len(self._rows), self._exchanges, self.now())
 
-  def rehearse(self, worker: int, message: Tree, device: Any) -> Tree:
+  def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
     """Compiles what a visit needs, and changes nothing. Returns what `answer` might."""
     if self._rules.increment and self._rules.reply:
       seen = self._seen[worker]

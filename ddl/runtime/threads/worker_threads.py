@@ -1,9 +1,9 @@
 """Server algorithms for real: one thread and one device per worker, the server in the host's memory.
 
 The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
-lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without one,
-it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses the
-increment's product into the addition.
+lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
+one, it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses
+the increment's product into the addition.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Threads:
       barrier: a bounded one.
 
     Raises:
-      ValueError: for a quorum barrier, one beside a round robin, or numbers that can't be.
+      ValueError: for a quorum barrier, one beside a round robin, or invalid numbers.
     """
     if isinstance(barrier, Quorum):
       raise ValueError("real threads can't drop a late message, as the barriers backup and cutoff do: use another one")
@@ -141,7 +141,7 @@ class Threads:
     delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
     me = Worker(self.params[worker], self.state[worker], self.extra[worker])
     reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
-    self._rehearse(worker, me, reply)
+    self._warm_up(worker, me, reply)
     self._ready.wait()
     for turn in itertools.count():
       shared.pace.wait(worker)
@@ -184,11 +184,11 @@ class Threads:
       raise NotFinite(f"worker {worker}: the loss is {values[bad[0]]} at its step {first + bad[0] + 1}")
     return values
 
-  def _rehearse(self, worker: int, me: Worker, reply: Tree) -> None:
+  def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
     """Compiles all that a turn needs, and forgets it; twice, as what a first turn gives may have other types."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
-      reply = self._shared.rehearse(worker, self._request(me.state, me.params), self.devices[worker])
+      reply = self._shared.warm_up(worker, self._request(me.state, me.params), self.devices[worker])
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:

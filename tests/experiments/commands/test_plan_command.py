@@ -64,6 +64,8 @@ def test_a_config_and_what_is_asked(tmp_path):
   assert done.code == 0, done.error
   told = json.loads(file.read_text())
   assert (told["examples"], told["settings"]["workers"], told["settings"]["servers"]) == (24, 3, 2)
+  own = told["speeds"][-1]
+  assert (own["algorithm"], own["setting"]) == ("dasgd", "as configured") and own["seconds"] >= told["settings"]["step"]
   assert "compiled step (XLA, this backend)" in next(
     x["why"] for x in told["rows"] if x["quantity"].startswith("memory")
   )
@@ -82,7 +84,7 @@ def test_a_config_and_what_is_asked(tmp_path):
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "the cluster has 8"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
-      "--workers=0 is not one whole number of 1 or more; left out",
+      "--workers=0 is not one integer of 1 or more; left out",
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "can't be had: give 1 to 65,536"),
     ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),

@@ -199,7 +199,7 @@ def test_a_resumed_replay_goes_on_with_its_own_order(recorded, tmp_path):
     (("--runtime=ray", "--shards=100000"), "shards is 100000; a model of 610 parameters"),
     (("--runtime=ray", "--ray_address=127.0.0.1:9"), "no cluster answers at 127.0.0.1:9"),
     (("--config.times.name=trace", "--config.times.path=no.csv", "--config.times.seconds=None",
-      "--config.times.jitter=None"), "no such trace file"),
+      "--config.times.jitter=None"), "no such file"),
     (("--config.barrier.name=backup", "--config.barrier.spare=1"), "async_easgd"),
     (("--config.times.seconds=-1",), "seconds"),
     (("--config.times.slow=(1,2)",), "slow"),
