@@ -5,6 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
+from ddl.algorithms import WRAPPERS
 from ddl.events import times
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.tables import TABLES, TITLES
@@ -25,6 +26,9 @@ def main(_line: CommandLine | None = None) -> int:
   for row in [reference.HEAD, *reference.rows()]:
     print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
   print("\nall are data parallel; the axes are those of Langer et al. 2020, arXiv 2007.03970\n")
+  print("config.wrapper.name")
+  for name, spec in WRAPPERS.items():
+    print(f"  {name:14} {', '.join(spec.hyper)}: {spec.title}, {spec.citation}")
   for kind, registry in reference.SECTIONS.items():
     print(f"config.{kind}.name")
     for name, factory in registry.items():

@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
 from ddl.events import times
@@ -89,6 +89,17 @@ def _algorithms() -> str:
     if spec.hyper:
       lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
       out += ["", *_table(("`config.algorithm.`", "symbol", "default", "meaning"), lines)]
+  out += [
+    "",
+    "# Wrappers",
+    "",
+    "`config.wrapper.name` compresses what a collective algorithm sends: every mean and sum that it asks for.",
+  ]
+  for name, spec in WRAPPERS.items():
+    out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", ""]
+    out += _text(str(spec.factory.__doc__).partition("\n")[0])
+    lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
+    out += ["", *_table(("`config.wrapper.`", "symbol", "default", "meaning"), lines)]
   return "\n".join(out) + "\n"
 
 
@@ -119,6 +130,8 @@ def _config() -> str:
     out += ["", f"## config.{section}", "", *_table(("key", "default", "meaning"), lines)]
   named = f"`name` is one of the [algorithms](algorithms.md), by default `{config.algorithm.name}`"
   out += ["", "## config.algorithm", "", f"{named}; its hyper-parameters are the other keys."]
+  wrapped = f"`name` is one of the [wrappers](algorithms.md#wrappers), by default `{config.wrapper.name}`"
+  out += ["", "## config.wrapper", "", f"{wrapped}; its settings are the other keys."]
   for section, registry in SECTIONS.items():
     out += ["", f"## config.{section}", "", f"`name` is by default `{config[section].name}`."]
     if section == "times":

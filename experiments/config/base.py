@@ -6,22 +6,24 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
+from ddl.algorithms import WRAPPERS
 from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
-from experiments.config.experiment import ALGORITHMS, PARTS, Experiment, Network
+from experiments.config.experiment import ALGORITHMS, NO_WRAPPER, PARTS, Experiment, Network
 from experiments.config.factories import Config, section
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
-SECTIONS = (*PARTS, "algorithm", "network", "compare", "sweep")
+SECTIONS = (*PARTS, "algorithm", "wrapper", "network", "compare", "sweep")
 
 
 def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
   config: Config = ml_collections.ConfigDict()
   config.algorithm = section("sync_sgd", [spec.factory for spec in ALGORITHMS.values()])
+  config.wrapper = section(NO_WRAPPER, [spec.factory for spec in WRAPPERS.values()])  # compresses messages
   config.model = section("mlp", MODELS.values())
   config.data = section("digits", DATA.values())
   config.partition = section("iid", PARTITIONS.values())

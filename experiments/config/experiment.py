@@ -1,6 +1,7 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -9,21 +10,23 @@ import jax
 import numpy as np
 import optax
 
-from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec
 from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
+from ddl.group import record
 from ddl.models import MODELS
 from ddl.schedule import Schedule
 from experiments.config.factories import Config, hyper, make, named, settings
 from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ALGORITHMS = COLLECTIVE | SERVER
+NO_WRAPPER = "none"
 MOST_BLOCKS = 1024
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
-PARTS: dict[str, Mapping[str, Any]] = {  # field of `Experiment` but the algorithm: what its name can be
+PARTS: dict[str, Mapping[str, Any]] = {  # field of `Experiment`: what its name can be; beside algorithm and wrapper
   "model": MODELS,
   "data": DATA,
   "partition": PARTITIONS,
@@ -80,6 +83,7 @@ class Experiment:
   """All that decides a run's result. `dataclasses.replace(experiment, seed=1)` is the next seed's."""
 
   algorithm: Part
+  wrapper: Part
   model: Part
   data: Part
   partition: Part
@@ -125,6 +129,7 @@ class Experiment:
     spec = named("algorithm", ALGORITHMS, values["algorithm"]["name"])
     chosen = hyper(spec, values["algorithm"], max(numbers["workers"], 1))
     parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
+    parts["wrapper"] = _wrapper(values["wrapper"])
     for kind, registry in PARTS.items():
       section = {key: value for key, value in values[kind].items() if key != "learning_rate"}
       parts[kind] = Part(section["name"], settings(kind, named(kind, registry, section["name"]), section))
@@ -157,11 +162,26 @@ class Experiment:
       if not least <= value <= MOST:
         raise ValueError(f"config.algorithm.{key} is {value}: invalid: must be an integer from {least} to {MOST}")
     algorithm = make(self.spec, self._make_optimizer(), self.workers, self.algorithm.settings)
+    if self.wrapper.name != NO_WRAPPER:
+      algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
       Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
       return algorithm
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
+
+  def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
+    name, of = self.wrapper.name, self.algorithm.name
+    if isinstance(algorithm, ServerAlgorithm):
+      raise ValueError(
+        f"config.wrapper.name is {name}: invalid: must be {NO_WRAPPER} with {of}, which has no collective"
+      )
+    if self.spec.taxonomy.payload == "parameters":
+      warnings.warn(f"{of} sends parameters; {name} is made for gradients and differences, as diloco's", stacklevel=2)
+    wrapped = WRAPPERS[name].factory(algorithm, **self.wrapper.settings)
+    shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
+    record(lambda group, x: wrapped.init(group, x, jax.random.key(0)), shape, workers=self.workers)  # or it complains
+    return wrapped
 
   def _make_optimizer(self) -> optax.GradientTransformation:
     rest = dict(self.optimizer.settings)
@@ -170,6 +190,18 @@ class Experiment:
       raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
     schedule = SCHEDULES[self.schedule.name](rate, self.steps, **self.schedule.settings)
     return OPTIMIZERS[self.optimizer.name](schedule, **rest)
+
+
+def _wrapper(chosen: Mapping[str, Any]) -> Part:
+  name = chosen["name"]
+  if name != NO_WRAPPER:
+    return Part(name, hyper(named("wrapper", {NO_WRAPPER: None, **WRAPPERS}, name), chosen, 1, "wrapper"))
+  if keys := [key for key, value in chosen.items() if key != "name" and value is not None]:
+    raise ValueError(
+      f"config.wrapper.{keys[0]} is set, but config.wrapper.name is {NO_WRAPPER}; there are {', '.join(WRAPPERS)}; "
+      f"--config.wrapper.{keys[0]}=None unsets the key"
+    )
+  return Part(name)
 
 
 def initial_key(seed: int) -> jax.Array:

@@ -8,13 +8,12 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from types import UnionType
 from typing import Any
 
 import numpy as np
 from ml_collections import config_dict
 
-from ddl.api import Spec
+from ddl.api import Spec, Wrapper
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
@@ -23,14 +22,7 @@ Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker k
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
   """The keyword-only arguments of a factory that a config may set."""
   parameters = inspect.signature(factory).parameters
-  taken = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
-  return {k: p.replace(annotation=_sayable(p.annotation)) for k, p in taken.items()}
-
-
-def _sayable(annotation: Any) -> Any:
-  """What a config can say of `int | Callable[[int], int]`: an int."""
-  known = [each for each in getattr(annotation, "__args__", ()) if each in WORDS]
-  return known[0] if isinstance(annotation, UnionType) and len(known) == 1 else annotation
+  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:
@@ -74,19 +66,19 @@ def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str
   return given
 
 
-def hyper(spec: Spec, chosen: Mapping[str, Any], workers: int) -> dict[str, Any]:
-  """The hyper-parameters of an algorithm: the config's, else the defaults that it declares.
+def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: str = "algorithm") -> dict[str, Any]:
+  """The hyper-parameters of an algorithm, or of a wrapper: the config's, else the defaults that it declares.
 
   Raises:
-    ValueError: for a key that the algorithm does not read, a value of the wrong type, or a key that has no default
+    ValueError: for a key that it does not read, a value of the wrong type, or a key that has no default
       and is not set.
   """
-  given = _given("algorithm", spec.factory, chosen)
+  given = _given(kind, spec.factory, chosen)
   for key, declared in spec.hyper.items():
     if key not in given:
       given[key] = declared.default(workers) if callable(declared.default) else declared.default
     if given[key] is None:
-      raise ValueError(f"config.algorithm.{key} must be set for '{chosen['name']}': {declared.meaning}")
+      raise ValueError(f"config.{kind}.{key} must be set for '{chosen['name']}': {declared.meaning}")
   return given
 
 

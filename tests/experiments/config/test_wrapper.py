@@ -1,0 +1,50 @@
+"""`config.wrapper`: what compresses an algorithm's messages."""
+
+import jax
+import pytest
+
+from ddl.runtime import traffic
+from experiments.config.base import default_experiment
+
+PARAMS = {"w": jax.ShapeDtypeStruct((100, 10), "float32")}
+
+
+def sent(**changes):
+  return traffic.of(default_experiment(**changes).make_algorithm(), PARAMS, 8)
+
+
+def test_a_wrapper_compresses_what_the_algorithm_sends():
+  plain, few = sent(), sent(wrapper={"name": "topk", "share": 0.05})
+  low = sent(wrapper={"name": "powersgd", "rank": 2})
+  assert plain.sent(plain.local) == 2 * 4000 * 7 / 8
+  assert few.sent(few.local) == 7 * 50 * 8  # values and places of every other worker
+  assert low.sent(low.local) == 2 * 4 * 2 * 110 * 7 / 8
+
+
+def test_its_settings_have_defaults_and_go_through_json():
+  made = default_experiment(wrapper={"name": "powersgd"})
+  assert made.wrapper.rank == 2 and made.to_json()["wrapper"] == {"name": "powersgd", "rank": 2}
+  assert type(made).from_json(made.to_json()) == made
+  assert default_experiment().to_json()["wrapper"] == {"name": "none"}
+
+
+@pytest.mark.parametrize(
+  "changes, words",
+  [
+    ({"wrapper": {"share": 0.1}}, ["config.wrapper.share", "topk"]),
+    ({"wrapper": {"name": "topkk"}}, ["topkk", "topk"]),
+    ({"wrapper": {"name": "topk", "share": 2.0}}, ["share is 2"]),
+    ({"wrapper": {"name": "topk", "rank": 2}}, ["config.wrapper.rank"]),
+    ({"wrapper": {"name": "topk"}, "algorithm": {"name": "async_sgd"}}, ["config.wrapper.name", "async_sgd"]),
+    ({"wrapper": {"name": "topk"}, "algorithm": {"name": "d_psgd"}}, ["topk", "shift"]),
+  ],
+)
+def test_what_does_not_fit_is_one_line(changes, words):
+  with pytest.raises(ValueError) as error:
+    default_experiment(**changes)
+  assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
+
+
+def test_parameters_are_no_differences():
+  with pytest.warns(UserWarning, match="local_sgd sends parameters"):
+    default_experiment(wrapper={"name": "topk"}, algorithm={"name": "local_sgd"})
