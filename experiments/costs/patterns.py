@@ -32,9 +32,10 @@ def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: in
   return Pattern(visits=Visits(up, down, algorithm.period, algorithm.delay, peers, chance, in_turn))
 
 
-def vector(nbytes: float) -> Tree:
-  """So many bytes of float32 parameters as one vector, for a model of which no more than its size is known."""
-  return {"w": jax.ShapeDtypeStruct((math.ceil(nbytes / 4),), np.float32)}
+def vector(nbytes: float, *more: float) -> Tree:
+  """So many bytes of float32 parameters as a vector per layer, for a model of which no more than sizes are known."""
+  sizes = {"w": nbytes} | {f"w{i:04d}": each for i, each in enumerate(more)}
+  return {name: jax.ShapeDtypeStruct((math.ceil(each / 4),), np.float32) for name, each in sizes.items()}
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:

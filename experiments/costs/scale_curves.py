@@ -128,15 +128,15 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   return found
 
 
-def recorded(name: str, nbytes: float, **settings: Any) -> Recorded:
-  """What an algorithm sends for so many bytes of parameters, with these hyper-parameters and else its own."""
+def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
+  """What an algorithm sends for parameters of so many bytes by layer, with these hyper-parameters and else its own."""
 
   @cache
   def pattern(workers: int) -> Pattern:
     spec = (COLLECTIVE | SERVER)[name]
     unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
     chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
-    return pattern_of(make(spec, optax.sgd(0.1), workers, chosen), vector(nbytes), workers)
+    return pattern_of(make(spec, optax.sgd(0.1), workers, chosen), vector(*nbytes), workers)
 
   return pattern
 
@@ -153,7 +153,7 @@ def curves(
   """
   made = []
   for name, chosen in algorithms.items():
-    sent = recorded(name, sum(work.nbytes), **chosen)
+    sent = recorded(name, *work.nbytes, **chosen)
     points = scaling.curve(
       sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport
     )  # fmt: skip

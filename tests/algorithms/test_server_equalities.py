@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.servers import ELASTIC, EVENTS, PEERS, build, drive, visits
 from helpers.twins import INNER, close, flat_of, tree_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import collective as reference
-from test_servers import ELASTIC, EVENTS, PEERS, build, drive, visits
 
 from ddl.api import Visit
 

@@ -73,13 +73,14 @@ def nbytes_of(tree):
 
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
-def test_a_vector_of_as_many_bytes_stands_for_a_model(name):
+def test_vectors_of_as_many_bytes_stand_for_a_model(name):
   from experiments.config.factories import hyper, make
 
   spec, workers = (COLLECTIVE | SERVER)[name], 4
   unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}
   algorithm = make(spec, SGD, workers, hyper(spec, {"name": name, **unset}, workers))
-  own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, nbytes_of(lenet()))(workers)
+  sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(lenet())]
+  own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, *sizes)(workers)
   assert own == flat or name == "post_local_sgd"  # whose period is another function
   assert [each.ops for each in own.exchanges] == [each.ops for each in flat.exchanges]
   assert (own.visits is None) == (name in COLLECTIVE)

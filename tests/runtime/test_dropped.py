@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.twins import INNER, close, flat_of, tree_of
 from reference import collective as reference
-from test_algorithms import INNER, close, flat_of, tree_of
 
 from ddl.algorithms import SERVER
 from ddl.api import Model

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from test_simulator import STEPS, TROUBLE, events_of, experiment, leaves, of_workers, one_by_one, simulate
+from helpers.simulations import STEPS, TROUBLE, events_of, experiment, leaves, of_workers, one_by_one, simulate
 
 from ddl.algorithms import SERVER
 from ddl.api import Visit

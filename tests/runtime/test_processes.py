@@ -56,7 +56,7 @@ def test_a_signal_reaches_each_process_once():
 
 
 def test_every_algorithm_equals_its_twin():
-  done = Command(file="tests/process_twins.py").end()
+  done = Command(file="tests/helpers/process_twins.py").end()
   assert done.code == 0, done
   for name in COLLECTIVE:
     assert f"{name} equals its twin" in done.out

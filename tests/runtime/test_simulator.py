@@ -3,87 +3,30 @@
 import jax
 import numpy as np
 import pytest
+from helpers.simulations import (
+  KEY,
+  STEPS,
+  TROUBLE,
+  WORKERS,
+  events_of,
+  experiment,
+  leaves,
+  of_workers,
+  one_by_one,
+  simulate,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
 from ddl.events.barriers import asp, backup, cutoff, ssp
 from ddl.events.operations import COLLECT, READ, RESTART
-from ddl.events.schedule import make_schedule, visits
-from ddl.events.times import lognormal
 from ddl.events.waves import stops, waves
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.server_traffic import exchange_nbytes
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers
-from experiments.config import default_experiment
-from experiments.config.factories import keywords
-from experiments.train.build import build
-
-WORKERS, STEPS = 4, 9
-KEY = jax.random.key(1)
-TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_turns": 2.0}
-
-
-def experiment(name, **algorithm):
-  if name in SERVER and "period" in keywords(SERVER[name].factory) and not algorithm:
-    algorithm["period"] = 3
-  chosen = default_experiment(
-    algorithm={"name": name, **algorithm}, model={"hidden": (8,)}, workers=WORKERS, batch=4, steps=STEPS,
-    optimizer={"momentum": 0.9, "learning_rate": 0.05},
-  )  # fmt: skip
-  return build(chosen)
-
-
-def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
-  if algorithm.lock_free:
-    algorithm = algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
-  times = lognormal(workers=WORKERS, seed=seed, seconds=0.01, jitter=0.3, **trouble)
-  return make_schedule(
-    algorithm,
-    workers=WORKERS,
-    steps=STEPS,
-    times=times,
-    barrier=barrier or asp(),
-    message_seconds=0.001,
-    service_seconds=0.004,
-    seed=seed,
-  )
-
-
-def simulate(chosen, schedule, devices=1, gradients="unroll", widest=None, every=4):
-  layout = make_workers(WORKERS, devices)
-  simulator = Simulator(
-    chosen.algorithm, chosen.model, layout, ExecutionConfig(gradients, "scan", 3), *schedule, widest=widest
-  )
-  carry, losses = simulator.start(jax.random.key(0)), []
-  for call, after, loss in simulator.run(carry, simulator.plan(0, STEPS, every), chosen.training_feed([]), KEY):
-    carry = after
-    losses.append(simulator.losses(call, loss))
-  return simulator, carry, np.concatenate(losses)
-
-
-def one_by_one(chosen, schedule):
-  events, ops = schedule
-  reference = Sequential(chosen.algorithm, chosen.model, events, ops, WORKERS)
-  reference.start(*jax.jit(chosen.model.init)(jax.random.key(0)))
-
-  def take(worker, step):
-    batch = jax.tree.map(lambda x: x[0, 0], chosen.feed([worker])(step, 1))
-    return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
-
-  reference.run(0, stops(ops, [visits(chosen.algorithm, WORKERS, STEPS)])[0], take)
-  return reference
-
-
-def leaves(tree):
-  return [np.asarray(x) for x in jax.tree.leaves(tree)]
-
-
-def of_workers(reference):
-  return jax.tree.map(lambda *x: np.stack([np.asarray(v) for v in x]), *reference.params)
 
 
 def packed_server(reference):

@@ -1,0 +1,71 @@
+"""Server algorithms one event at a time on given orders; for the tests of their mathematics."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers.twins import INNER, flat_of, tree_of
+
+from ddl.algorithms import SERVER
+from ddl.api import Visit
+
+EVENTS = 16
+ELASTIC = ("async_easgd", "async_measgd", "hogwild_easgd", "original_easgd")
+PEERS = [name for name, spec in SERVER.items() if spec.taxonomy.pattern == "peer to peer"]
+
+
+def hyper_of(name, workers):
+  spec = SERVER[name].hyper
+  return {key: h.default(workers) if callable(h.default) else h.default for key, h in spec.items()}
+
+
+def build(name, inner="sgd", *, workers, **hyper):
+  inner = INNER[inner][0] if isinstance(inner, str) else inner
+  return SERVER[name].factory(inner, workers=workers, **hyper_of(name, workers) | hyper)
+
+
+def visits(workers, *, events=EVENTS, seed=0):
+  """A random order and random peers, some of them -1."""
+  rng = np.random.default_rng(seed)
+  order = rng.integers(workers, size=events)
+  others = (order + rng.integers(1, max(workers, 2), size=events)) % workers
+  return order, np.where((rng.random(events) < 0.3) | (workers == 1), -1, others)
+
+
+@cache
+def gradient(grad):
+  return jax.jit(lambda worker, step, params: tree_of(grad(worker, step, flat_of(params))))
+
+
+def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
+  """One event at a time, as `ServerAlgorithm` says; x0 is [n], or [workers, n] for models that start apart.
+
+  reads: after event e the worker reads[e] reads, unless this is empty.
+  Returns (the served worker's params when it asked [E, n], evaluate [E, n], server, each worker's (params, state,
+  last reply)).
+  """
+  starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
+  _, server, first = algorithm.init(starts[0])
+  all_ = [(x, algorithm.init(x)[0], first) for x in starts]
+  turns, history, evaluated = [0] * workers, [], []
+  for e, i in enumerate(order):
+    params, state, reply = all_[i]
+    before = turns[i] - (1 if algorithm.delay else 0)  # turns whose steps are behind this event
+    for s in range(algorithm.period if before >= 0 else 0):
+      if s == 0 and algorithm.delay == 0:
+        params, state = algorithm.merge(reply, state, params)
+      grads = gradient(grad)(i, before * algorithm.period + s, params)
+      params, state = algorithm.local(grads, state, params)
+      if s + 1 == algorithm.delay:
+        params, state = algorithm.merge(reply, state, params)
+    visit = Visit(np.int32(i), np.int32(-1 if peers is None else peers[e]))
+    server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
+    all_[i], turns[i] = (params, state, reply), turns[i] + 1
+    history.append(flat_of(params))
+    if len(reads):
+      params, state, reply = all_[reads[e]]
+      server, reply = algorithm.read(server, reply, Visit(np.int32(reads[e]), np.int32(-1)))
+      all_[reads[e]] = params, state, reply
+    evaluated.append(flat_of(algorithm.evaluate(server)))
+  return jnp.stack(history), jnp.stack(evaluated), server, all_
