@@ -21,7 +21,7 @@ from ddl.perf.planning.scaling import Transport, Work
 from ddl.perf.step.memory import StepMemory
 from ddl.runtime import traffic
 from ddl.schedule import Schedule
-from experiments.config.experiment import base
+from experiments.config import default_experiment
 from experiments.costs import cluster_clock
 from experiments.costs.patterns import pattern_of, vector
 from experiments.costs.scale_curves import recorded
@@ -148,11 +148,9 @@ PERMUTE = LATENCY + 1  # of N bytes
 HALF, WHOLE = (collectives.all_reduce(n, P, NETWORK) for n in (N / 2, N))
 
 
-def config_of(steps, message=0.25):
-  config = base()
-  config.workers, config.steps, config.batch = P, steps, 1
-  config.times.name, config.times.seconds, config.network.message_seconds = "constant", STEP, message
-  return config
+def config_of(steps, **network):
+  times = {"name": "constant", "seconds": STEP}
+  return default_experiment(workers=P, steps=steps, batch=1, times=times, network={"message_seconds": 0.25} | network)
 
 
 def test_bytes_of_own_algorithms():
@@ -180,8 +178,7 @@ def test_virtual_clocks_of_own_algorithms():
   """Ends of steps of 1 s. A permute is one message of 0.25 s, an all-reduce of eight workers six of them."""
 
   def virtual(algorithm, steps, **network):
-    config = config_of(steps)
-    config.network.update(network)
+    config = config_of(steps, **network)
     charged = virtual_time.charges(config, traffic.of(algorithm, vector(N), P))
     clock = virtual_time.lockstep_seconds(config, algorithm, charged)
     return [clock(step) for step in range(1, steps + 1)]

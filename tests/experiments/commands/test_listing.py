@@ -7,7 +7,8 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.perf.tables import TABLES, TITLES
 from experiments.commands import cli
-from experiments.config.experiment import NETWORK, base
+from experiments.config import base
+from experiments.config.experiment import NETWORK, Network
 from experiments.config.factories import keywords
 
 
@@ -30,8 +31,8 @@ def test_layer_tables(out):
 def test_keys_of_virtual_time(out):
   assert set(base().network) == set(NETWORK)
   network = out.split("config.network\n")[1].splitlines()
-  for key, (default, meaning) in NETWORK.items():
-    assert any(line.split()[:3] == [key, "=", str(default)] and line.endswith(meaning) for line in network)
+  for key, meaning in NETWORK.items():
+    assert any(line.split()[:3] == [key, "=", str(getattr(Network, key))] and line.endswith(meaning) for line in network)
   for kind, registry in (("times", TIMES), ("barrier", BARRIERS)):
     part = out.split(f"config.{kind}.name\n")[1].split("\nconfig.")[0]
     for name, factory in registry.items():
