@@ -32,7 +32,9 @@ def test_keys_of_virtual_time(out):
   assert set(base().network) == set(NETWORK)
   network = out.split("config.network\n")[1].splitlines()
   for key, meaning in NETWORK.items():
-    assert any(line.split()[:3] == [key, "=", str(getattr(Network, key))] and line.endswith(meaning) for line in network)
+    assert any(
+      line.split()[:3] == [key, "=", str(getattr(Network, key))] and line.endswith(meaning) for line in network
+    )
   for kind, registry in (("times", TIMES), ("barrier", BARRIERS)):
     part = out.split(f"config.{kind}.name\n")[1].split("\nconfig.")[0]
     for name, factory in registry.items():

@@ -13,6 +13,7 @@ import pytest
 from helpers.commands import Command
 
 from ddl import files
+from ddl.api import Arrivals
 from ddl.data import DATA
 from ddl.data.npz import npz
 from ddl.events.barriers import BARRIERS
@@ -176,7 +177,7 @@ def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
 
 IMAGES = {"task": "classification", "shape": (16, 16, 1), "num_outputs": 10, "description": "images"}
 TEXT = {"task": "language", "shape": (8,), "num_outputs": 10, "description": "text"}
-TURNS = dict(message_seconds=0.0, service_seconds=0.0, seed=0)
+TURNS = dict(message_seconds=0.0, service_seconds=0.0, seed=0, arrivals=Arrivals())
 CALLS = {  # what is called, and the argument that the line must name
   "lenet": (lambda: MODELS["lenet"](IMAGES, channels=()), "channels"),
   "layers": (lambda: MODELS["transformer"](TEXT, layers=HUGE), "layers"),
@@ -186,10 +187,8 @@ CALLS = {  # what is called, and the argument that the line must name
   "examples": (lambda: DATA["least_squares"](examples=10**12), "examples"),
   "features": (lambda: DATA["least_squares"](features=HUGE), "features"),
   "noise": (lambda: DATA["least_squares"](noise=float("nan")), "noise"),
-  "turn": (lambda: finish(steps=HUGE, period=HUGE, workers=100, delay=0, start=0, exchange_seconds=0.0,
-                          times=TIMES["constant"](workers=100, seed=0)), "steps"),
-  "lockstep overflow": (lambda: finish(steps=9, period=1, workers=1, delay=0, start=0, exchange_seconds=0.0,
-                                       times=endless(1)), "seconds"),
+  "turn": (lambda: finish(steps=HUGE, turn=HUGE, workers=100, times=TIMES["constant"](workers=100, seed=0)), "steps"),
+  "lockstep overflow": (lambda: finish(steps=9, turn=1, workers=1, times=endless(1)), "seconds"),
   "schedule overflow": (lambda: schedule(workers=1, turns_total=9, period=1, delay=0, times=endless(1),
                                          barrier=BARRIERS["asp"](), **TURNS), "seconds"),
   "local": (lambda: files.local("s3://x"), "s3://x"),
@@ -250,8 +249,8 @@ def test_trouble_that_is_refused_is_not_warned_of():
 def test_a_turn_longer_than_the_run():
   """Its steps beyond the run are not made: the clock is that of the whole turn."""
   times = TIMES["lognormal"](workers=2, seed=0)
-  given = dict(workers=2, delay=0, start=0, times=times, exchange_seconds=0.0)
-  np.testing.assert_array_equal(finish(steps=5, period=10**9, **given), finish(steps=10, period=10, **given)[:5])
+  given = dict(workers=2, times=times)
+  np.testing.assert_array_equal(finish(steps=5, turn=10**9, **given), finish(steps=10, turn=10, **given)[:5])
 
 
 def test_one_seed_as_a_number():
