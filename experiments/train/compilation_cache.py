@@ -32,7 +32,7 @@ def start(where: str = AUTO) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who can write there can have any code run
     with tempfile.TemporaryFile(dir=folder):
       pass
-  except (OSError, RuntimeError) as error:  # pathlib's RuntimeError: there is no home
+  except (OSError, ValueError) as error:  # ValueError: there is no home
     warnings.warn(
       f"no compilation cache ({error}); --compilation_cache=DIR gives it another folder, --compilation_cache=off none",
       stacklevel=2,

@@ -75,15 +75,15 @@ def no_folder():
 
 
 def test_a_user_without_a_home(no_folder, monkeypatch):
-  def home():
+  def no_home(path):
     raise RuntimeError("Could not determine home directory.")
 
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-  monkeypatch.setattr(Path, "home", home)
+  monkeypatch.setattr(Path, "expanduser", no_home)
   with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     compilation_cache.start()
-  assert len(told) == 1 and "no compilation cache (Could not determine home" in str(told[0].message)
+  assert len(told) == 1 and "no compilation cache (" in str(told[0].message)
   assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
