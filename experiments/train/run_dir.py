@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddl import __version__, files
-from experiments.config.experiment import Experiment
+
+if TYPE_CHECKING:  # what reads a folder for a report does without JAX
+  from experiments.config.experiment import Experiment
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
 EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
@@ -52,7 +54,7 @@ class RunFolder:
     if (self.path / ABOUT).exists():
       raise ValueError(f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts anew")
 
-  def reopen(self, experiment: Experiment) -> None:
+  def reopen(self, experiment: "Experiment") -> None:
     """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
@@ -65,7 +67,7 @@ class RunFolder:
         f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
       )
 
-  def create(self, experiment: Experiment, about: dict[str, Any]) -> None:
+  def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
     """Starts a run.
 
     Raises:

@@ -43,7 +43,17 @@ def forks():
 @pytest.fixture
 def folder(tmp_path):
   """What a reader has before a page begins: the repository, and the data files that the pages name."""
-  for name in ("run.py", "configs", "ddl", "experiments", "Makefile", "requirements.txt", "constraints.txt"):
+  for name in (
+    "run.py",
+    "configs",
+    "ddl",
+    "experiments",
+    "Makefile",
+    "requirements.txt",
+    "requirements-dev.txt",
+    "requirements-ray.txt",
+    "constraints.txt",
+  ):
     (tmp_path / name).symlink_to(ROOT / name)
   shutil.copytree(ROOT / "docs", tmp_path / "docs")
   (tmp_path / "mnist").mkdir()

@@ -59,7 +59,7 @@ class Run:
     checkpoints = Checkpoints(path / "checkpoints")
     assert checkpoints.latest() == self.steps
     start = self.trainer.start(initial_key(0))
-    carry = checkpoints.carry(self.steps, self.trainer.shapes(start, self.steps))
+    carry = checkpoints.carry(self.steps, self.trainer.shapes(start))
     checkpoints.close()
     return metrics(path), [np.asarray(x).tobytes() for x in jax.tree.leaves(carry)]
 

@@ -16,7 +16,9 @@ MODULES = [f"experiments.commands.{name}" for name in COMMANDS]
 @pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["forth", "back"])
 def test_all_commands_are_imported_into_one_process(order):
   code = f"import importlib\nfor name in {order}: importlib.import_module(name)\n"
-  code += "from experiments import compare, plan, scale\nassert plan.BATCH.name == scale.BATCH.name == 'batch'\n"
+  code += (
+    "from experiments.commands import compare, plan, scale\nassert plan.BATCH.name == scale.BATCH.name == 'batch'\n"
+  )
   code += "from absl import flags\nflags.FLAGS(['x', '--cluster=a,b', '--batch=3'])\n"
   code += "assert compare.CLUSTER.value == ['a', 'b'] and plan.BATCH.value == scale.BATCH.value == 3\n"
   done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers.commands import Command, complaint
 
-from experiments.config import base
+from experiments.config import base, default_experiment
 from experiments.config.variants import variants
 from experiments.train.run_dir import RunFolder
 
@@ -88,7 +88,7 @@ def test_labels_keep_the_order_of_the_file():
 
 def test_a_run_is_the_same_whatever_its_report_says(tmp_path):
   there = RunFolder(tmp_path / "run")
-  there.create({"steps": 3, "compare": {"target": 0.9}, "sweep": {"trials": 9}}, {})
-  there.reopen({"steps": 3, "compare": {"target": 0.8, "title": "x"}})
+  there.create(default_experiment(steps=3), {})
+  there.reopen(default_experiment(steps=3))
   with pytest.raises(ValueError, match="steps: 3 there, 4 here"):
-    there.reopen({"steps": 4})
+    there.reopen(default_experiment(steps=4))
