@@ -179,7 +179,8 @@ def test_bad_folders_give_one_line(tmp_path):
 
 
 def test_the_report_needs_no_jax_and_the_table_no_matplotlib():
-  code = "import sys, experiments.report.report, experiments.report.figures.style; print({'jax', 'matplotlib', 'jinja2'} & set(sys.modules))"
+  code = "import sys, experiments.report.report, experiments.report.figures.style; "
+  code += "print({'jax', 'matplotlib', 'jinja2'} & set(sys.modules))"
   root = Path(report.__file__).parents[2]
   done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
   assert done.stdout.strip() == "set()"

@@ -49,8 +49,10 @@ CASES = {  # config, how, checkpoint_every, model
   "center": ({"algorithm": {"name": "easgd", "period": 3}, "partition": {"name": "sharded"}},
              ExecutionConfig("map", "scan", 2), 3, None),
   "turn": ({"algorithm": {"name": "round_robin_easgd"}}, ExecutionConfig("vmap", "scan", 3), 9, None),
-  "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}}, ExecutionConfig("vmap", "scan", 4), 10, None),
-  "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}}, ExecutionConfig("vmap", "scan", 3), 5, batch_norm),
+  "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}},
+             ExecutionConfig("vmap", "scan", 4), 10, None),
+  "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}},
+                 ExecutionConfig("vmap", "scan", 3), 5, batch_norm),
 }  # fmt: skip
 
 
