@@ -14,7 +14,7 @@ class Consensus(NamedTuple):
 
   params: Tree  # `evaluate` of the algorithm
   extra: Tree  # the workers' mean
-  distance: jax.Array  # []: root mean square over the workers of |x_i - mean x|
+  distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: not known
 
 
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:

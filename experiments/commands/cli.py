@@ -52,7 +52,7 @@ def _flags(command: str, arguments: list[str]) -> list[str]:
 
 
 def _check_json() -> None:
-  """A file that cannot be written is found before what takes minutes."""
+  """Refuse a file that cannot be written, before anything slow."""
   name = flags.FLAGS["json"].value if "json" in flags.FLAGS else None
   if name and (Path(name).is_dir() or not Path(name).absolute().parent.is_dir()):
     wrong = "is a folder" if Path(name).is_dir() else f"there is no folder {Path(name).absolute().parent}"

@@ -22,7 +22,7 @@ PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
 class CommandLine(NamedTuple):
-  """What a command is called with, beside its flags."""
+  """Name, arguments and config of a command."""
 
   command: str
   arguments: Sequence[str] = ()
@@ -79,7 +79,7 @@ def read(command: str, ours: Sequence[str], stored: Config | None = None) -> tup
 
 
 def load(file: Path) -> Config:
-  """What `get_config()` of a file gives. ValueError: one line, for a file that is missing or goes wrong."""
+  """The config that `get_config()` of a file returns. ValueError: one line, for a file that is missing or fails."""
   if not file.is_file() or file.suffix != ".py":
     here = sorted(str(p) for p in Path("configs").glob("*.py"))
     raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
@@ -89,12 +89,12 @@ def load(file: Path) -> Config:
   try:
     spec.loader.exec_module(module)
     config = module.get_config()
-  except (Exception, SystemExit) as error:  # the file is the user's, and so is what goes wrong in it
+  except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
     raise ValueError(f"{file}{error_messages.where(file, error)}") from error
   if isinstance(config, ml_collections.FrozenConfigDict):
     config = config.as_configdict()
   if not isinstance(config, ml_collections.ConfigDict):
-    raise ValueError(f"{file}: get_config() has to return the ConfigDict of experiments.config.base()")
+    raise ValueError(f"{file}: get_config() must return the ConfigDict of experiments.config.base()")
   try:
     check_keys(config, base())
   except ValueError as error:

@@ -1,4 +1,4 @@
-"""What Python and the libraries say of a mistake, in a user's words."""
+"""Errors of Python and the libraries about a user's mistake, in plain words."""
 
 import re
 import traceback

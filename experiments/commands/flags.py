@@ -1,4 +1,4 @@
-"""Flags that say how to run, as opposed to what, and the `RunOptions` that they make."""
+"""Flags of execution and their `RunOptions`."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -31,7 +31,10 @@ flags.DEFINE_enum("step_loop", "auto", ["auto", "unroll", "scan"], "steps of a c
 flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: chosen", lower_bound=0)
 shared_flags.overlap()
 flags.DEFINE_enum(
-  "batch_stats", "mean", ["mean", "reestimate"], "batch-norm statistics of the tested model: the workers' mean, or anew"
+  "batch_stats",
+  "mean",
+  ["mean", "reestimate"],
+  "batch-norm statistics of the tested model: the workers' mean, or re-estimated",
 )
 shared_flags.workdir()
 flags.DEFINE_bool("resume", False, "continue what is in --workdir")
@@ -44,7 +47,7 @@ flags.DEFINE(
 
 
 def run_options(command: tuple[str, ...] = (), recorded: Mapping[str, Any] | None = None) -> RunOptions:
-  """What the flags say. command: that is recorded; recorded: what goes on with the folder (`resume.record`)."""
+  """From the flags. command: to be recorded; recorded: what a resume of the folder needs (`resume.record`)."""
   values: dict[str, Any] = {
     each.name: flags.FLAGS[each.name].value for each in fields(RunOptions) if each.name in flags.FLAGS
   }

@@ -22,7 +22,7 @@ KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the fol
 
 
 def record(line: CommandLine) -> dict[str, Any]:
-  """What `restore` needs, as JSON: the config with all its keys, and the flags that were given."""
+  """As JSON, for `restore`: the config with all its keys, and the flags that were given."""
   values = jsonable(line.config.to_dict())
   values["compare"]["algorithms"] = jsonable(in_order(line.config.compare.algorithms))
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
@@ -45,7 +45,7 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
     words = [str(word) for word in found["arguments"]]
     config = _filled(base(), found["config"])
     _set(found["options"], folder)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError, flags.Error) as error:
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, flags.Error) as error:
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
     raise ValueError(
       f"{folder / EXPERIMENT}, which records the experiment, {what}; give the whole command: --config=FILE ... "
@@ -59,7 +59,7 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
 
 
 def _flags() -> list[flags.Flag[Any]]:
-  """Those of the commands, not of the libraries."""
+  """Flags of the commands, not of the libraries."""
   modules = flags.FLAGS.flags_by_module_dict()
   return [flag for name, each in modules.items() if name.startswith("experiments") for flag in each]
 

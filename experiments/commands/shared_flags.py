@@ -63,7 +63,7 @@ def processes() -> flags.FlagHolder[int]:
 
 
 def overlap() -> flags.FlagHolder[str]:
-  """Whether exchanges run beside steps."""
+  """Switch of overlapping exchanges with steps."""
   text = "off: the steps after a launch wait for its message"
   return _once(lambda name, default, text: flags.DEFINE_enum(name, default, ["on", "off"], text), "overlap", "on", text)
 

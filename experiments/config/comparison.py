@@ -11,7 +11,7 @@ from experiments.config.variants import in_order, only, variants
 
 @dataclass(frozen=True)
 class Comparison:
-  """`experiments`: by label, in the order of the report; the seed of each is replaced by `seeds` in turn."""
+  """`experiments`: by label, in the order of the report; the seed of each is replaced by `seeds` one by one."""
 
   experiments: Mapping[str, Experiment]
   title: str = ""
@@ -22,7 +22,7 @@ class Comparison:
   tuned: str = ""  # tuned.json of the sweep that the settings are from
 
   def __post_init__(self) -> None:
-    """Raises ValueError for seeds or expectations that cannot be, or algorithms that cannot be compared."""
+    """Raises ValueError for invalid seeds or expectations, or algorithms that cannot be compared."""
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       raise ValueError(
         f"config.compare.expected is {self.expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)"
@@ -51,7 +51,7 @@ class Comparison:
   def from_config(
     cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
   ) -> "Comparison":
-    """What `config.compare` says. Raises as `variants`, `only` and `Experiment.from_config` do."""
+    """From `config.compare`. Raises as `variants`, `only` and `Experiment.from_config` do."""
     chosen = only(variants(config, tuned), list(only_labels))
     section = config.compare
     out = cls(

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Network:
-  """What messages cost in virtual time."""
+  """Cost of messages in virtual time."""
 
   message_seconds: float = 0.0
   service_seconds: float = 0.0
@@ -99,21 +99,19 @@ class Experiment:
   seed: int
 
   def __post_init__(self) -> None:
-    """Raises ValueError for numbers that cannot be."""
+    """Raises ValueError for numbers out of range."""
     for key in ("workers", "batch", "steps", "eval_every"):
       if not 1 <= getattr(self, key) <= MOST:
         raise ValueError(f"config.{key} is {getattr(self, key)}: invalid: must be an integer from 1 to {MOST}")
     if not 0 <= self.seed < 2**32:
-      raise ValueError(f"config.seed is {self.seed}; it lies between 0 and {2**32 - 1}")
-    # Blocks take turns one by one: as many as a cache has lines tell no more, and take for ever.
+      raise ValueError(f"config.seed is {self.seed}; invalid: must be from 0 to {2**32 - 1}")
+    # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
     if not 1 <= self.network.blocks <= MOST_BLOCKS:
-      raise ValueError(
-        f"config.network.blocks is {self.network.blocks}; a lock-free center has 1 to {MOST_BLOCKS} of them"
-      )
+      raise ValueError(f"config.network.blocks is {self.network.blocks}; invalid: must be from 1 to {MOST_BLOCKS}")
 
   @classmethod
   def from_config(cls, config: Config) -> "Experiment":
-    """What a config of `base()` says. Raises as `from_json` does, and for an algorithm that its settings do not fit."""
+    """From a config of `base()`. Raises as `from_json` does, and for settings that do not fit the algorithm."""
     experiment = cls.from_json(config.to_dict())
     experiment.make_algorithm()
     return experiment
@@ -138,7 +136,7 @@ class Experiment:
     return cls(**parts, network=Network(**values["network"]), **numbers)
 
   def to_json(self) -> dict[str, Any]:
-    """What a run's folder keeps, and a resume compares key by key."""
+    """As JSON: stored in the folder of a run, and compared key by key by a resume."""
     values = {each.name: getattr(self, each.name) for each in fields(self)}
     return {
       key: value.to_json() if isinstance(value, Part) else asdict(value) if key == "network" else value
@@ -152,7 +150,7 @@ class Experiment:
 
   @property
   def spec(self) -> Spec:
-    """What the algorithm declares of itself."""
+    """Registry entry of the algorithm."""
     return ALGORITHMS[self.algorithm.name]
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
@@ -165,7 +163,7 @@ class Experiment:
     if self.wrapper.name != NO_WRAPPER:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
-      Schedule(algorithm.exchanges)  # complains of a clock that does not fit before anything runs
+      Schedule(algorithm.exchanges)  # raises for a clock that does not fit, before anything runs
       return algorithm
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
@@ -180,7 +178,9 @@ class Experiment:
       warnings.warn(f"{of} sends parameters; {name} is made for gradients and differences, as diloco's", stacklevel=2)
     wrapped = WRAPPERS[name].factory(algorithm, **self.wrapper.settings)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
-    record(lambda group, x: wrapped.init(group, x, jax.random.key(0)), shape, workers=self.workers)  # or it complains
+    record(
+      lambda group, x: wrapped.init(group, x, jax.random.key(0)), shape, workers=self.workers
+    )  # raises for an algorithm without a mean or sum
     return wrapped
 
   def _make_optimizer(self) -> optax.GradientTransformation:

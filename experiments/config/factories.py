@@ -83,13 +83,13 @@ def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: s
 
 
 def make(spec: Spec, inner: Any, workers: int, chosen: Mapping[str, Any]) -> Any:
-  """The algorithm of these hyper-parameters; a factory that takes `workers` is told how many there are."""
+  """The algorithm of these hyper-parameters; `workers` is passed to a factory that takes it."""
   takes = "workers" in inspect.signature(spec.factory).parameters
   return spec.factory(inner, **chosen, **({"workers": workers} if takes else {}))
 
 
 def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
-  """What a section sets, all of which the factory takes."""
+  """The keys that a section sets, checked against the factory's."""
   taken = keywords(factory)
   given = {k: v for k, v in chosen.items() if k != "name" and v is not None}
   for key in given:
@@ -120,7 +120,7 @@ def as_type(value: Any, annotation: Any) -> Any:
   """The value as the type of a key: whole floats pass for int, numbers for float, lists and single values for tuples.
 
   Raises:
-    TypeError: for a value of another type, or an integer beyond int64; its text says what the key wants.
+    TypeError: for a value of another type, or an integer beyond int64; its text names the expected type.
   """
   if getattr(annotation, "__origin__", annotation) is tuple:
     values = tuple(value) if isinstance(value, tuple | list) else (value,)

@@ -1,11 +1,11 @@
-"""How to run, as opposed to what: results agree up to rounding whatever these options are."""
+"""Execution of a run, as opposed to its experiment: results agree up to rounding whatever these options are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
-SIMULATOR = ("virtual_grad", "step_loop", "steps_per_call", "overlap", "batch_stats", "replay")
+SIMULATOR = ("virtual_grad", "step_loop", "steps_per_call", "overlap", "replay")
 
 
 @dataclass(frozen=True)

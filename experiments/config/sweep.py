@@ -40,7 +40,7 @@ class Sweep:
 
   @classmethod
   def from_config(cls, config: Config, only_labels: Sequence[str] = (), trials: int = 0) -> "Sweep":
-    """What `config.sweep` says. trials: 0 for the config's. Raises as `variants` and `Experiment.from_config` do."""
+    """From `config.sweep`. trials: 0 for the config's. Raises as `variants` and `Experiment.from_config` do."""
     config = copy.deepcopy(config)
     if config.data.validation is None:
       config.data.validation = config.sweep.validation
@@ -83,7 +83,7 @@ def _space(section: Config, label: str, experiment: Experiment) -> Space:
   taken = keywords(experiment.spec.factory)
   space = {"learning_rate": _bounds("config.sweep.learning_rate", section.learning_rate, float)}
   if space["learning_rate"][0] <= 0:
-    raise ValueError(f"config.sweep.learning_rate is {space['learning_rate']}; its bounds have to be positive")
+    raise ValueError(f"config.sweep.learning_rate is {space['learning_rate']}; invalid: bounds must be > 0")
   own = section.space.get(label, {})
   if not isinstance(own, Mapping | ConfigDict):
     raise ValueError(f"config.sweep.space['{label}'] is {own!r}; it maps keys to bounds, such as {{'period': (1, 16)}}")
@@ -105,5 +105,5 @@ def _bounds(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
   except (TypeError, ValueError) as error:
     raise ValueError(f"{where} is {bounds!r}; give two of type {annotation.__name__}, (low, high)") from error
   if not (low < high and math.isfinite(high - low)):
-    raise ValueError(f"{where} is {(low, high)}; its bounds have to rise and be finite")
+    raise ValueError(f"{where} is {(low, high)}; invalid: bounds must be finite, the first below the second")
   return low, high

@@ -40,7 +40,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:
-  """What a sweep's tuned.json sets for each label, and after how many trials (0 where it does not tell); {} for ""."""
+  """The keys that a sweep's tuned.json sets for each label, and its number of trials (0: unknown); {} for ""."""
   return {
     label: {
       "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],

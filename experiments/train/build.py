@@ -22,7 +22,6 @@ from ddl.runtime.workers import Workers, make_workers
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import virtual_time
-from experiments.train.runner import Runner
 
 
 class Components(NamedTuple):
@@ -80,7 +79,7 @@ def load(experiment: Experiment) -> Data:
   return DATA[experiment.data.name](**experiment.data.settings)
 
 
-def make_trainer(components: Components, options: RunOptions, events: Events | None = None) -> Runner:
+def make_trainer(components: Components, options: RunOptions, events: Events | None = None) -> Trainer | Simulator:
   """The trainer of an experiment, run as the options say, or as chosen for this backend and model.
 
   events: what a simulator follows, in place of the experiment's schedule.
@@ -93,24 +92,23 @@ def make_trainer(components: Components, options: RunOptions, events: Events | N
   return Simulator(algorithm, components.model, workers, chosen, *virtual_time.whole_run(experiment, algorithm, events))
 
 
-def follow(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
+def follow(trainer: Trainer | Simulator, experiment: Experiment) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this experiment, whose schedule a simulator then follows."""
   if isinstance(trainer, Simulator):
     trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
-  return clock(trainer, experiment)
+  return virtual_seconds(trainer, experiment)
 
 
-def clock(trainer: Runner, experiment: Experiment) -> Callable[[int], float]:
+def virtual_seconds(trainer: Trainer | Simulator, experiment: Experiment) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this experiment; a simulator's are those of the schedule that it follows."""
   if isinstance(trainer, Trainer):
     charged = virtual_time.charges(experiment, trainer.traffic)
     return virtual_time.lockstep_seconds(experiment, trainer.algorithm, charged)
-  assert isinstance(trainer, Simulator)
   return trainer.virtual_seconds
 
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
-  """How to run: what is chosen for this backend and model, and the options over it."""
+  """Execution chosen for this backend and model, with the options over it."""
   step = components.feed(workers.local)(0, 1)
   chosen = choose_execution(workers, components.model.dense, sum(x.nbytes for x in step.values()))
   gradients: Any = chosen.gradients if options.virtual_grad == "auto" else options.virtual_grad
@@ -118,8 +116,8 @@ def execution(components: Components, workers: Workers, options: RunOptions) -> 
   return ExecutionConfig(gradients, steps, options.steps_per_call or chosen.steps_per_call, options.overlap)
 
 
-def describe(trainer: Runner) -> str:
-  """One line that says how a run is run."""
+def describe(trainer: Trainer | Simulator) -> str:
+  """Describe layout and execution in one line."""
   w, h = trainer.workers, trainer.execution
   layout = (
     f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
@@ -127,14 +125,13 @@ def describe(trainer: Runner) -> str:
   )
   if isinstance(trainer, Simulator):
     return layout + f"virtual time: {len(trainer.events.worker)} visits"
-  assert isinstance(trainer, Trainer)
   alike = not any(jax.tree.leaves(trainer.replication.params))
   copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
 
 
 def _warn_of_momentum(experiment: Experiment) -> None:
-  """Of a second momentum: the algorithm's own, or what gradients of other workers' old models amount to."""
+  """Warn of a second momentum: the algorithm's own, or the implicit one of asynchrony."""
   name, workers = experiment.algorithm.name, experiment.workers
   own, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
   if own and momentum:

@@ -22,8 +22,9 @@ from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir, runner, train_loop, virtual_time
+from experiments.train import compilation_cache, run_dir, train_loop, virtual_time
 from experiments.train.build import Components
+from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Failed, Stopped
 from experiments.train.processes import launch, say, start_devices
@@ -36,7 +37,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
     Failed: if every run diverged, or one of several processes failed.
-    ValueError: for a folder, options or a comparison that cannot be.
+    ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
   first, tuned = comparison.first, trials(comparison.tuned)
@@ -93,13 +94,13 @@ def _runs(
     say(label if how == before else f"{label}: {how}")
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if not all(_done(path / run) for run in runs[label]):
-      runner.rehearse(each, trainer, label)
+      warm_up(each, trainer, label)
     for seed, run in zip(comparison.seeds, runs[label], strict=True):
       experiment = replace(each.experiment, seed=seed)
       try:
-        clock = made.follow(trainer, experiment)
+        virtual_seconds = made.follow(trainer, experiment)
         parts = made.build(experiment, first.data)
-        last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", clock, options)
+        last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", virtual_seconds, options)
         ended += 1
       except train_loop.Diverged as error:
         failed[label] = str(error)
@@ -125,7 +126,7 @@ def _done(path: Path) -> bool:
 
 def _run(
   components: Components, trainer: Any, path: Path, evaluator: Evaluator, label: str,
-  clock: Callable[[int], float], options: RunOptions,
+  virtual_seconds: Callable[[int], float], options: RunOptions,
 ) -> dict[str, Any]:  # fmt: skip
   """One run, or what it left if it was complete before a resume."""
   resume = options.resume and (path / run_dir.CONFIG).exists()
@@ -135,9 +136,10 @@ def _run(
     if (path / run_dir.FAILED).exists():
       raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
     return run_dir.read_result(path)
-  chosen = train_loop.Options(resume, keep_final=False, batch_stats=options.batch_stats, label=label, clock=clock)
+  runner = CompiledRun(components, trainer, keep_final=False)
+  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds)
   try:
-    return train_loop.run(components, trainer, files, evaluator, chosen, run_dir.about(options.command))
+    return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
   except train_loop.Diverged as error:
     files.fail(str(error))
     raise
@@ -148,9 +150,11 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
   first = next(iter(components.values()))
   if has_accuracy(first.model, first.data.test):
     if not 0 < target <= 1:
-      raise ValueError(f"config.compare.target is {target:g}; an accuracy is above 0 and at most 1, e.g. 0.95 for 95 %")
+      raise ValueError(
+        f"config.compare.target is {target:g}; invalid: an accuracy must be above 0 and at most 1, e.g. 0.95 for 95 %"
+      )
   elif not math.isfinite(target):
-    raise ValueError(f"config.compare.target is {target:g}; the target of a loss has to be finite")
+    raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
 
 
 def _report(path: Path, seconds: float) -> None:
@@ -167,7 +171,7 @@ def _tell_changes(file: Path, page: dict[str, Any]) -> None:
     return
   try:
     old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
-  except (ValueError, KeyError, TypeError):  # damaged: what is drawn anew takes its place
+  except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
     return
   told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if told:
@@ -206,7 +210,7 @@ def _page(
 
 
 def _entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
-  """What the report needs of an algorithm."""
+  """The algorithm's entry in comparison.json."""
   spec = experiment.spec
   files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
   return {

@@ -1,6 +1,6 @@
 """JAX's persistent compilation cache, in the user's cache folder: what one command compiled, the next ones load.
 
-`bench` and `calibrate` go without it: what they tell of compilation is measured.
+`bench` and `calibrate` go without it: they measure compilation.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 
 
 def start(where: str = AUTO) -> None:
-  """Before anything is compiled. A folder that cannot be had is a warning: then programs are compiled anew."""
+  """Turn the cache on, before anything is compiled; warn if its folder cannot be used, and go without."""
   _hits()
   if where in OFF:
     jax.config.update("jax_enable_compilation_cache", False)
@@ -42,12 +42,12 @@ def start(where: str = AUTO) -> None:
     _prune(folder)
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-  # An entry that another process is just writing, or did not finish before it was killed: compiled anew.
+  # An entry that another process is just writing, or did not finish before it was killed: compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
 
 
-def told() -> str:
-  """How many programs of this process came from the cache, to stand after the seconds of compilation."""
+def note() -> str:
+  """Number of this process's programs that came from the cache, as a note after the seconds of compilation."""
   return f" ({len(_hits())} programs from the cache)" if _hits() else ""
 
 

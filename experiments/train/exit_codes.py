@@ -1,4 +1,4 @@
-"""How a command ends: what a user did wrong comes out as one line and exit code 2, a stop by a signal as 128 + it."""
+"""The end of a command: a user's mistake is one line and exit code 2, a stop by a signal is 128 + its number."""
 
 import signal
 import sys

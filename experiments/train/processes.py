@@ -1,4 +1,4 @@
-"""This process's devices, the processes beside it, and what the main one of them says."""
+"""Devices of this process, local processes beside it, and output of the main process alone."""
 
 import pickle
 import sys
@@ -68,7 +68,7 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int) -> None
 
 
 def child(file: str) -> NoReturn:
-  """What `launch` starts; ends with the exit code."""
+  """Call the pickled function, in a process of `launch`; end with the exit code."""
   function, value, options = pickle.loads(Path(file).read_bytes())
 
   def call() -> int:

@@ -36,7 +36,7 @@ def draw(folder: Path, components: Components, events: Events, clock: str) -> No
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | None:
-  """What a simulated run has to follow: a recorded schedule, or what a resumed run followed; None: its config's.
+  """Return the schedule that a simulated run follows: a recorded one, or that of a resumed run; None: its config's.
 
   Args:
     file: of --replay, or "".

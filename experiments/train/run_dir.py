@@ -35,7 +35,7 @@ class RunFolder:
 
   @property
   def checkpoints(self) -> Path:
-    """Where checkpoints live."""
+    """The folder of its checkpoints."""
     return self.path / "checkpoints"
 
   @property
@@ -46,13 +46,15 @@ class RunFolder:
   def check_new(self) -> None:
     """Raises ValueError if the folder holds a run already."""
     if self.begun:
-      raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts anew")
+      raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts a new one")
 
   def check_unused(self) -> None:
     """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
     self.check_new()
     if (self.path / ABOUT).exists():
-      raise ValueError(f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts anew")
+      raise ValueError(
+        f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts a new one"
+      )
 
   def reopen(self, experiment: "Experiment") -> None:
     """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
@@ -87,7 +89,7 @@ class RunFolder:
       try:
         kept = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
       except UnicodeDecodeError as error:
-        raise ValueError(f"{self.path / METRICS} is damaged ({error}); train anew in another --workdir") from error
+        raise ValueError(f"{self.path / METRICS} is damaged ({error}); train again in another --workdir") from error
       _replace(self.path / METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:
@@ -121,7 +123,7 @@ class RunFolder:
     self._events = None
 
 
-def read_json(path: Path, advice: str = "; train anew in another --workdir") -> dict[str, Any]:
+def read_json(path: Path, advice: str = "; train again in another --workdir") -> dict[str, Any]:
   """The object that a JSON file holds.
 
   Raises:
@@ -142,7 +144,7 @@ def read_result(folder: Path) -> dict[str, float]:
   """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
   found = read_json(folder / RESULT)
   if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
-    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train anew in another --workdir")
+    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another --workdir")
   return found
 
 
@@ -153,7 +155,7 @@ def writable(path: Path) -> Path:
     raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
   try:
     with tempfile.TemporaryDirectory(dir=there):
-      pass  # permissions do not tell of a full disk or of a file system like /proc
+      pass  # permissions alone miss a full disk, or a file system like /proc
   except OSError as error:
     told = (error.strerror or str(error)).lower()
     raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error

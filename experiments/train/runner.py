@@ -1,60 +1,50 @@
-"""What runs an experiment's calls, how long its training takes, and a rehearsal."""
+"""The interface between the training loop and what makes the steps: compiled calls, threads or Ray."""
 
-import time
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
-from tqdm import tqdm
 
 from ddl.runtime.consensus import Consensus
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.hosts import is_main
-from ddl.runtime.workers import Workers
-from experiments.config.experiment import initial_key, training_key
+from experiments.train.run_dir import RunFolder
+from experiments.train.signals import Asked
+
+
+class Report(NamedTuple):
+  """The progress of a run, from time to time. Cumulative, but for the losses."""
+
+  step: int  # that the workers have made, on average
+  losses: np.ndarray  # of the steps since the last report
+  nbytes: float  # sent and received by a worker, on average
+  seconds: float  # of training: without compilation, evaluation and saving
+  consensus: Callable[[], Consensus] | None = None  # the model of this step; None: the next steps are under way
+  line: bool = False  # metrics are due
+  visits: int | None = None  # to the server, in real time
 
 
 class Runner(Protocol):
-  """What `Trainer` and `Simulator` have in common: a run as a sequence of compiled calls."""
+  """Makes the steps of one run, from its first or from a checkpoint."""
 
-  workers: Workers
-  execution: ExecutionConfig
-  compile_seconds: float
+  layout: dict[str, Any]  # what a bit-exact resume depends on
 
-  def start(self, key: jax.Array) -> Any: ...
-  def shapes(self, carry: Any) -> Any: ...
-  def consensus(self, carry: Any) -> Consensus: ...
-  def plan(self, first: int, last: int, every: int) -> list[Any]: ...
-  def run(self, carry: Any, calls: list[Any], feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, jax.Array]]: ...
-  def losses(self, call: Any, losses: jax.Array) -> np.ndarray: ...
-  def nbytes(self, call: Any) -> float: ...
+  def open(self, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
+    """Load or initialise the model; return the figures that were saved with a checkpoint, None at step 0."""
+    ...
 
+  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: Asked) -> int | None:
+    """Make the remaining steps, and save them where that is due; return the step of an early stop.
 
-class Clock:
-  """Seconds of training: evaluation, saving and compilation do not count."""
+    figures: kept up to date by `report`, to be saved with a checkpoint.
 
-  def __init__(self, trainer: Runner, seconds: float):
-    """Starts stopped, at `seconds`."""
-    self._trainer, self.seconds = trainer, seconds
+    Raises:
+      NotFinite: for a loss or message that is not finite.
+    """
+    ...
 
-  def go(self) -> None:
-    """Starts."""
-    self._since, self._compiled = time.perf_counter(), self._trainer.compile_seconds
+  def kept(self) -> str:
+    """Describe the newest checkpoint, for an error message."""
+    ...
 
-  def stop(self) -> None:
-    """Stops; call it once the devices are done."""
-    self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
-
-
-def rehearse(components: Any, trainer: Runner, label: str) -> None:
-  """Makes the first calls of a run and forgets them: the first time is slower, and seconds are to be compared."""
-  experiment = components.experiment
-  calls = trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run, as that decides on the kinds
-  calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
-  feed, key = components.training_feed(trainer.workers.local), training_key(experiment.seed)
-  hidden = None if is_main() else True
-  with tqdm(total=len(calls), disable=hidden, desc=f"{label}: compiling", leave=False) as bar:
-    for _, carry, _ in trainer.run(trainer.start(initial_key(experiment.seed)), calls, feed, key):
-      jax.block_until_ready(carry)
-      bar.update()
+  def close(self) -> None:
+    """End what was started, and wait for what is being saved."""
+    ...

@@ -15,6 +15,7 @@ from experiments.config.sweep import Sweep, by_section, points
 from experiments.config.variants import slug
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
+from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
@@ -27,7 +28,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
     Failed: if one of several processes did.
-    ValueError: for a folder, options or a sweep that cannot be, or a label of which no trial gave a result.
+    ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
   options, first = options or RunOptions(), chosen.first
   tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
@@ -77,7 +78,7 @@ def _trial(
   experiment: Experiment, point: Mapping[str, float], data: Data, path: Path, evaluator: Evaluator, label: str,
   options: RunOptions,
 ) -> dict[str, float] | None:  # fmt: skip
-  """Loss and accuracy on the validation split after the last step; None where the run diverged or cannot be made."""
+  """Loss and accuracy on the validation split after the last step; None where the run diverged or its settings are invalid."""
   try:
     components = made.build(experiment.changed(by_section(point)), data)
   except ValueError as error:
@@ -91,8 +92,9 @@ def _trial(
       files.reopen(components.experiment)
       last = run_dir.read_result(path)
     else:
-      run = train_loop.Options(resume, keep_final=False, batch_stats=options.batch_stats, label=label)
-      last = train_loop.run(components, trainer, files, evaluator, run, run_dir.about(options.command))
+      runner = CompiledRun(components, trainer, keep_final=False)
+      loop = train_loop.Options(resume, options.batch_stats, label)
+      last = train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
   except train_loop.Diverged:
     return None
   score = {name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last}
@@ -111,7 +113,7 @@ def _first(label: str, experiment: Experiment, tries: list[dict[str, float]], da
       return made.build(experiment.changed(by_section(point)), data)
     except ValueError as error:
       wrong.append(error)
-  raise ValueError(f"'{label}' cannot be made in any of {len(tries)} trials: {wrong[0]}") from wrong[0]
+  raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:

@@ -12,15 +12,18 @@ from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import compilation_cache, realtime, replay, train_loop
-from experiments.train.build import Components, build, clock, describe, make_trainer
+from experiments.train import compilation_cache, replay, train_loop
+from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
+from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
+from experiments.train.realtime import RayRun, ThreadsRun
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
+from experiments.train.runner import Runner
 from experiments.train.workdir import check_folder, short, workdir
 
-TROUBLE = ("slow", "straggler_rate", "death_rate")
+IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time
 
 
 def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     Diverged: if the loss is not finite; the last good checkpoint stays.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
     Failed: if one of several processes did.
-    ValueError: for a folder, options or an experiment that cannot be.
+    ValueError: for an invalid folder, options or experiment.
   """
   options = options or RunOptions()
   name, simulated = experiment.algorithm.name, options.runtime == "simulator"
@@ -38,7 +41,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     _check_realtime(experiment, options)
   path = workdir(f"train-{name}", options)
   check_folder(path, experiment, options)
-  if simulated and options.resume and (path / RESULT).exists():
+  if options.resume and (path / RESULT).exists():
     say(f"{_shown(read_result(path))}\n{path} is complete")
     return read_result(path)
   if simulated and options.processes > 1 and hosts.processes() == 1:
@@ -50,7 +53,10 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   components = build(experiment)
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
-    return (_simulated if simulated else _realtime)(components, folder, options)
+    runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)
+    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds)
+    evaluator = Evaluator(components.model, components.data.test)
+    last = train_loop.run(components, runner, folder, evaluator, loop, _about(options))
   except Stopped as stopped:
     kept = f"saved; {short('train', path)} goes on"
     if options.runtime == "threads":
@@ -58,31 +64,36 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     step = stopped.args[0]
     stopped.told = f"stopped at step {step} of {experiment.steps}{' and ' if simulated else ', '}{kept}"
     raise
+  compiled = ""
+  if isinstance(runner, CompiledRun):
+    compiled = f", compiled in {runner.trainer.compile_seconds:.1f} s{compilation_cache.note()}"
+  say(f"{_shown(last)}\n{last['examples'] / max(last.get('seconds', 0), 1e-9):.0f} examples/s{compiled}; {path}")
+  return last
 
 
-def _simulated(components: Components, folder: RunFolder, options: RunOptions) -> dict[str, Any]:
-  """In compiled calls: a collective algorithm, or a server's in virtual time."""
-  experiment = components.experiment
+def _simulated(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
+  """In compiled calls: a collective algorithm, or a server's in virtual time; and the virtual seconds of a step."""
   events = replay.schedule(options.replay, folder.path if options.resume else None, components)
   trainer = make_trainer(components, options, events)
-  run = train_loop.Options(
-    options.resume, options.checkpoint_every, batch_stats=options.batch_stats, label=experiment.algorithm.name,
-    clock=clock(trainer, experiment),
-  )  # fmt: skip
   say(describe(trainer))
   say(f"{components.data.meta['description']}; {components.data.train.size} training examples")
-  if not sys.stderr.isatty():  # where the progress bar says it
+  if not sys.stderr.isatty():  # a terminal has the progress bar
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
-  evaluator = Evaluator(components.model, components.data.test)
-  last = train_loop.run(components, trainer, folder, evaluator, run, _about(options))
-  if isinstance(trainer, Simulator) and hosts.is_main():
     replay.draw(folder.path, components, trainer.events, "time" if options.replay else "virtual time")
-  speed = f"{last['examples'] / max(last.get('seconds', 0), 1e-9):.0f} examples/s"
-  compiled = f"compiled in {trainer.compile_seconds:.1f} s{compilation_cache.told()}"
-  say(f"{_shown(last)}\n{speed}, {compiled}; {folder.path}")
-  return last
+  runner = CompiledRun(components, trainer, every=options.checkpoint_every)
+  return runner, virtual_seconds(trainer, components.experiment)
+
+
+def _realtime(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
+  """On threads or Ray."""
+  del folder
+  say(f"{components.experiment.workers} workers on {options.runtime}; {components.data.meta['description']}")
+  if options.runtime == "threads":
+    return ThreadsRun(components), None
+  say("starting Ray and its processes")
+  return RayRun(components, options), None
 
 
 def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
@@ -91,21 +102,10 @@ def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
     raise ValueError(
       f"--runtime={options.runtime} is for algorithms with a server or peers, not {name}; there are {', '.join(SERVER)}"
     )
-  trouble = [f"config.times.{k}" for k in TROUBLE if experiment.times.get(k)]
-  if trouble:
-    told = f"{', '.join(trouble)} and the network's seconds are of virtual time"
-    warnings.warn(f"--runtime={options.runtime} takes as long as it takes: {told}", stacklevel=2)
-
-
-def _realtime(components: Components, folder: RunFolder, options: RunOptions) -> dict[str, Any]:
-  """On threads or Ray."""
-  say(f"{components.experiment.workers} workers on {options.runtime}; {components.data.meta['description']}")
-  if options.runtime == "ray":
-    say("starting Ray and its processes")
-  run = realtime.threads if options.runtime == "threads" else realtime.ray
-  last = run(components, folder, options, _about(options))
-  say(f"{last['examples'] / max(last['seconds'], 1e-9):.0f} examples/s; {folder.path}")
-  return last
+  ignored = [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]
+  if ignored:
+    words = f"{', '.join(ignored)} and the network's seconds are of virtual time"
+    warnings.warn(f"--runtime={options.runtime} takes as long as it takes: {words}", stacklevel=2)
 
 
 def _about(options: RunOptions) -> dict[str, Any]:

@@ -42,16 +42,16 @@ def barrier_of(config: Experiment) -> Barrier:
 def whole_run(
   config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None
 ) -> tuple[Events, Operations]:
-  """What happens in config.steps steps of each worker, on average, or in the events that are given.
+  """Schedule of config.steps steps of each worker, on average, or the given events, with their operations.
 
   Raises:
-    ValueError: for times that can't be, or a barrier that does not fit the algorithm.
+    ValueError: for invalid times, or a barrier that does not fit the algorithm.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
     raise ValueError(
       f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
-      f"workers start from what the server tells them, such as async_sgd, not {config.algorithm.name}"
+      f"workers start from the reply of the server, such as async_sgd, not {config.algorithm.name}"
     )
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
@@ -80,7 +80,7 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic) -> Charges:
-  """Those of the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
+  """Seconds by the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
 
   own = config.network.exchange_seconds
   if own is not None:
@@ -145,7 +145,7 @@ def _periods(algorithm: Algorithm) -> list[int]:
 
 
 def describe(config: Experiment) -> str:
-  """What virtual time is made of, in words."""
+  """Describe the step times, network and barrier in words."""
   times = config.times.settings
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
   jitter = f" ({config.times.name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""

@@ -17,8 +17,9 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key
-from experiments.train import train_loop
+from experiments.train import compiled, train_loop
 from experiments.train.build import build
+from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import RunFolder
 
@@ -49,10 +50,13 @@ class Run:
     self.evaluator = Evaluator(self.experiment.model, self.experiment.data.test)
     self.steps = chosen.steps
 
-  def __call__(self, path: Path, **options: Any) -> dict[str, Any]:
+  def __call__(
+    self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, **options: Any
+  ) -> dict[str, Any]:
     """Runs or resumes it."""
+    runner = CompiledRun(self.experiment, self.trainer, every=checkpoint_every)
     chosen = train_loop.Options(**options)
-    return train_loop.run(self.experiment, self.trainer, RunFolder(path), self.evaluator, chosen, {})
+    return train_loop.run(self.experiment, runner, RunFolder(path), self.evaluator, chosen, {})
 
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
     """The metrics and the bits of the last checkpoint's carry."""
@@ -80,7 +84,7 @@ def at_call(monkeypatch: Any, number: int, action: Any):
       return super().cast(stop)
 
   with monkeypatch.context() as patch:
-    patch.setattr(train_loop, "Vote", Watching)
+    patch.setattr(compiled, "Vote", Watching)
     yield
 
 

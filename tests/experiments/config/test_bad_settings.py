@@ -278,7 +278,7 @@ SPACES = [
   ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate", "finite"),
   ({"trials": 0}, "config.sweep.trials is 0"),
   ({"trials": -2}, "config.sweep.trials is -2"),
-  ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' cannot be made in any of 1 trials", "keep is 2.333"),
+  ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' is invalid in each of 1 trials", "keep is 2.333"),
 ]
 
 

@@ -77,7 +77,7 @@ def test_a_target_that_is_no_share_is_refused_before_training(tmp_path, target):
 def test_the_target_of_a_loss_is_finite(tmp_path):
   squares = ("--config=configs/least_squares.py", f"--workdir={tmp_path}/a")
   words = complaint(Command("compare", *squares, "--config.compare.target=inf").end())
-  assert "target of a loss has to be finite" in words and not (tmp_path / "a").exists()
+  assert "target of a loss must be finite" in words and not (tmp_path / "a").exists()
 
 
 def test_labels_keep_the_order_of_the_file():

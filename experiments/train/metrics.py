@@ -1,0 +1,82 @@
+"""The metrics of a run: losses and figures that add up between two lines, and the lines themselves."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ddl.runtime.consensus import Consensus
+from ddl.runtime.progress import NotFinite
+from experiments.train.build import Components
+from experiments.train.evaluate import REESTIMATED, Evaluator
+from experiments.train.run_dir import RunFolder
+from experiments.train.runner import Report
+
+FIGURES = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
+
+
+class Metrics:
+  """Account the reports of a run, and write a line to its folder for each that has one due."""
+
+  def __init__(
+    self,
+    components: Components,
+    folder: RunFolder,
+    evaluator: Evaluator,
+    reestimate: bool,
+    virtual_seconds: Callable[[int], float] | None,
+  ):
+    """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step."""
+    self._components, self._folder, self._evaluator = components, folder, evaluator
+    self._reestimate, self._virtual_seconds = reestimate, virtual_seconds
+    self.figures: dict[str, Any] = dict(FIGURES)  # saved with a checkpoint
+
+  @property
+  def last(self) -> dict[str, Any]:
+    """The last line."""
+    return self.figures["last"]
+
+  def add(self, report: Report) -> None:
+    """Account a report. Raises NotFinite if its model, about to be tested or saved, is not finite."""
+    losses = report.losses.astype(np.float64)
+    self.figures |= {"step": report.step, "nbytes": report.nbytes, "seconds": report.seconds}
+    self.figures["loss_sum"] += math.fsum(losses)
+    self.figures["loss_count"] += losses.size
+    if report.consensus:
+      consensus = report.consensus()
+      # The distance is finite only if all parameters are: a finite loss may leave others behind.
+      distance = None if consensus.distance is None else float(np.asarray(consensus.distance.addressable_data(0)))
+      if distance is not None and not math.isfinite(distance):
+        raise NotFinite(f"its parameters are not finite after step {report.step}")
+      if report.line:
+        self._write(self._line(report, consensus, distance))
+
+  def _line(self, report: Report, consensus: Consensus, distance: float | None) -> dict[str, Any]:
+    experiment, step = self._components.experiment, report.step
+    tested = self._evaluator(consensus, self._training_batches(step) if self._reestimate else None)
+    examples = step * experiment.workers * experiment.batch
+    line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
+    if self.figures["loss_count"]:
+      line["train_loss"] = self.figures["loss_sum"] / self.figures["loss_count"]
+    line |= {f"test_{name}": value for name, value in tested.items()}
+    if distance is not None:
+      line["distance"] = distance
+    line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
+    if report.visits is not None:
+      line["visits"] = report.visits
+    if self._virtual_seconds:
+      line["virtual_seconds"] = self._virtual_seconds(step)
+    return line
+
+  def _write(self, line: dict[str, Any]) -> None:
+    bad = [name for name, value in line.items() if not math.isfinite(value)]
+    if bad:
+      raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {line['step']}")
+    self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1, "last": line}
+    self._folder.line(line)
+
+  def _training_batches(self, step: int) -> list[dict[str, np.ndarray]]:
+    """Batches of worker 0, for the statistics of the consensus model."""
+    batches = self._components.feed([0])(step, REESTIMATED)
+    return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]
