@@ -78,7 +78,7 @@ def _trial(
   experiment: Experiment, point: Mapping[str, float], data: Data, path: Path, evaluator: Evaluator, label: str,
   options: RunOptions,
 ) -> dict[str, float] | None:  # fmt: skip
-  """Loss and accuracy on the validation split after the last step; None where the run diverged or its settings are invalid."""
+  """Loss and accuracy on the validation split after the last step; None for divergence or invalid settings."""
   try:
     components = made.build(experiment.changed(by_section(point)), data)
   except ValueError as error:
