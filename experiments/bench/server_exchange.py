@@ -1,7 +1,7 @@
 """Exchanges per second of one worker and the master, without gradients: python -m experiments.bench.server_exchange.
 
-Beside a bare TCP echo and a plain call of a Ray actor on the same machine. Each exchange carries so many bytes both
-ways; the algorithm is Async SGD, whose server adds what it is sent. It is a report, not a test.
+Beside a bare TCP echo, and the same shard reached by Ray's own calls, on the same machine. Each exchange carries so
+many bytes both ways; the algorithm is Async SGD, whose server adds what it is sent. It is a report, not a test.
 """
 
 import multiprocessing
@@ -18,8 +18,9 @@ from ddl.algorithms import SERVER
 from ddl.runtime.ray_ps import cluster as ray_cluster
 from ddl.runtime.ray_ps import transport
 from ddl.runtime.ray_ps import worker as ray_worker
+from ddl.runtime.ray_ps.master import Shard
 
-MEGABYTES = (1, 16)
+MEGABYTES = (1, 4, 16, 64)
 SECONDS = 3.0  # about, per figure
 
 
@@ -71,46 +72,28 @@ def measure(exchange: Any) -> float:
   return count / (time.perf_counter() - began)
 
 
-class Center:
-  """What a Ray tutorial makes of a parameter server."""
+class CalledShard(Shard):
+  """The shard of a run, reached by Ray's own calls instead of its socket: arrays are arguments and results."""
 
-  def __init__(self, size: int):
-    """size: float32 numbers."""
-    self.center = np.zeros(size, np.float32)
-
-  def serve(self, message: np.ndarray) -> np.ndarray:
-    """Adds, and answers."""
-    self.center += message
-    return self.center
+  def exchange(self, header: np.ndarray, losses: np.ndarray, message: list[np.ndarray]) -> list[np.ndarray]:
+    """The reply to a message."""
+    with self.changed:
+      return self.visited(header[0], 0.0, losses, [], message, np.zeros(1, transport.REPLY))
 
 
 class Caller:
-  """A worker that calls it."""
+  """A worker of which only the exchange is left, over Ray's calls."""
 
-  def rate(self, center: Any, size: int) -> float:
+  def rate(self, shard: Any, size: int) -> float:
     """Exchanges per second."""
     import ray
 
-    message = np.ones(size, np.float32)
-    return measure(lambda: ray.get(center.serve.remote(message)))
-
-
-def plain_ray(nbytes: int) -> float:
-  """Exchanges per second of two Ray actors, arrays as arguments and results."""
-  import ray
-
-  kind = ray.remote(num_cpus=1)
-  center: Any = None
-  caller: Any = None
-  center, caller = kind(Center).remote(nbytes // 4), kind(Caller).remote()
-  rate: Any = ray.get(caller.rate.remote(center, nbytes // 4))
-  for actor in (center, caller):
-    ray.kill(actor)
-  return rate
+    header, losses, message = np.zeros(1, transport.REQUEST), np.zeros(1, np.float32), [np.zeros(size, np.float32)]
+    return measure(lambda: ray.get(shard.exchange.remote(header, losses, message)))
 
 
 class Sender:
-  """A worker of which only the exchange is left."""
+  """A worker of which only the exchange is left, over the sockets."""
 
   def __init__(self, algorithm: Any, size: int, addresses: list[tuple[str, int]], token: bytes):
     """size: float32 numbers."""
@@ -124,22 +107,26 @@ class Sender:
 
 
 def no_model(worker: int) -> Any:
-  """What a worker would train, which nobody asks for here."""
+  """Stand-in for the model, which an exchange alone does not need."""
   raise NotImplementedError(worker)
 
 
-def cluster(nbytes: int, shards: int) -> float:
-  """Exchanges per second through the sockets and shards of a run, each message served."""
+def cluster(nbytes: int, shards: int, kind: type[Shard]) -> float:
+  """Exchanges per second with the shards of a run, each message served: over sockets, or by calls of a CalledShard."""
   folder, ray, size = tempfile.mkdtemp(), ray_cluster.require(), nbytes // 4
   algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0), workers=1)
   runner = ray_cluster.RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
   parts = [np.zeros(part.stop - part.start, np.float32) for part in transport.cut(size, shards)]
-  actors = runner.shard_actors(parts, {}, 10**9, b"token", [])
+  actors = runner.shard_actors(parts, {}, 10**9, b"token", [], kind)
   process = runner.process(np.dtype(np.float32), 0)
-  sender = ray.remote(num_cpus=1, runtime_env=process)(Sender)
   addresses = ray.get([actor.open.remote(None) for actor in actors])
-  actors.append(sender.remote(algorithm, size, addresses, b"token"))
-  rate = ray.get(actors[-1].rate.remote())
+  if kind is CalledShard:
+    actors.append(ray.remote(num_cpus=1, runtime_env=process)(Caller).remote())
+    rate = ray.get(actors[-1].rate.remote(actors[0], size))
+  else:
+    sender = ray.remote(num_cpus=1, runtime_env=process)(Sender)
+    actors.append(sender.remote(algorithm, size, addresses, b"token"))
+    rate = ray.get(actors[-1].rate.remote())
   for actor in actors:
     ray.kill(actor)
   shutil.rmtree(folder)
@@ -149,12 +136,12 @@ def cluster(nbytes: int, shards: int) -> float:
 def main() -> None:
   """Prints the table."""
   print("exchanges per second of one worker on this machine: a message and its answer, each of so many MB", flush=True)
-  rows = [["MB", "bare TCP", "plain Ray", "1 shard", "2 shards"]]
+  rows = [["MB", "bare TCP", "Ray calls", "1 shard", "2 shards"]]
   tcp = [bare_tcp(megabytes * 10**6) for megabytes in MEGABYTES]
   ray_cluster.connect(None, cpus=4)
   for megabytes, rate in zip(MEGABYTES, tcp, strict=True):
     nbytes = megabytes * 10**6
-    rates = [rate, plain_ray(nbytes), *(cluster(nbytes, shards) for shards in (1, 2))]
+    rates = [rate, cluster(nbytes, 1, CalledShard), *(cluster(nbytes, shards, Shard) for shards in (1, 2))]
     rows.append([str(megabytes), *(f"{r:.0f}" for r in rates)])
   ray_cluster.require().shutdown()
   for row in rows:

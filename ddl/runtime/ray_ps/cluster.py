@@ -234,14 +234,14 @@ class RayCluster:
       self.ray.shutdown()
 
   def shard_actors(
-    self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int]
+    self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int], shard: type[Shard] = Shard
   ) -> list[Any]:
-    """A process for each part; `token`: what those that connect have to show; marks: as of `run`."""
+    """A process for each part; token: shown by those that connect; marks: as of `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     process = self.process(parts[0].dtype, 0)
     process["env_vars"] |= {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    kind = self.ray.remote(num_cpus=1, num_gpus=0, max_concurrency=8, runtime_env=process)(Shard)
+    kind = self.ray.remote(num_cpus=1, num_gpus=0, max_concurrency=8, runtime_env=process)(shard)
     return [kind.remote(k, self.algorithm, part, extra, **settings) for k, part in enumerate(parts)]
 
   def process(self, dtype: np.dtype, gpus: float) -> dict[str, Any]:
