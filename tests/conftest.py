@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -88,3 +89,17 @@ def wrong(call):
     return error
 
   return check
+
+
+@pytest.fixture
+def at_once():
+  """A call that would wait or compute for ever fails after a minute."""
+
+  def late(*_):
+    raise AssertionError("no answer within a minute")
+
+  before = signal.signal(signal.SIGALRM, late)
+  signal.alarm(60)
+  yield
+  signal.alarm(0)
+  signal.signal(signal.SIGALRM, before)

@@ -146,22 +146,6 @@ def test_only_takes_labels_and_algorithms():
   refused(lambda: only(chosen, ["easgt"]), "easgt")
 
 
-@pytest.mark.parametrize("flag", ["--config_workers=4", "--configx", "--config-foo=3", "--configs=x"])
-def test_flags_that_only_begin_like_config(ran, flag):
-  code, _, error = ran(f"--config={DIGITS}", flag)
-  assert code == 2 and error.count("\n") == 1 and flag.partition("=")[0].strip("-") in error
-
-
-def test_a_command_without_config_takes_none(ran):
-  code, _, error = ran(f"--config={DIGITS}", command="list")
-  assert code == 2 and error.count("\n") == 1 and "config" in error
-
-
-def test_none_where_there_is_no_default(ran):
-  code, _, error = ran(f"--config={DIGITS}", "--config.batch=None")
-  assert code == 2 and "config.batch" in error and error.count("\n") == 1
-
-
 def test_the_nearest_command(monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["run.py", "tarin"])
   assert runpy.run_path(str(ROOT / "run.py"))["main"]() == 2
@@ -271,11 +255,11 @@ SPACES = [
   ({"space": {"DaSGD": {"delay": (1, 2, 3)}}}, "delay is (1, 2, 3)", "(low, high)"),
   ({"space": {"DaSGD": {"delay": (0.5, 2)}}}, "delay is (0.5, 2)", "int"),
   ({"space": {"DaSGD": {"keep": ("a", "b")}}}, "keep is ('a', 'b')", "float"),
-  ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay is (2, 2)", "rise"),
+  ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay is (2, 2)"),
   ({"space": {"DaSGD": 3}}, "config.sweep.space['DaSGD'] is 3"),
   ({"learning_rate": 0.1}, "config.sweep.learning_rate is 0.1", "(low, high)"),
-  ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate is (0.0, 1.0)", "positive"),
-  ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate", "finite"),
+  ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate is (0.0, 1.0)"),
+  ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate"),
   ({"trials": 0}, "config.sweep.trials is 0"),
   ({"trials": -2}, "config.sweep.trials is -2"),
   ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' is invalid in each of 1 trials", "keep is 2.333"),
@@ -310,30 +294,6 @@ def test_points_keep_the_types_and_four_digits():
 
 
 # ---- what a command would not read
-
-
-@pytest.mark.parametrize(
-  "command, argument, words",
-  [
-    ("train", "compare.target=0.9", ("train does not read config.compare.target", "one run")),
-    ("train", "sweep.trials=3", ("train does not read config.sweep.trials",)),
-    ("compare", "seed=3", ("compare does not read config.seed", "config.compare.seeds")),
-    ("compare", "sweep.trials=3", ("compare does not read config.sweep.trials",)),
-    ("compare", "algorithm.name=easgd", ("names its own algorithm", "--only")),
-    ("sweep", "compare.seeds=1,2", ("sweep does not read config.compare.seeds",)),
-    ("plan", "network.overlap=False", ("plan does not read config.network.overlap: its seconds are those of",)),
-    ("train", "barrier.name=ssp", ("config.barrier.name here: sync_sgd has neither a server nor peers",)),
-    ("train", "network.blocks=4", ("config.network.blocks here: sync_sgd has neither",)),
-    ("compare", "network.service_seconds=1.0", ("config.network.service_seconds here: sync_sgd has", "; easgd has")),
-    ("sweep", "times.seconds=1.0", ("config.times.seconds here: sync_sgd takes no virtual time",)),
-  ],
-)
-def test_a_flag_that_the_command_would_not_read(ran, command, argument, words):
-  config = str(ROOT / "configs" / "digits_compare.py")
-  code, got, error = ran(f"--config={config}", f"--config.{argument}", command=command)
-  assert code == 2 and got is None and error.count("\n") == 1
-  for word in words:
-    assert word in error
 
 
 ASYNC = f"--config={ROOT / 'configs' / 'async_easgd_digits.py'}"

@@ -183,28 +183,3 @@ def test_a_resumed_replay_goes_on_with_its_own_order(recorded, tmp_path):
   done = Command("train", *SMALL, "--resume", f"--workdir={part}").end()
   assert done.code == 0, done.error
   assert metrics(part) == metrics(whole)
-
-
-@pytest.mark.parametrize(
-  "flags, words",
-  [
-    (("--runtime=threads", "--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "async_sgd"),
-    (("--runtime=threads", "--resume"), "does not resume"),
-    (("--runtime=threads", "--config.algorithm.name=async_sgd", "--config.algorithm.period=None",
-      "--config.optimizer.momentum=0", "--config.barrier.name=backup", "--config.barrier.spare=1"), "config.barrier.name is backup"),
-    (("--runtime=ray", "--config.algorithm.name=async_sgd", "--config.algorithm.period=None",
-      "--config.optimizer.momentum=0", "--config.barrier.name=cutoff", "--config.barrier.window=2"), "config.barrier.name is cutoff"),
-    (("--runtime=threads", "--step_loop=scan"), "--step_loop is read by --runtime=simulator alone, not by threads"),
-    (("--runtime=threads", "--checkpoint_every=5"), "--checkpoint_every is not read by --runtime=threads"),
-    (("--runtime=ray", "--shards=100000"), "shards is 100000; a model of 610 parameters"),
-    (("--runtime=ray", "--ray_address=127.0.0.1:9"), "no cluster answers at 127.0.0.1:9"),
-    (("--config.times.name=trace", "--config.times.path=no.csv", "--config.times.seconds=None",
-      "--config.times.jitter=None"), "no such file"),
-    (("--config.barrier.name=backup", "--config.barrier.spare=1"), "async_easgd"),
-    (("--config.times.seconds=-1",), "seconds"),
-    (("--config.times.slow=(1,2)",), "slow"),
-    (("--config.algorithm.alpha=1.0",), "alpha"),
-  ],
-)  # fmt: skip
-def test_refusals_are_one_line(tmp_path, flags, words):
-  assert words in complaint(Command("train", *SMALL, f"--workdir={tmp_path}/a", *flags).end())

@@ -1,0 +1,215 @@
+"""What a user can get wrong, as one table: exit code 2 and one line with the offending key or path, at once.
+
+Nothing is written, and nothing is computed before.
+"""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+DIGITS, COMPARE = "--config=configs/digits.py", "--config=configs/digits_compare.py"
+ASYNC, SERVER = "--config=configs/async_easgd_digits.py", "--config.algorithm.name=async_sgd"
+QUICK = (DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1")
+NPZ, TEXT, HUGE = "--config.data.name=npz", "--config.data.name=text", 10**9
+TRANSFORMER = ("--config.model.name=transformer", "--config.model.hidden=None")
+CLUSTER = ("--model=vgg_a", "--cluster=cori_fdr")
+FLAGS = [  # arguments of a short `train`, beside those of a good one, and words of its line
+  ("--config.algorithm.name=dasdg", "'dasdg'", "'dasgd'"),
+  ("--config.algorithm.name=xyz", "'xyz'", "sync_sgd"),
+  ("--config.model.name=resnet", "'resnet20'"),
+  ("--config.data.name=digit", "'digits'"),
+  ("--config.partition.name=dirichle", "'dirichlet'"),
+  ("--config.optimizer.name=adamv", "'adam"),
+  ("--config.schedule.name=cosin", "'cosine'"),
+  ("--config.algorithm.perid=3", "'perid'", "'period'"),
+  ("--config.stepz=3", "'stepz'", "'steps'"),
+  ("--config.optimiser.name=sgd", "'optimiser'", "'optimizer'"),
+  ("--config.steps.more=3", "'more' in config.steps"),
+  ("--config.algorithm.delay=3", "config.algorithm.delay", "'sync_sgd'"),
+  ("--config.algorithm.name=local_sgd --config.algorithm.keep=0.5", "config.algorithm.keep", "period"),
+  ("--config.model.layers=3", "config.model.layers", "'mlp'", "hidden"),
+  ("--config.data.path=/x", "config.data.path", "'digits'"),
+  ("--config.partition.concentration=1.0", "config.partition.concentration", "'iid'"),
+  ("--config.optimizer.b1=0.5", "config.optimizer.b1", "'sgd'"),
+  ("--config.schedule.warmup=5", "config.schedule.warmup", "'constant'"),
+  ("--config.algorithm.name=post_local_sgd", "config.algorithm.start"),
+  ("--config.partition.name=dirichlet", "config.partition.concentration"),
+  ("--config.steps=many", "config.steps"),
+  ("--config.steps=2.5", "config.steps"),
+  ("--config.batch=0", "config.batch"),
+  ("--config.batch=None", "config.batch"),
+  ("--config.batch=two", "--config.batch=two"),
+  ("--config.steps=0", "config.steps"),
+  ("--config.steps=1000000000000", "config.steps"),
+  ("--config.workers=-8", "config.workers"),
+  (f"--config.workers={HUGE}", "config.workers"),
+  (f"{SERVER} --config.workers={HUGE}", "config.workers"),
+  ("--config.eval_every=0", "config.eval_every"),
+  ("--config.optimizer.learning_rate=-1", "config.optimizer.learning_rate"),
+  ("--config.optimizer.learning_rate=fast", "config.optimizer.learning_rate"),
+  ("--config.optimizer.learning_rate=inf", "config.optimizer.learning_rate"),
+  ("--config.optimizer.weight_decay=inf", "config.optimizer.weight_decay"),
+  ("--config.optimizer.nesterov=3", "--config.optimizer.nesterov=3", "True"),
+  ("--config.network.exchange_seconds=long", "--config.network.exchange_seconds=long"),
+  ("--config.network.message_seconds=-1.0", "config.network.message_seconds"),
+  ("--config.steps", "--config.steps"),
+  ("--config.algorithm={}", "config.algorithm", "--config.algorithm."),
+  ("--config.compare.algorithms.x=1", "'x' in config.compare.algorithms"),
+  ("--config.algorithm.name=dasgd --config.algorithm.keep=1.5", "keep is 1.5", "0..1"),
+  ("--config.algorithm.name=local_sgd --config.algorithm.period=0", "config.algorithm.period"),
+  ("--config.algorithm.name=local_sgd --config.algorithm.period=often", "config.algorithm.period"),
+  (f"--config.algorithm.name=local_sgd --config.algorithm.period={10**19}", "config.algorithm.period"),
+  (f"--config.algorithm.name=local_sgd --config.algorithm.period={10**18}", "config.algorithm.period"),
+  ("--config.batch=2000", "batch of 2000", "1437"),
+  ("--config.batch=200 --config.partition.name=sharded", "batch of 200", "179"),
+  ("--config.partition.name=dirichlet --config.partition.concentration=0.01 --config.batch=64", "batch of 64"),
+  ("--config.model.name=transformer", "config.model.hidden", "--config.model.hidden=None"),
+  (" ".join(TRANSFORMER), "transformer", "token"),
+  (f"--config.model.hidden={HUGE},{HUGE}", "GB"),
+  (f"{SERVER} --runtime=threads --config.model.hidden={HUGE},{HUGE}", "GB"),
+  (f"{SERVER} --runtime=threads --config.workers=100000", "config.workers"),
+  (f"{SERVER} --config.steps=2000000000", "visits"),
+  ("--devices=3", "8 workers", "3 devices", "1, 2, 4, 8"),
+  ("--devices=16", "16 devices", "1, 2, 4, 8"),
+  (f"--config.workers={10**6} --devices={10**6}", f"--devices={10**6}"),
+  ("--devices=two", "--devices=two"),
+  ("--processes=3 --devices=0", "3 processes", "1, 2, 4, 8"),
+  ("--processes=2", "2 processes", "1 devices"),
+  ("--steps_per_call=-1", "steps_per_call"),
+  ("--virtual_grad=fast", "virtual_grad", "unroll|vmap|map"),
+  ("--no_such_flag=1", "no_such_flag"),
+  ("--worksdir=x", "worksdir"),
+  ("--config_workers=4", "config_workers"),
+  ("--configx", "configx"),
+  ("--config-foo=3", "config-foo"),
+  ("dasgd", "'dasgd'"),
+  ("--resume --workdir=", "--resume", "--workdir"),
+  ("--workdir=/proc/x", "--workdir=/proc/x"),
+  ("--workdir={0}/\udcff", "\\udcff"),
+  ("--workdir=~nobody-has-this-name/x", "~nobody-has-this-name/x"),
+  ("--workdir=gs://bucket/x", "gs://bucket/x"),
+  ("--resume --workdir={0}/deep", "{0}/deep/config.json"),
+  (f"{NPZ} --config.data.path=gs://bucket/x", "gs://bucket/x"),
+  (f"{NPZ} --config.data.path={{0}}/no.npz", "{0}/no.npz"),
+  (NPZ, "--config.data.path="),
+  *((f"{NPZ} --config.data.path={{0}}/{name}", f"{{0}}/{name}") for name in (
+    "text.npz", "names.npz", "few.npz", "cut.npz", "width.npz", "features.npz", "pickled.npz", "bytes.npz", "pipe")),
+  (f"{NPZ} --config.data.path=/dev/zero", "/dev/zero"),
+  ("--config.data.name=idx --config.data.path={0}/deep", "train-images-idx3-ubyte"),
+  (f"{TEXT} {' '.join(TRANSFORMER)} --config.data.path={{0}}/empty.txt", "{0}/empty.txt"),
+  (f"{TEXT} --config.data.path={{0}}/pipe", "{0}/pipe"),
+  (f"{TEXT} --config.data.path=/dev/zero", "/dev/zero"),
+  ("--config=", "--config=FILE"),
+  ("--config={0}/no.py", "{0}/no.py", "configs/digits.py"),
+  ("--config={0}", "{0}"),
+  ("--config.compare.target=0.9", "config.compare.target"),
+  ("--config.sweep.trials=3", "config.sweep.trials"),
+  ("--config.barrier.name=ssp", "config.barrier.name", "sync_sgd"),
+  ("--config.network.blocks=4", "config.network.blocks", "sync_sgd"),
+]  # fmt: skip
+COMMANDS = [  # command, its arguments, words
+  ("compare", f"{COMPARE} --config.seed=3", "config.seed", "config.compare.seeds"),
+  ("compare", f"{COMPARE} --config.sweep.trials=3", "config.sweep.trials"),
+  ("compare", f"{COMPARE} --config.algorithm.name=easgd", "config.compare.algorithms", "--only"),
+  ("compare", f"{COMPARE} --config.network.service_seconds=1.0", "config.network.service_seconds", "sync_sgd", "easgd"),
+  ("compare", f"{COMPARE} --config.compare.seeds={2**32},", "config.compare.seeds"),
+  ("compare", f"{COMPARE} --tuned={{0}}/pipe", "--tuned={0}/pipe"),
+  ("compare", f"{COMPARE} --tuned=/dev/zero", "--tuned=/dev/zero"),
+  ("compare", f"{COMPARE} --tuned={{0}}/trials.json", "--tuned={0}/trials.json"),
+  ("compare", f"{COMPARE} --tuned={{0}}/deep/config.json", "{0}/deep/config.json"),
+  ("sweep", f"{COMPARE} --config.compare.seeds=1,2", "config.compare.seeds"),
+  ("sweep", f"{COMPARE} --config.times.seconds=1.0", "config.times.seconds", "sync_sgd"),
+  ("sweep", f"{COMPARE} --trials={HUGE}", "trials"),
+  ("plan", f"{COMPARE} --config.network.overlap=False", "config.network.overlap", "--cluster"),
+  ("plan", f"{' '.join(CLUSTER)} --json={{0}}/", "--json={0}/"),
+  ("plan", f"{' '.join(CLUSTER)} --json={{0}}/none/x.json", "--json={0}/none/x.json"),
+  ("scale", f"{' '.join(CLUSTER)} --workdir=gs://bucket/x", "gs://bucket/x"),
+  ("scale", f"{' '.join(CLUSTER)} --nodes=1,2 --jitter=1e300", "jitter"),
+  ("list", DIGITS, "config"),
+]
+ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
+BARRIER = "config.barrier.name is"
+REAL_TIME = [  # arguments of an asynchronous `train`, words
+  ("--runtime=threads --config.algorithm.name=sync_sgd --config.algorithm.period=None", "sync_sgd", "async_sgd"),
+  ("--runtime=threads --resume", "--runtime=threads", "--runtime=ray"),
+  (f"--runtime=threads {ASYNC_SGD} --config.barrier.name=backup --config.barrier.spare=1", f"{BARRIER} backup"),
+  (f"--runtime=ray {ASYNC_SGD} --config.barrier.name=cutoff --config.barrier.window=2", f"{BARRIER} cutoff"),
+  ("--runtime=threads --step_loop=scan", "--step_loop", "--runtime=simulator"),
+  ("--runtime=threads --checkpoint_every=5", "--checkpoint_every", "--runtime=threads"),
+  ("--runtime=ray --shards=100000", "shards is 100000", "610"),
+  ("--runtime=ray --ray_address=127.0.0.1:9", "127.0.0.1:9"),
+  ("--config.times.name=trace --config.times.seconds=None --config.times.jitter=None --config.times.path=no.csv",
+   "no.csv"),
+  ("--config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name is backup", "async_easgd"),
+  ("--config.times.seconds=-1", "seconds"),
+  ("--config.times.slow=(1,2)", "slow"),
+  ("--config.algorithm.alpha=1.0", "alpha"),
+]  # fmt: skip
+ASYNCHRONOUS = f"{ASYNC} --config.model.hidden=(8,) --config.workers=3 --config.times.slow=()"
+COMMANDS += [("train", f"{ASYNCHRONOUS} {case[0]}", *case[1:]) for case in REAL_TIME]
+CONFIGS = {  # a config file, or the lines of its get_config after c = base(): what its line must contain
+  "def get_config(:": "x.py, line 1",
+  "x = 1": "get_config",
+  "import no_such_module": "no_such_module",
+  "def get_config():\n  return {}": "base()",
+  "c.stepz = 3": '"steps"',
+  "c.steps = 'x'": "steps",
+  "c = ConfigDict({'a': 1})": "config.algorithm",
+  "c.unlock(); del c.model": "config.model",
+  "c.unlock(); del c.model.name": "config.model.name",
+  "c.unlock(); c.stepz = 3": "stepz",
+  "with c.ignore_type(): c.model = 3": "config.model",
+  "with c.ignore_type(): c.workers = None": "config.workers",
+  "with c.ignore_type(): c.workers = '8'": "config.workers",
+  "with c.ignore_type(): c.optimizer.learning_rate = 'x'": "config.optimizer.learning_rate",
+  "with c.ignore_type(): c.compare.algorithms = 3": "config.compare.algorithms",
+  "c.compare.title = '\\udcff'": "config.compare.title",
+  "raise SystemExit(3)": "x.py, line 5: SystemExit",
+  "c.data.name = 'npz'; c.data.path = 'a\\0b'": "a\\x00b",
+}
+
+
+@pytest.fixture
+def malformed(tmp_path):
+  """A folder of files that cannot be read as what they are given for."""
+  labels, images = np.zeros(120, np.int32), np.zeros((5, 4, 4), np.uint8)
+  np.savez(tmp_path / "names.npz", pictures=np.zeros(3))
+  np.savez(tmp_path / "few.npz", image=images, label=np.zeros(4, np.int32))
+  np.savez(tmp_path / "width.npz", image=np.zeros((120, 4, 0), np.uint8), label=labels)
+  np.savez(tmp_path / "features.npz", image=np.zeros((120, 0), np.float32), label=labels)
+  np.savez(tmp_path / "pickled.npz", image=np.array([{"a": 1}] * 120, object), label=labels)
+  (tmp_path / "cut.npz").write_bytes((tmp_path / "few.npz").read_bytes()[:-30])
+  (tmp_path / "text.npz").write_text("hello")
+  (tmp_path / "empty.txt").write_text("")
+  with zipfile.ZipFile(tmp_path / "bytes.npz", "w") as archive:
+    archive.writestr("image", b"no .npy file")
+    archive.writestr("label", b"no .npy file")
+  (tmp_path / "deep").mkdir()
+  for name in ("config.json", "about.json"):
+    (tmp_path / "deep" / name).write_text("[" * 100_000 + "]" * 100_000)
+  (tmp_path / "trials.json").write_text(json.dumps({"algorithms": {"EASGD": {"best": {}, "trials": 3}}}))
+  os.mkfifo(tmp_path / "pipe")
+  return tmp_path
+
+
+@pytest.mark.parametrize("case", [("train", *case) for case in FLAGS] + COMMANDS, ids=lambda case: " ".join(case[:2]))
+def test_command(at_once, wrong, malformed, case):
+  command, arguments, *words = case
+  chosen = [*(QUICK if case[1:] in FLAGS else ()), *arguments.split()]
+  wrong([a.format(malformed) for a in chosen], *(word.format(malformed) for word in words), command=command)
+  assert not (malformed / "run").exists()
+
+
+@pytest.mark.parametrize("lines", CONFIGS)
+def test_config_file(at_once, wrong, tmp_path, lines):
+  if lines.startswith(("def ", "import ", "x = ")):
+    text = lines
+  else:
+    imports = "from ml_collections import ConfigDict\nfrom experiments.config import base\n"
+    text = f"{imports}def get_config():\n  c = base()\n  {lines}\n  return c\n"
+  (tmp_path / "x.py").write_text(text)
+  wrong([f"--config={tmp_path}/x.py"], CONFIGS[lines])
+  assert not (tmp_path / "run").exists()

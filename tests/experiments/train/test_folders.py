@@ -1,0 +1,159 @@
+"""Folders that hold other work, and runs that diverge: one line, exit code 2, nothing lost."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from helpers.commands import ROOT, metrics
+
+from ddl.runtime.checkpoint import Checkpoints
+from experiments.commands import cli, config_flag
+from experiments.config.experiment import Experiment
+from experiments.train import build, compare, sweep, train
+from experiments.train.run_dir import RunFolder
+from experiments.train.workdir import without
+
+RUNS = (train, compare, sweep)
+
+DIGITS = "--config=configs/digits.py"
+QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
+
+
+# ---- folders
+
+
+def test_folders(call, wrong, tmp_path):
+  code, out, error = call("train", *QUICK)
+  assert code == 0 and not error and "step 4" in out
+  assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s")[0]) > 0
+  lines = (tmp_path / "run" / "metrics.jsonl").read_text()
+  wrong(QUICK, f"{tmp_path}/run holds a run already", "--resume")
+  other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
+  wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
+  (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
+  wrong([*QUICK, "--resume", "--devices=2"], "was run as", "1 device(s)", "2 device(s)", "--devices")
+  wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "--steps_per_call")
+  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds nothing to resume")
+  (tmp_path / "file").write_text("")
+  wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")
+  assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+  code, out, error = call("train", *QUICK, "--resume")
+  assert code == 0 and not error and "step 4" in out
+  assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+
+
+def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_starts):
+  (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
+  for command in ("train", "compare", "sweep"):
+    flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
+    wrong(flags, f"{tmp_path} holds the work of another command", "another --workdir", command=command)
+  assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, command):
+  """A model may ask for the backend, which fixes the number of devices."""
+
+  class Started(BaseException):
+    pass
+
+  def started(*_):
+    raise Started
+
+  for module in RUNS:
+    monkeypatch.setattr(module, "start_devices", started)
+  monkeypatch.setattr(jax, "default_backend", lambda: pytest.fail("a model was traced"))
+  with pytest.raises(Started):
+    cli.run(command, ["--config=configs/sc17_lenet.py", f"--workdir={tmp_path}"])
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+  """Data and devices are not touched."""
+
+  def touched(*_):
+    pytest.fail("data was loaded or devices were started")
+
+  monkeypatch.setattr(build, "load", touched)
+  for module in RUNS:
+    monkeypatch.setattr(module, "start_devices", touched)
+
+
+def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
+  config = config_flag.load(ROOT / "configs" / "digits_compare.py")
+  label = "--only=EASGD"
+  for command, run in (("train", ""), ("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")):
+    folder = RunFolder(tmp_path / command / run)
+    folder.create(replace(Experiment.from_config(config), batch=3), {"command": "python run.py train --config=x.py"})
+    flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}/{command}", *[label][: command != "train"]]
+    wrong(flags, f"{folder.path} holds a run already", command=command)
+    wrong([*flags, "--resume"], f"{folder.path} holds a run of another config (", "batch: 3 there, ", command=command)
+  (tmp_path / "train" / "config.json").write_text(json.dumps(Experiment.from_config(config).to_json()))
+  (tmp_path / "train" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
+  code, out, error = call("train", "--config=configs/digits_compare.py", f"--workdir={tmp_path}/train", "--resume")
+  assert code == 0 and not error and out == f"step 400, test_loss 0.25\n{tmp_path}/train is complete\n"
+
+
+def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
+  wrong(["--resume", "--workdir="], "--resume needs the folder to continue: --workdir=")
+  wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
+  (tmp_path / "run").mkdir()
+  file = tmp_path / "run" / "experiment.json"
+  wrong(["--resume"], f"{file}, ", "is missing", "give the whole command: --config=FILE")
+  good = {"command": "compare", "arguments": [], "options": {}, "config": {}}
+  damaged = [
+    {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
+    {"config": {"no_such_key": 1}}, {"config": {"steps": "two"}}, {"config": {"model": 3}},
+  ]  # fmt: skip
+  for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
+    file.write_text(text)
+    wrong(["--resume"], f"{file}, ", "is damaged", "give the whole command: --config=FILE")
+  file.write_text(json.dumps(good))
+  wrong(["--resume"], "is of a `compare`, not of a `train`")
+
+
+def test_recorded_arguments_without_those_that_say_where():
+  words = ["--config", "x.py", "--workdir", "a b", "-resume", "--workdir=c", "--resume=true", "--workdirs=1", "workdir"]
+  assert without(words) == ["--config", "x.py", "--workdirs=1", "workdir"]
+
+
+# ---- divergence
+
+RATE = "--config.optimizer.learning_rate="
+
+
+def finite(folder, step):
+  checkpoints = Checkpoints(folder / "checkpoints")
+  assert checkpoints.latest() == step
+  leaves = jax.tree.leaves(checkpoints._manager.restore(step).carry)
+  checkpoints.close()
+  return leaves and all(np.isfinite(x).all() for x in leaves)
+
+
+@pytest.mark.parametrize("algorithm", ["sync_sgd", "local_sgd"])
+def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorithm):
+  arguments = [
+    DIGITS, "--devices=1", "--config.steps=600", "--config.eval_every=2", "--config.data.name=least_squares",
+    "--config.model.name=linear", "--config.model.hidden=None", "--checkpoint_every=1",
+    f"--config.algorithm.name={algorithm}", f"{RATE}30.0",
+  ]  # fmt: skip
+  error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "the last good checkpoint, of step ")
+  kept = metrics(tmp_path / "run")
+  assert len(kept) > 2 and all(np.isfinite(v) for line in kept for v in line.values())
+  step = int(error.split("of step ")[1].split(",")[0])
+  assert finite(tmp_path / "run", step) and step == kept[-1]["step"]
+  assert not (tmp_path / "run" / "result.json").exists()
+  again = wrong([*arguments, "--resume"], "diverged: ")
+  assert again == error and metrics(tmp_path / "run") == kept
+
+
+def test_parameters_that_leave_the_numbers_behind_a_finite_loss(wrong, tmp_path):
+  """The first step's loss is finite, its update is not."""
+  error = wrong([*QUICK, "--checkpoint_every=1", "--steps_per_call=1", f"{RATE}1e39"], "diverged: ", "after step 1")
+  assert "there was no checkpoint yet" in error and len(metrics(tmp_path / "run")) == 1
+
+
+def test_a_loss_that_is_no_number_names_its_step(wrong):
+  wrong([*QUICK, "--steps_per_call=4", "--config.eval_every=4", f"{RATE}3e38"], "its loss is ", " at step 2;")
