@@ -138,7 +138,7 @@ def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
   return {
     "job": job.title,
     "cluster": cluster,
-    "examples": found.examples,
+    "examples": found.settings.examples,
     "settings": found.settings._asdict(),
     "rows": [row._asdict() for row in found.rows],
     "speeds": [speed._asdict() for speed in found.speeds],

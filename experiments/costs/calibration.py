@@ -11,7 +11,6 @@ import numpy as np
 from ddl.perf.hardware import Cluster, fit
 from ddl.perf.hardware.device import Device
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.step import efficiency
 from ddl.runtime import hosts
 from ddl.runtime.workers import Workers, make_workers
 from experiments.config.options import RunOptions
@@ -120,14 +119,14 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
   moving = max(plan.copy_bytes / typical["copy"], *(s.moved / t for s, t in zip(steps, computes, strict=True)))
   took = [typical[f"compute {case.name}"] for case in CURVE]
   flop = plan.steps[CURVE[-1].name].flop / CURVE[-1].batch  # where the update of the parameters weighs least
-  found = efficiency.fit(flop, peak, [c.batch for c in CURVE], took)
-  rows += [_row("efficiency", c.name, t, e) for c, t, e in zip(CURVE, took, found.errors, strict=True)]
+  efficiency, errors = fit.efficiency(flop, peak, [c.batch for c in CURVE], took)
+  rows += [_row("efficiency", c.name, t, e) for c, t, e in zip(CURVE, took, errors, strict=True)]
   device = Device(peak, moving, memory_bytes() / jax.process_count())
   kind, link = jax.devices()[0].device_kind, links["all_reduce"]
   cluster = Cluster(
     title=f"this machine, {plan.workers} processes",
     device=device,
-    efficiency=found.efficiency,
+    efficiency=efficiency,
     network=Network(link._replace(latency=link.latency + waiting)),
     source=f"measured by python run.py calibrate on {kind} ({os.cpu_count()} cores), float32",
     workers=plan.workers,

@@ -19,7 +19,6 @@ from ddl.events.times import TIMES
 from ddl.perf.comm import patterns, server
 from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.cluster import main_link, server_link
 from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime.workers import nbytes
 from ddl.schedule import Schedule
@@ -95,14 +94,14 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> Th
 
   if not visits:
     return there()
-  link = main_link(cluster, workers) if visits.peers else server_link(cluster, workers)
+  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
     visited, turn = visits.probability, (visits.period - visits.delay) * seconds
     mean = float(max(visited * visit, visited * shared - turn) / 2)  # over visits
     return there(service_seconds=0.0, message_seconds=mean)
-  busy = float((max(visits.up, visits.down) + (1 - link.duplex) * min(visits.up, visits.down)) / link.bandwidth)
+  busy = float(link.busy_seconds(visits.up, visits.down))
   return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 

@@ -64,10 +64,8 @@ def counted(components: Components) -> StepMemory:
   state = jax.eval_shape(OPTIMIZERS[optimizer.name](0.1, **rest).init, params)
   batch = batch_shapes(components, 1)
   return StepMemory(
-    maps=_nbytes(batch) + feature_maps(components.model, batch),
-    weights=COPIES * _nbytes(params) + _nbytes(state),
-    classifier_maps=0.0,  # dense layers are among the products
-    classifier=0.0,
+    per_example=_nbytes(batch) + feature_maps(components.model, batch),
+    fixed=COPIES * _nbytes(params) + _nbytes(state),
   )
 
 

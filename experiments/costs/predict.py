@@ -11,9 +11,8 @@ import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.perf.comm.patterns import Pattern
-from ddl.perf.hardware import Cluster, device
-from ddl.perf.hardware.cluster import main_link, with_bandwidth
-from ddl.perf.hardware.device import Step
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Step, step_parts
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
 from experiments.costs import cluster_clock, xla_cost
@@ -90,13 +89,13 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
       **_figures(entrant, there, clocks),
     }
   workers = max(entrant.experiment.workers for entrant in entrants.values())
-  link = main_link(cluster, workers)
+  link = cluster.network.main_link(workers)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
     "name": name,
     "title": cluster.title,
     "source": cluster.source,
-    "flop_per_example": sum(part.flop for part in device.parts(step)),
+    "flop_per_example": sum(part.flop for part in step_parts(step)),
     "params_bytes": nbytes,
     "link": "between nodes" if link == cluster.network.between else "inside a node",
     "latency": link.latency,
@@ -140,12 +139,12 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
   """
   if len(complete) < 2:
     return None
-  winner, here = next(iter(complete)), main_link(cluster, workers).bandwidth
+  winner, here = next(iter(complete)), cluster.network.main_link(workers).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     @cache
     def at(bandwidth: float) -> float:
-      other = with_bandwidth(cluster, workers, bandwidth)
+      other = cluster.with_bandwidth(workers, bandwidth)
       there, steps = _there(entrant, entrant.seeds[index], other, step), int(entrant.hits[index])
       there = there._replace(config=replace(there.config, steps=steps))  # later ones do not matter
       return cluster_clock.clock(there, entrant.algorithm)(steps)

@@ -8,7 +8,7 @@ workers of Original EASGD compute in turns, as the order of its algorithm says, 
 from typing import NamedTuple
 
 from ddl.perf import hardware
-from ddl.perf.comm import packing, server
+from ddl.perf.comm import server
 from ddl.perf.comm.collectives import BROADCAST, REDUCE
 from ddl.perf.hardware.network import Link
 from ddl.perf.step import timeline
@@ -122,7 +122,7 @@ def _off(config: Config, first: Round, share: float) -> str:
   tree = 100 * first.host_parameters
   link = hardware.named(config.cluster).network.between
   layers = [FLOAT * layer.params for layer in TABLES[config.network]]
-  packed = packing.unpacked_seconds(layers, link.seconds) / packing.packed_seconds(layers, link.seconds)
+  packed = sum(map(link.seconds, layers)) / link.seconds(sum(layers))
   return (
     f"*Where it is off, and why.* By the reported figures alone communication fell from {share:.0f} to {left:.1f} and "
     f"all else went from {100 - share:.0f} to {computing:.1f} (of 100 for Original EASGD): computing was not divided "

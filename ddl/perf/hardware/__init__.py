@@ -15,11 +15,7 @@ CLUSTERS: dict[str, Cluster] = {**NODES, **SC17, **DASGD, **TODAY}
 
 
 def named(name: str, more: Sequence[str] = ()) -> Cluster:
-  """The cluster. more: names of others that exist elsewhere.
-
-  Raises:
-    ValueError: for an unknown name, with the nearest one and all that exist.
-  """
+  """Return the cluster; ValueError, with the nearest name, for an unknown one. more: names of others elsewhere."""
   if name in CLUSTERS:
     return CLUSTERS[name]
   known = [*CLUSTERS, *more]

@@ -12,24 +12,22 @@ NVLINK = Link(latency=0.0, bandwidth=2400e9 / 8)
 
 
 def _v100(title: str, network: Network) -> Cluster:
-  return Cluster(
-    title=f"V100, {title}",
-    device=V100,
-    efficiency=Efficiency(best=1.0),
-    network=network,
-    source="arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (7800 GFLOP/s, "
+  source = (
+    "arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (7800 GFLOP/s, "
     "float32, 900.1 GB/s, network in Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency, efficiency 1); "
-    "NVIDIA's Tesla V100 (16 GB)",
+    "NVIDIA's Tesla V100 (16 GB)"
   )
+  return Cluster(f"V100, {title}", V100, Efficiency(best=1.0), network, source)
 
 
-def _nodes(gigabits: float) -> Network:
-  return Network(between=Link(latency=0.0, bandwidth=gigabits * 1e9 / 8), inside=NVLINK, per_node=8)
+def _nodes(gigabits: int, kind: str) -> Cluster:
+  network = Network(between=Link(latency=0.0, bandwidth=gigabits * 1e9 / 8), inside=NVLINK, per_node=8)
+  return _v100(f"{gigabits} Gb/s {kind} between nodes of 8", network)
 
 
 DASGD = {
-  "dasgd_v100_10g": _v100("10 Gb/s Ethernet between nodes of 8", _nodes(10)),
-  "dasgd_v100_25g": _v100("25 Gb/s Ethernet between nodes of 8", _nodes(25)),
-  "dasgd_v100_70g": _v100("70 Gb/s InfiniBand between nodes of 8", _nodes(70)),
+  "dasgd_v100_10g": _nodes(10, "Ethernet"),
+  "dasgd_v100_25g": _nodes(25, "Ethernet"),
+  "dasgd_v100_70g": _nodes(70, "InfiniBand"),
   "dasgd_v100_nvlink": _v100("NVLink 2400 Gb/s between all", Network(between=NVLINK)),
 }

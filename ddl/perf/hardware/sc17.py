@@ -29,9 +29,7 @@ def _parts(parts: int) -> Cluster:
   link = Link(latency=1e-6, bandwidth=KNL.memory_bandwidth / 2 / parts)
   return Cluster(
     title=f"One Xeon Phi 7250 in {parts} parts; a worker is a part",
-    device=KNL._replace(
-      peak=KNL.peak / parts, memory_bandwidth=KNL.memory_bandwidth / parts, memory=KNL.memory / parts
-    ),
+    device=Device(KNL.peak / parts, KNL.memory_bandwidth / parts, KNL.memory / parts),
     efficiency=ASSUMED,
     network=Network(between=link),
     source=f"arXiv 1708.02983 (the partition); {_KNL}; assumed: latency 1 us, copies through MCDRAM, efficiency 0.5",

@@ -88,6 +88,7 @@ def _share(loss: float, point: Point) -> str:
 def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
   curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
+  flop = sum(part.flop for part in work.parts)
   facts = [
     ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),
     ("between nodes", _link(network.between)),
@@ -96,7 +97,7 @@ def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: f
   facts += [(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []
   facts += [
     ("the cluster's figures", cluster.source),
-    ("the model", f"{sum(work.flop) / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
+    ("the model", f"{flop / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
     ("jitter of step times", f"{jitter:g} of the mean, lognormal" if jitter else "none"),
   ]
   return facts

@@ -100,7 +100,7 @@ def test_what_cannot_be(arguments, words):
 
 def test_steps_shorter_than_their_start_are_warned_of():
   """Only where the cluster's entry does not know how long a start takes."""
-  job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0))
+  job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
   for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
     there = CLUSTERS[name]
     told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
@@ -108,7 +108,7 @@ def test_steps_shorter_than_their_start_are_warned_of():
 
 
 def test_columns_are_as_wide_as_what_is_in_them():
-  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), CLUSTERS["cori_fdr"]
   found = planner.plan(job, there, planner.Wish(batch=1, workers=4))
   long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
   lines = plan.text(job, "cori_fdr", there, long).splitlines()
@@ -121,7 +121,7 @@ def test_columns_are_as_wide_as_what_is_in_them():
 
 
 def test_algorithms_that_are_equally_fast_are_all_named():
-  job, there = Job("large", 4e6, 1e10, StepMemory(1e3, 1e4, 0, 0)), CLUSTERS["cori_fdr"]
+  job, there = Job("large", 4e6, 1e10, StepMemory(1e3, 1e4)), CLUSTERS["cori_fdr"]
   found = planner.plan(job, there, planner.Wish(batch=64, workers=4))
   named = plan.verdict(found, "cori_fdr").split(" keep")[0]
   assert {"dasgd", "easgd"} <= set(named.replace(" and ", ", ").split(", ")) and "async_sgd" not in named
@@ -137,8 +137,8 @@ def test_the_counted_memory_by_hand(experiment):
   values = sum((before + 1) * after for before, after in pairwise(sizes))
   found = counted(built)
   label = batch_shapes(built, 1)["y"].dtype.itemsize
-  assert found.weights == (3 + 1) * 4 * values  # momentum is the fourth
-  assert found.maps == 4 * sum(sizes) + label
+  assert found.fixed == (3 + 1) * 4 * values  # momentum is the fourth
+  assert found.per_example == 4 * sum(sizes) + label
 
 
 def test_the_compiled_step_is_the_job(experiment):

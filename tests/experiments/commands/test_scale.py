@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.perf.comm.patterns import Exchange, Op, Pattern
 from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.cluster import with_bandwidth
 from ddl.perf.hardware.network import Network
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scaling import Transport
@@ -92,7 +91,9 @@ def test_an_own_model_is_what_xla_counts():
   products = 784 * 512 + 512 * 512 + 512 * 10
   assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
   counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
-  assert sum(work.flop) == pytest.approx(counted, rel=0.06)  # biases, activations, the update of a batch of 16
+  assert sum(part.flop for part in work.parts) == pytest.approx(
+    counted, rel=0.06
+  )  # biases, activations, the update of a batch of 16
   assert "XLA" in told and title in told and title == "mlp 784-512-512-10"
 
 
@@ -219,10 +220,12 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 @pytest.mark.parametrize("order", ["fifo", "priority"])
 @pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
 def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
-  there = with_bandwidth(CLUSTERS["cori_fdr"], 64, bandwidth)
+  there = CLUSTERS["cori_fdr"].with_bandwidth(64, bandwidth)
   work = scale_curves.job("overfeat_fast", 1)[0]
-  shown = scaling.run(
-    scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
+  shown = scaling.timeline_of(
+    scaling.Scenario(
+      scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
+    )
   )
   took = dict.fromkeys(step_plot.KINDS, 0.0)
   for bar in step_plot.bars(shown):
