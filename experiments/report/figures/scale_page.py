@@ -1,4 +1,4 @@
-"""The page of `scale`: speed-up, efficiency and communication over the number of workers, as pictures and a table."""
+"""The page of `scale`: speed-up, efficiency and communication over the number of workers, as figures and a table."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).parents[1] / "scale.html"
 
 
 class Chart(NamedTuple):
-  """What is drawn over the number of workers."""
+  """A figure over the number of workers."""
 
   name: str  # of the PNG, without the suffix
   title: str
@@ -51,7 +51,7 @@ def write(
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   head = scale_text.head(curves)
   text = templates.template(TEMPLATE).render(
-    title=title + (" and worker" if weak else ""),
+    title=title,
     weak=weak,
     cluster=cluster,
     verdicts=[(curve.algorithm, scale_text.verdict(curve)) for curve in curves],
@@ -76,31 +76,29 @@ def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str
   """For each curve's last point: algorithm, workers, seconds of a step, the share of it that each limit costs."""
   ends = [(curve.algorithm, curve.points[-1]) for curve in curves]
   return [
-    (name, point.workers, seconds_text(point.seconds), [(k, _share(v, point)) for k, v in point.losses.items()])
+    (
+      name,
+      point.workers,
+      seconds_text(point.seconds),
+      [(limit, f"{100 * loss / point.seconds:.1f} %") for limit, loss in point.losses.items()],
+    )
     for name, point in ends
   ]
-
-
-def _share(loss: float, point: Point) -> str:
-  return f"{100 * loss / point.seconds:.1f} %"
 
 
 def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
   curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
   flop = sum(part.flop for part in work.parts)
-  facts = [
+  return [
     ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),
+    ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"),
     ("between nodes", _link(network.between)),
-  ]
-  facts.insert(1, ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"))
-  facts += [(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []
-  facts += [
+    *([(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []),
     ("the cluster's figures", cluster.source),
     ("the model", f"{flop / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
     ("jitter of step times", f"{jitter:g} of the mean, lognormal" if jitter else "none"),
   ]
-  return facts
 
 
 def _link(link: Link) -> str:
@@ -166,13 +164,11 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
 def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
   """(workers, speed-up or efficiency) of the measured runs, relative to one worker; [] where it was not measured."""
   alone, one = curve.measured.get(1), curve.points[0]
-  if alone is None or chart.name == "communication":
+  if alone is None or one.workers != 1 or chart.name == "communication":
     return []
-  rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in curve.points
-           if p.workers in curve.measured}  # fmt: skip
-  base = one.examples_per_second * one.seconds / alone if one.workers == 1 else None
-  if base is None:
-    return []
+  base = one.examples_per_second * one.seconds / alone
+  points = [point for point in curve.points if point.workers in curve.measured]
+  rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in points}
   return [(n, rate / base / (n if chart.shares else 1)) for n, rate in rates.items()]
 
 
