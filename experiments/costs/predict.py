@@ -1,4 +1,4 @@
-"""What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
+"""Predictions of `compare --cluster` for comparison.json: every run's clock on every cluster, and the break-even."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
@@ -16,14 +15,15 @@ from ddl.perf.hardware.device import Step, step_parts
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
 from experiments.costs import cluster_clock, xla_cost
-from experiments.costs.cluster_clock import There
+from experiments.costs.cluster_clock import ClusterRun
+from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.reader import read_run
 from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 
-BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
+BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
 
 
 class Entrant(NamedTuple):
@@ -41,7 +41,7 @@ def predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
   target: Mapping[str, Any],
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """An entry of comparison.json for each cluster.
+  """Return an entry of comparison.json for each cluster.
 
   Args:
     path: of the comparison.
@@ -65,18 +65,12 @@ def _entrant(path: Path, components: Components, runs: Sequence[str], target: Ma
     index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
     hits.append(np.nan if index is None else float(steps[-1][index]))
   experiment, algorithm = components.experiment, components.algorithm
-  params, _ = jax.eval_shape(components.model.init, jax.random.key(0))
-  pattern = pattern_of(algorithm, params, experiment.workers)
+  pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
   return Entrant(experiment, algorithm, pattern, seeds, steps, hits)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """What comparison.json says of one cluster.
-
-  Args:
-    step: what an example computes and moves.
-    nbytes: of the parameters.
-  """
+  """Return the entry of comparison.json on one cluster. nbytes: of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.algorithm
@@ -105,12 +99,14 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> There:
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
   there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step)
   return there._replace(config=replace(there.config, seed=seed))
 
 
-def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+def _figures(
+  entrant: Entrant, there: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
+) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
   algorithm, first = entrant.algorithm, there[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
@@ -130,7 +126,7 @@ def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable
 
 
 def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
-  """The algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
+  """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
   By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
 
