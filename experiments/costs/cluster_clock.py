@@ -97,8 +97,8 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> Cl
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
-    visited, turn = visits.probability, (visits.period - visits.delay) * seconds
-    mean = float(max(visited * visit, visited * shared - turn) / 2)  # over visits
+    visited, computing = visits.probability, (visits.period - visits.delay) * seconds
+    mean = float(max(visited * visit, visited * shared - computing) / 2)  # over visits
     return there(service_seconds=0.0, message_seconds=mean)
   busy = float(link.busy_seconds(visits.up, visits.down))
   return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
@@ -119,7 +119,7 @@ def clock(there: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable
 
 
 def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Whether workers hold the tested model after so many steps: an exchange has just brought what a test would send."""
+  """Return whether workers hold the tested model after so many steps: an exchange has just brought a test's message."""
   wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   brought = (
     each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)

@@ -152,20 +152,20 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
     label: lambda bandwidth, seeds=seeds: float(np.mean([at(bandwidth) for at in seeds]))
     for label, seeds in each.items()
   }
-  turns = []
+  changes = []
   for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
-    turn = time_to_accuracy.overtaken(means, here, end)
-    if turn is None:
+    change = time_to_accuracy.overtaken(means, here, end)
+    if change is None:
       continue
-    pairs = [{name: each[name][i] for name in (winner, turn[0])} for i in range(len(each[winner]))]
+    pairs = [{name: each[name][i] for name in (winner, change[0])} for i in range(len(each[winner]))]
     # In a seed where the other is ahead already, the winner has to come from the other side.
-    ways = [end if pair[winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
+    ways = [end if pair[winner](here) <= pair[change[0]](here) else opposite for pair in pairs]
     over = [time_to_accuracy.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
-    turns.append({"other": turn[0], "mean": turn[1], "bandwidths": [one and one[1] for one in over]})
+    changes.append({"other": change[0], "mean": change[1], "bandwidths": [one and one[1] for one in over]})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
     "winner": winner,
-    "turns": turns,  # with less bandwidth, with more; of those that there are
+    "turns": changes,  # with less bandwidth, with more; of those that there are
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
   }

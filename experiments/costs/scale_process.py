@@ -18,7 +18,7 @@ from experiments.bench.workloads import SIZES
 def measure(
   model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, alone: int, together: int
 ) -> dict[str, dict[int, float]]:
-  """Of each algorithm: number of workers (1 and `workers`) -> seconds per step, the median of blocks in turn.
+  """Return, by algorithm, number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
 
   Args:
     model: of ddl.models, with the sizes that `scale` counts.

@@ -12,7 +12,7 @@ class Prediction(NamedTuple):
   """A number of the model."""
 
   value: float
-  fitted: bool = False  # on this very row, so that its error says nothing
+  fitted: bool = False  # on this very row, so that its error is no test
 
 
 class Row(NamedTuple):

@@ -41,7 +41,7 @@ class Round(NamedTuple):
 
 
 def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
-  """Of each method; one message follows from the share of the parameters, the computing from what is left.
+  """Return the round of each method; one message follows from the share of the parameters, the computing from the rest.
 
   turns: in Original EASGD the computing of a worker follows that of the one before.
   """
@@ -59,7 +59,7 @@ def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
 
 
 def gains(found: dict[str, Round]) -> dict[str, float]:
-  """Of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
+  """Return the gains of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
   original, first, second, third = (found[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
@@ -73,7 +73,7 @@ NAMES = {
 
 
 def section(config: Config) -> Section:
-  """Both readings beside each other."""
+  """Table of both readings."""
   turns, together = rounds(config, turns=True), rounds(config, turns=False)
   share = 100 * turns[ORIGINAL].communication
   both = {TURNS: Prediction(share, fitted=True), TOGETHER: Prediction(share, fitted=True)}

@@ -22,8 +22,8 @@ def parts(config: Config) -> Section:
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = [
-    Row(f"{p} parts", told, "s", {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)})
-    for p, told in seconds.items()
+    Row(f"{p} parts", reported, "s", {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)})
+    for p, reported in seconds.items()
     if p > 1
   ]
   last, before, first = sorted(seconds, reverse=True)[:3]
@@ -40,8 +40,8 @@ def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[flo
   """(T(1) / T(N) of each number of nodes, seconds of a step), from T(N) = step + all-reduce(N), fitted on one N."""
   inputs, links = config.networks[network], hardware.named(config.cluster).network
   nbytes = params_bytes(TABLES[inputs.network])
-  told = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
-  step = all_reduce(nbytes, config.fitted, links, algorithm) / (told - 1)
+  reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
+  step = all_reduce(nbytes, config.fitted, links, algorithm) / (reported - 1)
   return [step / (step + all_reduce(nbytes, nodes, links, algorithm)) for nodes in config.nodes], step
 
 
@@ -56,7 +56,7 @@ def weak(config: Config) -> Section:
       if nodes == 1:
         continue
       abstract = (name, nodes) == (config.headline.network, config.headline.nodes)
-      told = config.headline.reported if abstract else 100 * inputs.seconds[0] / inputs.seconds[i]
+      reported = config.headline.reported if abstract else 100 * inputs.seconds[0] / inputs.seconds[i]
       fits = nodes == config.fitted
       predicted = {
         NOTHING: Prediction(100.0),
@@ -64,7 +64,7 @@ def weak(config: Config) -> Section:
         TREE: Prediction(100 * tree[i], fits),
       }
       what, last = f"{name}, {nodes} nodes ({config.cores * nodes} cores)", nodes == config.nodes[-1]
-      rows.append(Row(what, told, "%", predicted, headline=last))
+      rows.append(Row(what, reported, "%", predicted, headline=last))
     lost.append(f"{100 * (1 - best[-1]):.1f} % (reported: {100 - rows[-1].reported:.1f} %, {name})")
     more.append(f"{100 * (1 - tree[-1]):.1f} %")
   headline = config.headline

@@ -55,11 +55,11 @@ def test_memory_limits_the_examples():
   memory = PLAIN.memory.total(80)
   found = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (found.examples, found.largest) == (80, 80)
-  assert choose_batch(PLAIN, cluster(memory=memory), asked=80).examples == 80
+  assert choose_batch(PLAIN, cluster(memory=memory), given=80).examples == 80
   with pytest.raises(
     ValueError, match=r"81 examples per worker are too many: 80 is the most that fits into .* 1.28 GB"
   ):
-    choose_batch(PLAIN, cluster(memory=memory), asked=81)
+    choose_batch(PLAIN, cluster(memory=memory), given=81)
   with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
 
@@ -68,7 +68,7 @@ def test_the_data_limit_the_examples():
   few = PLAIN._replace(most=50)
   assert choose_batch(few, cluster(half=1000)).examples == 50
   with pytest.raises(ValueError, match="64 examples per worker are too many: there are 50"):
-    choose_batch(few, cluster(), asked=64)
+    choose_batch(few, cluster(), given=64)
 
 
 def test_the_compiled_step_decides_where_there_is_one():
@@ -84,7 +84,7 @@ def test_workspaces_are_what_memory_leaves():
   """Direct convolutions need none; with room the program finds faster ones, and the step does not count on them."""
   net = job("vgg_a")
   needed = net.memory.total(64)
-  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), asked=64) for room in (0, 1e9, 20e9))
+  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), given=64) for room in (0, 1e9, 20e9))
   assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
   assert (
     roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
@@ -93,7 +93,7 @@ def test_workspaces_are_what_memory_leaves():
   assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
   assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
   with pytest.raises(ValueError, match="64 examples per worker are too many: 63 is the most"):
-    choose_batch(net, cluster(memory=needed - 1), asked=64)
+    choose_batch(net, cluster(memory=needed - 1), given=64)
 
 
 def test_a_plan_and_a_scaling_curve_have_one_step():

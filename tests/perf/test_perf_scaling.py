@@ -192,7 +192,7 @@ def test_what_a_step_sends_and_exchanges_share_the_link():
 def test_one_worker_at_a_time_scales_to_nothing():
   points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True)
   assert all(p.speedup == pytest.approx(1, rel=1e-3) for p in points)
-  assert points[-1].limit == "taking turns"
+  assert points[-1].limit == "serialized access"
 
 
 def test_where_it_stops():

@@ -4,9 +4,7 @@ import difflib
 from collections.abc import Sequence
 
 from ddl.perf.hardware.cluster import Cluster
-from ddl.perf.hardware.dasgd import DASGD
-from ddl.perf.hardware.nodes import NODES
-from ddl.perf.hardware.sc17 import SC17
+from ddl.perf.hardware.published import DASGD, NODES, SC17
 from ddl.perf.hardware.today import TODAY
 
 __all__ = ["CLUSTERS", "Cluster", "named"]

@@ -28,7 +28,7 @@ class Efficiency(NamedTuple):
   half: float = 0.0  # examples with which half of the best is reached
 
   def at(self, examples: float) -> float:
-    """Of a step on so many examples per worker."""
+    """Efficiency of a step on so many examples per worker."""
     return self.best * examples / (examples + self.half)
 
 

@@ -43,7 +43,7 @@ def messages(nbytes: Sequence[float], workers: int, network: Network) -> Row:
 
 
 def groups(table: Table, batch: float, workers: int, duplex: float) -> Row:
-  """Of each layer the better of data, model and hybrid parallelism, by the bytes of a step (arXiv 1602.06709)."""
+  """The best of data, model and hybrid parallelism for each layer, by the bytes of a step (arXiv 1602.06709)."""
   found = hybrid.choices(table, batch, workers, duplex)
   whole = sum(sum(choice.volume) for choice in found)
   data = sum(sum(hybrid.volume(layer, batch, workers, workers, duplex)) for layer in table)

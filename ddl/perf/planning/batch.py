@@ -69,27 +69,27 @@ class Batch(NamedTuple):
     return self.examples / self.step
 
 
-def choose_batch(job: Job, cluster: Cluster, asked: int = 0) -> Batch:
-  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the X asked for.
+def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
+  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
 
-  ValueError if not even one example fits, or not the X asked for, with what would.
+  ValueError if not even one example fits, or the given X does not, with the largest that does.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
-  if checks.count("examples per worker", asked, 0) > largest:
+  if checks.count("examples per worker", given, 0) > largest:
     room = (
       f"there are {largest} for each worker"
       if largest == job.most
       else f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
     )
-    raise ValueError(f"{asked} examples per worker are too many: {room}")
-  last = min(largest, max(LARGEST, job.least, asked))
-  tried = sorted({*(2**i for i in range(last.bit_length())), min(asked or job.least, last), last})
+    raise ValueError(f"{given} examples per worker are too many: {room}")
+  last = min(largest, max(LARGEST, job.least, given))
+  tried = sorted({*(2**i for i in range(last.bit_length())), min(given or job.least, last), last})
   steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
   most = max(x / steps[x] for x in tried)
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
-  chosen = asked or min(enough, default=last)
+  chosen = given or min(enough, default=last)
   return Batch(
     examples=chosen,
     largest=largest,

@@ -22,7 +22,7 @@ class Volume(NamedTuple):
 
   @property
   def total(self) -> float:
-    """Both."""
+    """Sum of both."""
     return self.model + self.data
 
 
@@ -44,7 +44,7 @@ def flop_per_byte(layer: Layer, examples: float, duplex: float = 1.0) -> float:
 
 
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
-  """As in the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1."""
+  """Volume of the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1."""
   _check(batch, workers, duplex)
   _check_groups(workers, groups)
   model = 0.0 if groups == workers else 2 * FLOAT * input_values(layer) * batch / groups

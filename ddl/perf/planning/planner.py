@@ -17,7 +17,7 @@ from ddl.perf.planning.algorithm_rates import Settings, Speed, speed, speeds
 from ddl.perf.planning.batch import Job, choose_batch
 from ddl.perf.units import bytes_text, percent, seconds_text
 
-MOST_WORKERS = 65_536  # that can be asked for where the cluster has no limit
+MOST_WORKERS = 65_536  # where the cluster has no limit
 TRIED = 1024  # then, at most
 LONG = 500  # steps of a period, as in DiLoCo
 
@@ -82,8 +82,8 @@ def plan(
   found = [*_overlapped(job, cluster, settings), *speeds(settings, cluster)]
   if own:
     found.append(_speed(job, cluster, settings, *own))
-  told = (*batch_rows.rows(job, cluster, batch, asked=bool(wish.batch)), *sharing, *exchange)
-  return Plan(told, settings, tuple(found))
+  rows = (*batch_rows.rows(job, cluster, batch, given=bool(wish.batch)), *sharing, *exchange)
+  return Plan(rows, settings, tuple(found))
 
 
 def _overlapped(job: Job, cluster: Cluster, settings: Settings) -> tuple[Speed, ...]:

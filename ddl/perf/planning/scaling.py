@@ -1,7 +1,7 @@
 """Scaling curves: seconds of a step, speed-up and efficiency over the number of workers, and the losses of each.
 
 Strong scaling keeps the global batch, weak scaling that of each worker. A loss is the difference to the same run with
-one thing ideal: no latency, infinite bandwidth, the compute efficiency of one worker's batch, no jitter, no turns.
+one thing ideal: no latency, infinite bandwidth, the compute efficiency of one worker's batch, no jitter, no queue.
 """
 
 import math
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
 
 class Transport(NamedTuple):
-  """How messages travel."""
+  """Run time options of the messages."""
 
   servers: int = 1
   overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
@@ -74,7 +74,7 @@ class Point(NamedTuple):
     return most if self.losses[most] >= 0.01 * self.seconds else "nothing"
 
 
-LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "taking turns")
+LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized access")
 
 
 def work(table: Table) -> Work:
@@ -119,7 +119,7 @@ def curve(
       "bandwidth": run._replace(cluster=_links(cluster, bandwidth=math.inf)),
       "small batches": run._replace(cluster=_at_pace(job, cluster, examples, batch)),
       "stragglers": run._replace(jitter=0.0),
-      "taking turns": run._replace(pattern=pattern._replace(visits=visits)),
+      "serialized access": run._replace(pattern=pattern._replace(visits=visits)),
     }
     losses = {key: max(0.0, seconds - _step(other)[0]) for key, other in ideal.items() if other != run}
     rate = (batch * count if weak else batch) / seconds
@@ -181,7 +181,7 @@ def _step(run: Scenario) -> tuple[float, float]:
 
 
 def _visits(run: Scenario) -> tuple[float, float]:
-  """As `_step`, of workers that visit a server or each other one at a time."""
+  """(seconds per step, share of waiting) of workers that visit a server or each other."""
   visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
   assert visits is not None
   up, down, period = visits.up, visits.down, visits.period

@@ -1,7 +1,7 @@
 """The convolution algorithm of each layer: the fastest choice whose workspaces fit into the memory left.
 
 The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorithms l with x_kl in {0, 1}:
-  minimise sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
+  minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
 Layers run one after the other, so they can share one workspace: then max_kl x_kl M_kl <= M_bound takes the sum's place.
 """
 
@@ -85,7 +85,7 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
     LinearConstraint(one_each, 1, 1),
     LinearConstraint(np.where(allowed, workspace, 0).reshape(1, -1) / unit, -np.inf, bound / unit),
   ]
-  upper: Any = allowed.ravel().astype(float)  # scipy's types know of numbers alone
+  upper: Any = allowed.ravel().astype(float)  # scipy's types allow only numbers
   while True:
     found = milp(
       seconds.ravel() / scale,

@@ -70,7 +70,7 @@ def stride_one(layer: Layer) -> bool:
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], Costs]:
-  """X -> seconds and bytes of workspace of each convolution; its three passes use the workspace in turn."""
+  """X -> seconds and bytes of workspace of each convolution; its three passes share the workspace."""
   layers = [x for x in table if is_convolution(x)]
 
   def costs(examples: int) -> Costs:

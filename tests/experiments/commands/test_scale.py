@@ -263,7 +263,7 @@ def test_the_command(tmp_path):
     "scale.html", "speedup.png", "efficiency.png", "communication.png", "step_sync_sgd.png",
   }  # fmt: skip
   text = (tmp_path / "out" / "scale.html").read_text()
-  assert "what small ones cost is what a step takes" in text and "that of <code>plan</code>" in text
+  assert "the part of a step that does not depend on its examples" in text and "that of <code>plan</code>" in text
   page = Page()
   page.feed(text)
   assert page.loaded == [] and len(page.alts) == 4 and all("sync_sgd" in alt for alt in page.alts)
