@@ -53,9 +53,22 @@ def simulate(
   Raises:
     ValueError: one line, for invalid values, such as more servers than bytes.
   """
+  checks.count("number of workers", workers)
+  checks.count("number of servers", servers)
+  checks.count("rounds", rounds, 4)
+  if not bandwidth > 0:
+    raise ValueError(f"bandwidth of a server is {bandwidth:g}; invalid: must be above 0")
+  checks.amount("service_seconds", service_seconds)
+  checks.amount("latency", latency)
+  checks.share("overlap", overlap)
+  if servers > checks.positive("nbytes", nbytes):
+    raise ValueError(f"{servers} servers are more than {nbytes:g} bytes; give at most one server per byte")
   computing = np.asarray(compute_seconds, np.float64)
   computing = computing if computing.ndim else np.full((1, workers), computing)
-  _check(workers, servers, nbytes, bandwidth, computing, service_seconds, latency, rounds, overlap)
+  if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
+    raise ValueError(
+      f"compute_seconds must be a number or [rounds, {workers}], all above 0; got {list(computing.shape)}"
+    )
   line = nbytes / servers / bandwidth
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
   free = {part: 0.0 for part, _ in stages}
@@ -104,21 +117,3 @@ def _measured(begun: list[list[float]], seconds: np.ndarray, worked: dict, first
     utilisation=float(max(busy) / (until - since)),
     rounds_per_second=float(np.sum(1 / np.array(rounds))),
   )
-
-
-def _check(
-  workers: int, servers: int, nbytes: float, bandwidth: float, paces: np.ndarray, service: float, latency: float,
-  rounds: int, overlap: float,
-) -> None:  # fmt: skip
-  checks.count("number of workers", workers)
-  checks.count("number of servers", servers)
-  checks.count("rounds", rounds, 4)
-  if not bandwidth > 0:
-    raise ValueError(f"bandwidth of a server is {bandwidth:g}; invalid: must be above 0")
-  checks.amount("service_seconds", service)
-  checks.amount("latency", latency)
-  checks.share("overlap", overlap)
-  if servers > checks.positive("nbytes", nbytes):
-    raise ValueError(f"{servers} servers are more than {nbytes:g} bytes; give at most one server per byte")
-  if paces.ndim != 2 or paces.shape[1] != workers or not (np.isfinite(paces) & (paces > 0)).all():
-    raise ValueError(f"compute_seconds must be a number or [rounds, {workers}], all above 0; got {list(paces.shape)}")

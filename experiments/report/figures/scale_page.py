@@ -46,7 +46,7 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   steps = [step_plot.picture(curve, work, cluster) for curve in curves]
-  pictures = [*(_picture(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
+  pictures = [*(picture_of(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
   for picture in pictures:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   head = scale_text.head(curves)
@@ -105,17 +105,19 @@ def _link(link: Link) -> str:
   return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
 
 
-def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
+def picture_of(chart: Chart, curves: Sequence[Curve]) -> Picture:
+  """Return the figure of a chart, with its description."""
   ends = "; ".join(
-    f"{curve.algorithm} {chart.value(_line(curve)[0]):.3g} to {chart.value(_line(curve)[-1]):.3g}" for curve in curves
+    f"{curve.algorithm} {chart.value(line_of(curve)[0]):.3g} to {chart.value(line_of(curve)[-1]):.3g}"
+    for curve in curves
   )
-  workers = [point.workers for point in _line(curves[0])]
+  workers = [point.workers for point in line_of(curves[0])]
   alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
   return Picture(chart.name, chart.title, alt, [], *rendered(lambda wide: _draw(chart, curves, wide)))
 
 
-def _line(curve: Curve) -> list[Point]:
-  """The points that fit into memory; of a single number of workers also one worker, which the speed-up is over."""
+def line_of(curve: Curve) -> list[Point]:
+  """Return the points that fit into memory; with a single number of workers also one worker, the base of speed-ups."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
@@ -127,7 +129,7 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
 
   picture = blank(SLIDE if wide else PHONE)
   axes = picture.subplots()
-  workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
+  workers = sorted({point.workers for point in (*curves[0].points, *line_of(curves[0]))})
   if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
     axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
   if not chart.shares:
@@ -136,16 +138,16 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
   for i, curve in enumerate(curves):
     axes.plot(
-      [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
+      [point.workers for point in line_of(curve)], [chart.value(point) for point in line_of(curve)],
       color=COLOURS[i % len(COLOURS)],
       marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
       linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
     )  # fmt: skip
-    points = _measured(chart, curve)
-    axes.plot(
-      *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
-      color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
-    ) if points else None  # fmt: skip
+    if points := measured_points(chart, curve):
+      axes.plot(
+        *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
+        color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
+      )  # fmt: skip
   axes.set_xscale("log", base=2)
   axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -161,8 +163,8 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
   return picture
 
 
-def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
-  """(workers, speed-up or efficiency) of the measured runs, relative to one worker; [] where it was not measured."""
+def measured_points(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
+  """Return (workers, speed-up or efficiency) of measured runs, relative to one worker; [] if that was not measured."""
   alone, one = curve.measured.get(1), curve.points[0]
   if alone is None or one.workers != 1 or chart.name == "communication":
     return []

@@ -113,7 +113,7 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
   assert rows[1:] == scale_text.rows(roomy, there.network, len(scale_text.HEAD))
   start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
   assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
-  shown = scale_page._picture(scale_page.CHARTS[0], [curve])
+  shown = scale_page.picture_of(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
   with pytest.raises(ValueError, match=f"4,096 examples on each of 32 workers do not fit.*--batch={largest} at most$"):
     scale_curves.curves(work, there, [8, 16, 32], *found, largest=largest, **settings | {"weak": True})
@@ -206,11 +206,11 @@ def test_every_clock_is_told():
 
 def test_a_single_number_is_drawn_from_one_worker_on():
   curve = curve_of({16: 12.0})
-  speedup, efficiency, waiting = ([chart.value(p) for p in scale_page._line(curve)] for chart in scale_page.CHARTS)
+  speedup, efficiency, waiting = ([chart.value(p) for p in scale_page.line_of(curve)] for chart in scale_page.CHARTS)
   assert (speedup, efficiency, waiting) == ([1, 12], [1, 0.75], [0, 0.5])
-  assert "for 1 to 16 workers: sync_sgd 1 to 12" in scale_page._picture(scale_page.CHARTS[0], [curve]).alt
+  assert "for 1 to 16 workers: sync_sgd 1 to 12" in scale_page.picture_of(scale_page.CHARTS[0], [curve]).alt
   for whole in (curve_of({1: 1}), curve_of({8: 7, 16: 12})):
-    assert scale_page._line(whole) == whole.points
+    assert scale_page.line_of(whole) == whole.points
 
 
 @pytest.mark.parametrize("order", ["fifo", "priority"])
@@ -285,7 +285,7 @@ def test_what_was_measured_stands_beside_the_prediction():
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
   assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
   assert scale_text.head([curve._replace(measured={})]) == scale_text.HEAD
-  speedup, efficiency, waiting = (scale_page._measured(chart, curve) for chart in scale_page.CHARTS)
+  speedup, efficiency, waiting = (scale_page.measured_points(chart, curve) for chart in scale_page.CHARTS)
   assert speedup == [(1, pytest.approx(1)), (2, pytest.approx(points[1].speedup * 2 * 1.25))]
   assert efficiency[1][1] == pytest.approx(speedup[1][1] / 2) and waiting == []
 
