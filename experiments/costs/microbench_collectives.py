@@ -6,7 +6,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from ddl.perf.comm import collectives
+from ddl.perf.comm import patterns
+from ddl.perf.comm.patterns import Op
 from ddl.perf.hardware.network import Link, Network
 from ddl.runtime.workers import Workers
 from experiments.costs.microbench import Block, timed
@@ -42,11 +43,7 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 def cost(name: str, workers: int) -> Callable[[float, Link], float]:
   """Return the model's cost of a collective, (bytes, link) -> seconds, of the cheapest algorithm."""
-  if name == "all_reduce":
-    return lambda nbytes, link: collectives.all_reduce(nbytes, workers, Network(link))
-  if name == "permute":
-    return lambda nbytes, link: link.seconds(nbytes)
-  return lambda nbytes, link: collectives.one_way(name, nbytes, workers, Network(link))
+  return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, Network(link))
 
 
 def exchange_block(name: str, nbytes: int, workers: Workers) -> Block:

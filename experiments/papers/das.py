@@ -62,11 +62,10 @@ def section(config: Config) -> Section:
     alone = _predicted(inputs, config.share, network=PERFECT)
     moving = max(moving, 1 - alone / inputs.nodes)
     exchange.append(f"{name} {100 * (alone - predicted[PLAIN].value) / inputs.nodes:.0f} %")
-  span = {"low": config.shares[0], "high": config.shares[1], "spans": "; ".join(spans)}
   frame = train_flop(TABLES["cd_dnn"]) / train_flop(TABLES[config.rows[config.fitted].network])
   text = remarks(
     "das", config=config, half=half, start_ms=1e3 * start, exchange="; ".join(exchange), moving=100 * moving,
-    frame=100 * frame, **span,
+    frame=100 * frame, low=config.shares[0], high=config.shares[1], spans="; ".join(spans),
   )  # fmt: skip
   fitted = f"one parameter on *{config.fitted}* ({config.rows[config.fitted].reported:g}x), in two readings."
   return Section("Das et al. 2016: strong scaling", "configs/reproduce_das.py", fitted, rows, EXAMPLES, text)

@@ -304,7 +304,7 @@ def test_fast_links_inside_pay():
     (lambda: collectives.all_reduce(1.0, 2, NODES._replace(per_node=0)), "workers per node is 0"),
   ],
 )
-def test_what_can_t_be_gets_one_line(call, says):
+def test_invalid_arguments_are_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)

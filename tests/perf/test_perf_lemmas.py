@@ -74,7 +74,7 @@ def test_without_overhead():
     (lambda: paleo.tree_seconds(1, 0, 1), "workers is 0"),
   ],
 )
-def test_what_cannot_be(call, text):
+def test_invalid_arguments(call, text):
   with pytest.raises(ValueError, match=text) as error:
     call()
   assert "\n" not in str(error.value)

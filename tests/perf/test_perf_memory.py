@@ -62,7 +62,7 @@ def test_not_even_one_example(limit):
     (lambda: largest_batch(step_memory(NET), math.inf), "finite"),
   ],
 )
-def test_what_cannot_be(call, text):
+def test_invalid_arguments(call, text):
   with pytest.raises(ValueError, match=text):
     call()
 

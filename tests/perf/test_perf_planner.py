@@ -1,4 +1,4 @@
-"""The planner: each recommendation is the one that a search finds, and what can't be is said in one line."""
+"""The planner: each recommendation is the one that a search finds, and invalid wishes are one line."""
 
 import math
 
@@ -331,7 +331,7 @@ def test_every_cluster_has_a_plan(name, network):
     (cluster(memory=math.nan), Wish(), "not even one example"),
   ],
 )
-def test_what_cannot_be(there, wish, text):
+def test_invalid_arguments(there, wish, text):
   with pytest.raises(ValueError, match=text) as error:
     plan(PLAIN, there, wish)
   assert "\n" not in str(error.value)

@@ -276,7 +276,7 @@ def test_work_of_a_table():
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket is nan"),
   ],
 )
-def test_what_cannot_be_is_one_line(call, says):
+def test_invalid_arguments_are_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)

@@ -138,7 +138,7 @@ def test_without_overlap_the_queue_is_what_more_servers_remove():
     ({"compute_seconds": np.ones((3, 2))}, r"\[rounds, 8\]"),
   ],
 )
-def test_what_cannot_be_is_one_line(change, says):
+def test_invalid_arguments_are_one_line(change, says):
   with pytest.raises(ValueError, match=says) as error:
     simulate(**{"servers": 2} | BASE | change)
   assert "\n" not in str(error.value)

@@ -259,7 +259,7 @@ def test_speed_ups_of_delayed_averaging():
     (lambda: simulate(Pass([1], [1], [0], [1]), float, paces=np.ones(3)), "paces"),
   ],
 )
-def test_what_cannot_be_is_one_line(call, says):
+def test_invalid_arguments_are_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)

@@ -142,7 +142,7 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
   ],
 )
-def test_nonsense_is_refused_before_anything_is_measured(command, message):
+def test_invalid_flags_are_refused_before_anything_is_measured(command, message):
   assert message in complaint(Command(*command).end())
 
 

@@ -336,7 +336,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--delay=1000000000"], "delay"),
   ],
 )
-def test_what_a_user_gets_wrong_is_one_line(arguments, says, tmp_path):
+def test_invalid_flags_are_one_line(arguments, says, tmp_path):
   given = ["--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path / 'out'}"]
   kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
   line = complaint(Command("scale", *kept, *arguments).end())
