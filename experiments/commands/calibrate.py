@@ -1,6 +1,6 @@
-"""`python run.py calibrate`: measures this machine with several processes at work, and keeps it as `measured`.
+"""`python run.py calibrate`: measure this machine with several processes at work, and keep it as `measured`.
 
-Steps of the project's own models through its own runner, and collectives over loopback or whatever joins the
+Steps of the project's own models through its own trainer, and collectives over loopback or the network between the
 processes. Everything is measured with all processes computing at once: on shared cores a step is slower then.
 """
 
@@ -23,15 +23,15 @@ from experiments.train.run_dir import about
 JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()
 PASSES = 7  # blocks of each
-UNSEEN = 1e15  # bytes per second that no memory has: the fit found no cost of bytes
+UNSEEN = 1e15  # bytes per second, above any memory: the fit has no cost of bytes
 
 
 def main(line: CommandLine) -> int:
-  """Measures, prints the fits and writes them; returns the exit code."""
+  """Measure, print the fits and write them; return the exit code."""
   if hosts.processes() == 1:
     return calibration.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
   plan = calibration.prepare(calibration.join())
-  calibration.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times in turn")
+  calibration.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times, interleaved")
   found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
   if hosts.is_main():
     figures = record(found, line.words)
@@ -43,11 +43,10 @@ def main(line: CommandLine) -> int:
 
 
 def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
-  """What stands in the file beside the cluster: every measurement with its error, and how it came about."""
-  how = about(command, device=jax.devices()[0].device_kind, processes=jax.process_count())
+  """Return the figures kept beside the cluster: every measurement with its error, the command, device and time."""
   return {
     "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    "about": how,
+    "about": about(command, device=jax.devices()[0].device_kind, processes=jax.process_count()),
     "rates": found.rates._asdict(),
     "links": {name: link._asdict() for name, link in found.links.items()},
     "overhead": found.overhead,
@@ -57,7 +56,7 @@ def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
 
 
 def lines(found: Calibration) -> list[str]:
-  """The fits, each with the errors that it leaves."""
+  """Return the fits as lines, each with its errors."""
   out = [f"{'':36}{'measured':>12}{'fitted':>12}{'error':>9}"]
   for kind in dict.fromkeys(row["fit"] for row in found.rows):
     rows = [row for row in found.rows if row["fit"] == kind]

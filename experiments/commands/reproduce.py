@@ -6,17 +6,12 @@ from absl import flags
 
 from configs import reproduce_das, reproduce_dasgd, reproduce_sc17_gpus, reproduce_sc17_parts, reproduce_sc17_weak
 from experiments.commands.config_flag import CommandLine
-from experiments.papers import das as das
-from experiments.papers import dasgd as dasgd
-from experiments.papers import sc17_gpus as gpus
-from experiments.papers import sc17_knl as knl
+from experiments.papers import das, dasgd, sc17_gpus, sc17_knl
 from experiments.papers.page import Section, markdown, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
-CHECK = flags.DEFINE_bool(
-  "check", False, "write nothing; exit code 1 unless docs/reproduction.md is what would be written"
-)
+CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless docs/reproduction.md is current")
 
 HEAD = f"""# Reported and predicted
 
@@ -29,29 +24,29 @@ network); that row says "fitted" and counts nowhere. The other rows of a fitted 
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
-  """Writes the page, or checks it (as --check says, unless told); returns the exit code."""
+  """Write the page, or check it (check: None: as --check); return the exit code."""
   now = page()
   if not (CHECK.value if check is None else check):
     PAGE.write_text(now)
     print(PAGE.relative_to(PAGE.parents[1]))
     return 0
   current = PAGE.is_file() and PAGE.read_text() == now
-  print(f"docs/reproduction.md is {'current' if current else f'not what {COMMAND} makes; run it'}")
+  print(f"docs/reproduction.md is {'current' if current else f'out of date; run {COMMAND}'}")
   return 0 if current else 1
 
 
 def sections() -> list[Section]:
-  """One per table, in the order of the page."""
+  """Return a section per table, in the order of the page."""
   return [
     das.section(reproduce_das.get_config()),
-    gpus.section(reproduce_sc17_gpus.get_config()),
-    knl.parts(reproduce_sc17_parts.get_config()),
-    knl.weak(reproduce_sc17_weak.get_config()),
+    sc17_gpus.section(reproduce_sc17_gpus.get_config()),
+    sc17_knl.parts(reproduce_sc17_parts.get_config()),
+    sc17_knl.weak(reproduce_sc17_weak.get_config()),
     dasgd.section(reproduce_dasgd.get_config()),
   ]
 
 
 def page() -> str:
-  """The whole page."""
+  """Return the whole page."""
   found = sections()
   return "\n".join([HEAD, summary(found), "", "\n\n".join(map(markdown, found)), ""])

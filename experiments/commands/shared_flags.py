@@ -54,7 +54,7 @@ def workers() -> flags.FlagHolder[str]:
 def servers() -> flags.FlagHolder[int | None]:
   """Parameter servers, or None."""
   text = "parameter servers (plan's default: chosen; scale's: 1)"
-  return _once(flags.DEFINE_integer, "servers", None, text, lower_bound=1)
+  return _once(flags.DEFINE_integer, "servers", None, text, lower_bound=1, upper_bound=65_536)
 
 
 def processes() -> flags.FlagHolder[int]:

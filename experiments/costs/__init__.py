@@ -1,1 +1,1 @@
-"""What the cost model is told of this machine and of an experiment."""
+"""Inputs of the cost model from this machine and from experiments, and its predictions for them."""

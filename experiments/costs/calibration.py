@@ -1,4 +1,4 @@
-"""From measured blocks to the terms of the cost model: what to measure, and the fits with their errors."""
+"""Terms of the cost model from measured blocks: the blocks, and the fits with their errors."""
 
 import os
 import sys
@@ -11,13 +11,12 @@ import numpy as np
 from ddl.perf.hardware import Cluster, fit
 from ddl.perf.hardware.device import Device
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.step import efficiency
 from ddl.runtime import hosts
 from ddl.runtime.workers import Workers, make_workers
 from experiments.config.options import RunOptions
 from experiments.costs import microbench, microbench_collectives
 from experiments.costs.microbench import Block, Case, Step
-from experiments.train import processes as joined
+from experiments.train import processes
 
 CURVE = tuple(Case("mlp", {"hidden": (256, 256)}, batch) for batch in (16, 64, 256))  # where the efficiency is fitted
 CASES = (
@@ -33,7 +32,7 @@ TOGETHER = (CASES[2], *CASES[-3:])  # also measured under synchronous SGD: how l
 
 
 class Plan(NamedTuple):
-  """What is to be measured."""
+  """Blocks of a calibration."""
 
   blocks: dict[str, Block]
   steps: dict[str, Step]  # by the cases' names
@@ -44,7 +43,7 @@ class Plan(NamedTuple):
 
 
 class Calibration(NamedTuple):
-  """What was found."""
+  """Result of a calibration."""
 
   cluster: Cluster
   rates: fit.Rates  # of a step, over all cases
@@ -55,27 +54,21 @@ class Calibration(NamedTuple):
 
 
 def launch(command: str, count: int = 2) -> int:
-  """This command in so many processes, joined as those of a run; returns the exit code.
-
-  Raises:
-    ValueError: for one process, or more than there are cores.
-  """
-  if count < 2:
-    raise ValueError(f"{command} measures what joins processes: --processes has to be 2 or more, not {count}")
-  cores = len(os.sched_getaffinity(0))
-  if count > max(cores, 2):
-    raise ValueError(f"{count} processes on {cores} cores would measure their waiting; --processes can be 2 to {cores}")
+  """Run this command in so many processes, 2 to the number of cores, joined as those of a run; return the exit code."""
+  most = max(2, len(os.sched_getaffinity(0)))
+  if not 2 <= count <= most:
+    raise ValueError(f"--processes={count}: {command} measures the links between processes; give 2 to {most}")
   return hosts.launch(count, hosts.command_line())
 
 
 def join() -> Workers:
-  """One worker to each process, on a device of its own."""
-  joined.start_devices(hosts.processes(), RunOptions())
+  """Return one worker per process, on a device of its own."""
+  processes.start_devices(hosts.processes(), RunOptions())
   return make_workers(hosts.processes())
 
 
 def progress(text: str) -> None:
-  """What is going on, on stderr, from the main process."""
+  """Print progress on stderr, from the main process."""
   if hosts.is_main():
     print(text, file=sys.stderr, flush=True)
 
@@ -83,7 +76,7 @@ def progress(text: str) -> None:
 def prepare(
   workers: Workers, cases: tuple[Case, ...] = CASES, sizes: tuple[int, ...] = microbench_collectives.SIZES
 ) -> Plan:
-  """Compiles what is measured. cases: CURVE at least, and one of TOGETHER."""
+  """Compile all blocks. cases: CURVE at least, and one of TOGETHER."""
   blocks, steps = {}, {}
   for i, case in enumerate(cases):
     progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
@@ -101,7 +94,7 @@ def prepare(
 
 
 def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
-  """The fits. measured: seconds of each block [passes, processes]."""
+  """Fit the terms. measured: seconds of each block [passes, processes]."""
   typical = {name: microbench.typical(measured[name]) for name in plan.blocks}
   rows, links = [], {}
   for name in microbench_collectives.COLLECTIVES:
@@ -120,14 +113,14 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
   moving = max(plan.copy_bytes / typical["copy"], *(s.moved / t for s, t in zip(steps, computes, strict=True)))
   took = [typical[f"compute {case.name}"] for case in CURVE]
   flop = plan.steps[CURVE[-1].name].flop / CURVE[-1].batch  # where the update of the parameters weighs least
-  found = efficiency.fit(flop, peak, [c.batch for c in CURVE], took)
-  rows += [_row("efficiency", c.name, t, e) for c, t, e in zip(CURVE, took, found.errors, strict=True)]
+  efficiency, errors = fit.efficiency(flop, peak, [c.batch for c in CURVE], took)
+  rows += [_row("efficiency", c.name, t, e) for c, t, e in zip(CURVE, took, errors, strict=True)]
   device = Device(peak, moving, memory_bytes() / jax.process_count())
   kind, link = jax.devices()[0].device_kind, links["all_reduce"]
   cluster = Cluster(
     title=f"this machine, {plan.workers} processes",
     device=device,
-    efficiency=found.efficiency,
+    efficiency=efficiency,
     network=Network(link._replace(latency=link.latency + waiting)),
     source=f"measured by python run.py calibrate on {kind} ({os.cpu_count()} cores), float32",
     workers=plan.workers,
@@ -139,7 +132,7 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
 
 
 def _waiting(plan: Plan, typical: dict[str, float], link: Link) -> tuple[float, list[dict[str, Any]]]:
-  """What synchronous SGD takes beyond the step and its messages, per message: processes do not meet at once.
+  """Seconds of synchronous SGD beyond the step and its messages, per message, and rows: processes are out of step.
 
   The median over the models, of which each array of parameters is a message.
   """
@@ -154,7 +147,7 @@ def _waiting(plan: Plan, typical: dict[str, float], link: Link) -> tuple[float, 
 
 
 def memory_bytes() -> float:
-  """Of this machine, or of the control group that this process is in where that is less."""
+  """Return the memory of this machine, or of this process's control group where that is less."""
   total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
   limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
   found = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
@@ -162,10 +155,5 @@ def memory_bytes() -> float:
 
 
 def _row(kind: str, name: str, seconds: float, error: float) -> dict[str, Any]:
-  return {
-    "fit": kind,
-    "of": name,
-    "measured_s": float(seconds),
-    "predicted_s": float(seconds * (1 + error)),
-    "error": float(error),
-  }
+  figures = {"measured_s": seconds, "predicted_s": seconds * (1 + error), "error": error}
+  return {"fit": kind, "of": name, **{key: float(value) for key, value in figures.items()}}

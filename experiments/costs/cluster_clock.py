@@ -1,7 +1,7 @@
-"""The clocks of an experiment on a cluster that it did not run on: its virtual time with the cluster's seconds.
+"""The clock of an experiment on another cluster: its virtual time with the cluster's seconds.
 
-A step takes the roofline of what it computes and moves, an exchange what latency and bandwidth make of the algorithm's
-bytes. All else is that of the config: jitter, slow workers, deaths, barrier, what overlaps.
+A step takes the roofline of its FLOP and bytes; an exchange follows from latency, bandwidth and the
+algorithm's bytes. All else is the config's: jitter, slow workers, deaths, barrier, overlap.
 """
 
 from collections import Counter
@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm
@@ -19,19 +18,19 @@ from ddl.events.times import TIMES
 from ddl.perf.comm import patterns, server
 from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.cluster import main_link, server_link
 from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime.workers import nbytes
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.factories import keywords
 from experiments.costs import local_cluster
+from experiments.costs.param_flops import param_shapes
 from experiments.train import virtual_time
 from experiments.train.virtual_time import Charges
 
 
 def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
-  """The clusters of these names.
+  """Return the clusters of these names.
 
   Raises:
     ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
@@ -51,12 +50,11 @@ def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
 
 
 def params_bytes(model: Model) -> int:
-  """Of its parameters."""
-  params, _ = jax.eval_shape(model.init, jax.random.key(0))
-  return nbytes(params)
+  """Return the bytes of a model's parameters."""
+  return nbytes(param_shapes(model))
 
 
-class There(NamedTuple):
+class ClusterRun(NamedTuple):
   """A run on a cluster."""
 
   config: Experiment  # with the cluster's step, message and service seconds
@@ -65,20 +63,20 @@ class There(NamedTuple):
   mean: float  # seconds of the collectives of a test
 
 
-def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> There:
-  """The config's run with the cluster's seconds.
+def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> ClusterRun:
+  """Return the config's run with the cluster's seconds.
 
-  Collectives are the cheapest that `ddl.perf.comm.collectives` knows. A server's link is busy
-  with what goes both ways, less what its duplex lets overlap (service); the rest of the visit is on its way, half
-  there and half back. It carries the visits of all workers, so that a node's link, as fast as the server's, never has
-  more to do. Peers wait for nobody else, but the workers of a node share its link to the others: a turn is not shorter
-  than `server.node_seconds`, as in `ddl.perf.planning.scaling`.
+  Collectives are the cheapest of `ddl.perf.comm.collectives`. A server's link is busy with the bytes of both ways, less
+  what its duplex lets overlap (service); the rest of the visit is in flight, half there and half back. It carries the
+  visits of all workers, so that a node's link, as fast as the server's, is never the bottleneck. Peers do not wait for
+  others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
+  `ddl.perf.planning.scaling`.
 
   Args:
     config: of the run.
-    pattern: what its algorithm sends.
+    pattern: of its algorithm.
     cluster: with as many workers as the config has.
-    step: what it computes and moves.
+    step: its FLOP and memory traffic.
   """
   workers, visits = config.workers, pattern.visits
   seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
@@ -88,26 +86,26 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> Th
   def price(ops: tuple[Op, ...]) -> float | None:
     return patterns.seconds(ops, workers, cluster.network) if ops else None
 
-  def there(**costs: float) -> There:
+  def there(**costs: float) -> ClusterRun:
     charged = Charges(price(pattern.local), tuple(price(each.ops) for each in pattern.exchanges))
     run = replace(config, times=times, network=replace(network, **costs))
-    return There(run, pattern, charged, price(pattern.evaluate) or 0.0)
+    return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
 
   if not visits:
     return there()
-  link = main_link(cluster, workers) if visits.peers else server_link(cluster, workers)
+  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
-    visited, turn = visits.probability, (visits.period - visits.delay) * seconds
-    mean = float(max(visited * visit, visited * shared - turn) / 2)  # over visits
+    visited, computing = visits.probability, (visits.period - visits.delay) * seconds
+    mean = float(max(visited * visit, visited * shared - computing) / 2)  # over visits
     return there(service_seconds=0.0, message_seconds=mean)
-  busy = float((max(visits.up, visits.down) + (1 - link.duplex) * min(visits.up, visits.down)) / link.bandwidth)
+  busy = float(link.busy_seconds(visits.up, visits.down))
   return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
-def clock(there: There, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Steps of each worker -> seconds until the model of that step can be tested, by the run's virtual time."""
+def clock(there: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
+  """Return steps of each worker -> seconds until the model of that step can be tested, by the run's virtual time."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(there.config, algorithm, there.charged)
     return lambda step: seconds(int(step)) + (0.0 if held(there.pattern, algorithm, int(step)) else there.mean)
@@ -121,7 +119,7 @@ def clock(there: There, algorithm: Algorithm | ServerAlgorithm) -> Callable[[flo
 
 
 def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Whether workers hold the tested model after so many steps: an exchange has just brought what a test would send."""
+  """Return whether workers hold the tested model after so many steps: an exchange has just brought a test's message."""
   wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   brought = (
     each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)
@@ -130,14 +128,14 @@ def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
 
 
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
-  """Of the whole run on a cluster, whose `service_seconds` are those of a link: visits queue, with a lock or without.
+  """Return the events of the run on a cluster, whose `service_seconds` are a link's: visits queue even without a lock.
 
-  What a lock would hold up is the update, and that takes no time of its own here (see `ddl.perf.comm.server`).
+  A lock serializes updates, which take no time of their own here (see `ddl.perf.comm.server`).
   """
   locked = algorithm._replace(lock_free=None, arrivals=algorithm.arrivals._replace(blocks=0))
   return virtual_time.whole_run(config, locked)[0]
 
 
 def staleness(events: Events) -> float:
-  """Mean over the visits."""
+  """Return the mean staleness over the visits."""
   return float(np.mean(events.staleness[~events.dropped]))

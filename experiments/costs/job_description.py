@@ -1,4 +1,4 @@
-"""What the planner needs to know of an experiment: its step as XLA compiles it, its memory counted from the trace."""
+"""An experiment as a job of the planner: its step as compiled by XLA, its memory counted from the trace."""
 
 from functools import cache
 from typing import Any
@@ -11,20 +11,15 @@ from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
 from experiments.config.optimizers import OPTIMIZERS
 from experiments.costs.cluster_clock import params_bytes
-from experiments.costs.param_flops import products
+from experiments.costs.param_flops import loss_jaxpr, param_shapes, products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
 from experiments.train.build import Components
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """An experiment as the planner sees it: FLOP, bytes and exact memory by XLA, the memory model's count beside it.
+  """Return FLOP, bytes and exact memory by XLA, and the memory model's count; ValueError for too many workers.
 
-  Args:
-    components: of the experiment.
-    workers: None: the experiment's.
-
-  Raises:
-    ValueError: for more workers than examples.
+  workers: None: the experiment's.
   """
   compiled = cache(lambda examples: compiled_step(components, examples))
   config = components.experiment
@@ -44,7 +39,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
 
 
 def model_title(components: Components) -> str:
-  """The model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
+  """Return the model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
   part, meta = components.experiment.model, components.data.meta
   name, sizes, hidden = part.name, part.settings, part.get("hidden")
   if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
@@ -56,27 +51,23 @@ def model_title(components: Components) -> str:
 def counted(components: Components) -> StepMemory:
   """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
 
-  The optimizer's state comes on top; what an algorithm keeps beside it is in the compiled step alone.
+  The optimizer's state is added; that of an algorithm is in the compiled step alone.
   """
-  params, _ = jax.eval_shape(components.model.init, jax.random.key(0))
+  params = param_shapes(components.model)
   optimizer = components.experiment.optimizer
   rest = {k: v for k, v in optimizer.settings.items() if k != "learning_rate"}
   state = jax.eval_shape(OPTIMIZERS[optimizer.name](0.1, **rest).init, params)
   batch = batch_shapes(components, 1)
   return StepMemory(
-    maps=_nbytes(batch) + feature_maps(components.model, batch),
-    weights=COPIES * _nbytes(params) + _nbytes(state),
-    classifier_maps=0.0,  # dense layers are among the products
-    classifier=0.0,
+    per_example=_nbytes(batch) + feature_maps(components.model, batch),
+    fixed=COPIES * _nbytes(params) + _nbytes(state),
   )
 
 
 def feature_maps(model: Model, batch: Tree) -> int:
-  """Bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
-  key = jax.random.key(0)
-  params, extra = jax.eval_shape(model.init, key)
-  traced = jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr
-  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in products(traced.eqns))
+  """Return the bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
+  found = products(loss_jaxpr(model, batch).eqns)
+  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in found)
 
 
 def _nbytes(tree: Any) -> int:

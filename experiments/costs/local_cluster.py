@@ -1,4 +1,4 @@
-"""The cluster `measured`: what `python run.py calibrate` found of this machine, kept in a file of the user's."""
+"""The cluster `measured`: the result of `python run.py calibrate` on this machine, in a file of the user's."""
 
 import json
 import os
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ddl import files
-from ddl.perf import hardware as known
-from ddl.perf.hardware import Cluster
+from ddl.perf import hardware
+from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
 from experiments.train.run_dir import read_json
@@ -21,7 +21,7 @@ def path() -> Path:
 
 
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
-  """Replaces the calibration. figures: what was measured, how and when, beside the cluster."""
+  """Replace the calibration. figures: of the measurement, beside the cluster."""
   path().parent.mkdir(parents=True, exist_ok=True)
   new = path().with_suffix(".tmp")
   new.write_text(json.dumps({"cluster": _plain(cluster), **figures}, indent=2) + "\n")
@@ -29,11 +29,7 @@ def save(cluster: Cluster, figures: dict[str, Any]) -> None:
 
 
 def load() -> tuple[Cluster, dict[str, Any]] | None:
-  """(the cluster, the figures beside it), or None where nothing was calibrated.
-
-  Raises:
-    ValueError: for a file that is no calibration.
-  """
+  """Return (the cluster, the figures beside it), or None without a calibration; ValueError for a damaged file."""
   if not path().exists():
     return None
   figures = read_json(path(), "; `python run.py calibrate` writes a new one")
@@ -55,22 +51,18 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
 
 
 def clusters() -> dict[str, Cluster]:
-  """The known clusters, and `measured` if this machine was calibrated."""
+  """Return the known clusters, and `measured` if this machine was calibrated."""
   found = load()
-  return known.CLUSTERS | ({NAME: found[0]} if found else {})
+  return CLUSTERS | ({NAME: found[0]} if found else {})
 
 
 def named(name: str) -> Cluster:
-  """The cluster.
-
-  Raises:
-    ValueError: for an unknown name, or `measured` before a calibration.
-  """
-  if name in known.CLUSTERS:
-    return known.CLUSTERS[name]
+  """Return the cluster; ValueError for an unknown name, or `measured` before a calibration."""
+  if name in CLUSTERS:
+    return CLUSTERS[name]
   found = load()
   if name != NAME:
-    return known.named(name, [NAME] if found else [])
+    return hardware.named(name, [NAME] if found else [])
   if not found:
     raise ValueError(f"no cluster named '{NAME}' yet: run `python run.py calibrate` first")
   return found[0]

@@ -1,7 +1,7 @@
-"""Seconds on this machine, with all processes at work at once: blocks of everything in turn, and their medians.
+"""Seconds on this machine, with all processes computing at once: interleaved blocks, and their medians.
 
-A block is a few calls that follow each other. All is compiled before the first one, and blocks take turns, so that what
-else the machine does meets all of them.
+A block is a few consecutive calls. All is compiled before the first one, and blocks are interleaved, so that other load
+on the machine affects all of them.
 """
 
 import functools
@@ -22,6 +22,7 @@ from experiments.bench.workloads import synthetic
 from experiments.config import default_experiment
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
+from experiments.costs.param_flops import param_shapes
 from experiments.costs.xla_cost import analyse
 from experiments.train import build
 
@@ -30,7 +31,7 @@ CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
 
 
 class Block(NamedTuple):
-  """What is measured."""
+  """A measured unit of work."""
 
   run: Callable[[int], float]  # so many calls -> seconds
   units: int = 1  # steps, exchanges or passes in a call
@@ -45,13 +46,13 @@ class Case(NamedTuple):
 
   @property
   def name(self) -> str:
-    """As it is printed, e.g. mlp 512,512 x64."""
+    """Label, e.g. mlp 512,512 x64."""
     sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
     return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
 
 
 class Step(NamedTuple):
-  """What a step of a case is."""
+  """Work of a step of a case."""
 
   flop: float  # of one worker, XLA's count
   moved: float  # bytes read and written, likewise
@@ -59,43 +60,46 @@ class Step(NamedTuple):
 
 
 def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
-  """Seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
+  """Return the seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
 
-  Each pass has an order of its own: what disturbs the machine for a while then meets blocks of every kind.
+  Each pass has an order of its own, so that a disturbance affects blocks of every kind.
   """
   counts = {}
   for name, block in blocks.items():
     block.run(1)
-    counts[name] = _agreed(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
+    count = np.int32(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
+    counts[name] = int(np.max(multihost_utils.process_allgather(count)) if jax.process_count() > 1 else count)
   names, order = list(blocks), np.random.default_rng(0)  # alike in all processes
   took = np.zeros((passes, len(names)), np.float32)
   for row in took:
     for i in order.permutation(len(names)):
       block, count = blocks[names[i]], counts[names[i]]
-      row[i] = _together(block, count) / (count * block.units)
+      if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("block")  # all processes begin at the same time
+      row[i] = block.run(count) / (count * block.units)
   everyone = np.asarray(multihost_utils.process_allgather(took)) if jax.process_count() > 1 else took[None]
   return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(names)}
 
 
 def typical(seconds: np.ndarray) -> float:
-  """The median over passes of the mean over processes. seconds: [passes, processes]."""
+  """Return the median over passes of the mean over processes. seconds: [passes, processes]."""
   return float(np.median(seconds.mean(axis=1)))
 
 
-def _agreed(count: int) -> int:
-  """The largest of all processes' counts."""
-  return int(count if jax.process_count() == 1 else np.max(multihost_utils.process_allgather(np.int32(count))))
+def timed(call: Callable[[], Any]) -> Callable[[int], float]:
+  """Return a function from a number of calls to their seconds, each awaited."""
 
+  def run(count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+      jax.block_until_ready(call())
+    return time.perf_counter() - began
 
-def _together(block: Block, count: int) -> float:
-  """A block that all processes begin at the same time."""
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices("block")
-  return block.run(count)
+  return run
 
 
 def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Block, Block]:
-  """(steps through the runner, input included; the same compiled calls on input that is there) -> seconds."""
+  """Return blocks of (steps through the trainer, input included; the same compiled calls on one input)."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   state: dict[str, Any] = {"carry": trainer.start(initial_key(0)), "step": 0}
   _, cycle = trainer.schedule.cycle(0)
@@ -118,12 +122,12 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
     data = trainer.workers.replicate(jax.random.key_data(key))
     fn = trainer.compiled(call.kind, state["carry"], batches, step, data, ())
     jax.block_until_ready((state["carry"], batches))
-    began = time.perf_counter()
-    for _ in range(count):
+
+    def run() -> Any:
       state["carry"], losses = fn(state["carry"], batches, step, data, ())
-      jax.block_until_ready(losses)
-    jax.block_until_ready(state["carry"])
-    return time.perf_counter() - began
+      return state["carry"], losses
+
+    return timed(run)(count)
 
   return Block(loop, whole), Block(compute, whole)
 
@@ -131,9 +135,9 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
 def make_trainer(
   case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: Step | None = None
 ) -> tuple[Trainer, build.Components, Step]:
-  """The project's own runner of a case, in calls of up to about a tenth of a second, and what a step of it is.
+  """Return the project's own trainer of a case, in calls of up to about a tenth of a second, and its step's work.
 
-  step: if it is known already; it is the same for all algorithms.
+  step: its work if known already; it is the same for all algorithms.
   """
   experiment = default_experiment(
     algorithm={"name": algorithm, **hyper}, model={"name": case.model, **case.sizes}, workers=workers.count,
@@ -160,5 +164,5 @@ def _describe(trainer: Trainer, components: build.Components) -> Step:
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
-  leaves = jax.tree.leaves(jax.eval_shape(components.model.init, jax.random.key(0))[0])
+  leaves = jax.tree.leaves(param_shapes(components.model))
   return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))

@@ -1,16 +1,16 @@
-"""Seconds of one collective over all processes, in the form in which an algorithm meets it: in a compiled loop."""
+"""Blocks of one collective over all processes, in a compiled loop as in an algorithm, and of one device's peaks."""
 
-import time
 from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax import lax
 
-from ddl.perf.comm import collectives
+from ddl.perf.comm import patterns
+from ddl.perf.comm.patterns import Op
 from ddl.perf.hardware.network import Link, Network
 from ddl.runtime.workers import Workers
-from experiments.costs.microbench import Block
+from experiments.costs.microbench import Block, timed
 
 AXIS = "device"
 SIZES = tuple(2**k for k in range(10, 25, 2))  # bytes: 1 kB to 16 MB
@@ -31,8 +31,8 @@ def _permute(x: jax.Array) -> jax.Array:
   return lax.ppermute(x, AXIS, [(i, (i + 1) % count) for i in range(count)])
 
 
-# Each takes and returns the whole vector of a worker, [n]. What is measured with them is as little as JAX lets it be:
-# the mean for all_reduce, and the copy of a strip.
+# Each takes and returns the whole vector of a worker, [n], with as little other work as JAX allows: the mean for
+# all_reduce, and the copy of a strip.
 COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
   "all_reduce": lambda x: lax.pmean(x, AXIS),
   "reduce_scatter": lambda x: _put(x, lax.psum_scatter(x, AXIS, tiled=True) / lax.axis_size(AXIS)),
@@ -42,16 +42,12 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def cost(name: str, workers: int) -> Callable[[float, Link], float]:
-  """The model's seconds of a collective: (bytes, link) -> seconds, of the cheapest algorithm."""
-  if name == "all_reduce":
-    return lambda nbytes, link: collectives.all_reduce(nbytes, workers, Network(link))
-  if name == "permute":
-    return lambda nbytes, link: link.seconds(nbytes)
-  return lambda nbytes, link: collectives.one_way(name, nbytes, workers, Network(link))
+  """Return the model's cost of a collective, (bytes, link) -> seconds, of the cheapest algorithm."""
+  return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, Network(link))
 
 
 def exchange_block(name: str, nbytes: int, workers: Workers) -> Block:
-  """Seconds of so many calls, per exchange."""
+  """Return the block of a collective, per exchange."""
   values = -(-nbytes // 4 // workers.count) * workers.count
   length = max(1, min(CALL_LENGTH, CALL_BYTES // nbytes))
   collective = COLLECTIVES[name]
@@ -62,35 +58,23 @@ def exchange_block(name: str, nbytes: int, workers: Workers) -> Block:
   fn = jax.jit(workers.lift(device, True, True), donate_argnums=0)
   state = {"x": workers.put(np.ones((1, values), np.float32))}
 
-  def block(count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-      state["x"] = fn(state["x"])
-      jax.block_until_ready(state["x"])
-    return time.perf_counter() - began
+  def call() -> jax.Array:
+    state["x"] = fn(state["x"])
+    return state["x"]
 
-  return Block(block, length)
+  return Block(timed(call), length)
 
 
 def product_block(side: int = 1024) -> tuple[Block, float]:
-  """(a product of two square matrices, its FLOP): what this device computes at best."""
-  x = jax.device_put(np.ones((side, side), np.float32), jax.local_devices()[0])
-  return _local(lambda x: x @ x, x), 2.0 * side**3
+  """Return (a product of two square matrices, its FLOP): this device's peak rate."""
+  return _local(lambda x: x @ x, np.ones((side, side), np.float32)), 2.0 * side**3
 
 
 def copy_block(nbytes: int = 2**25) -> tuple[Block, float]:
-  """(a pass over a vector, the bytes that it reads and writes): what this device moves at best."""
-  x = jax.device_put(np.ones(nbytes // 4, np.float32), jax.local_devices()[0])
-  return _local(lambda x: x * 0.5 + 1.0, x), 2.0 * nbytes
+  """Return (a pass over a vector, the bytes read and written): this device's peak memory bandwidth."""
+  return _local(lambda x: x * 0.5 + 1.0, np.ones(nbytes // 4, np.float32)), 2.0 * nbytes
 
 
-def _local(fn: Callable[[jax.Array], jax.Array], x: jax.Array) -> Block:
-  jitted = jax.jit(fn)
-
-  def block(count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-      jax.block_until_ready(jitted(x))
-    return time.perf_counter() - began
-
-  return Block(block)
+def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> Block:
+  x, jitted = jax.device_put(values, jax.local_devices()[0]), jax.jit(fn)
+  return Block(timed(lambda: jitted(x)))

@@ -20,22 +20,31 @@ class Leaf(NamedTuple):
   share: float  # of the step's FLOP
 
 
+def param_shapes(model: Model) -> Tree:
+  """Return the shapes of a model's parameters."""
+  return jax.eval_shape(model.init, jax.random.key(0))[0]
+
+
+def loss_jaxpr(model: Model, batch: Tree) -> Any:
+  """Return the traced loss of a batch of these shapes; its first inputs are the parameters."""
+  key = jax.random.key(0)
+  return jax.make_jaxpr(model.loss)(*jax.eval_shape(model.init, key), batch, key).jaxpr
+
+
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
-  """The parameter arrays in the order in which the forward pass first uses them; gradients appear in the reverse.
+  """Return the parameter arrays in the order of their first use in the forward pass; gradients appear in the reverse.
 
   An array's share is that of its products among all arrays' multiply-accumulates in the forward pass, where each of
-  its elements is used once per position of the result. What has no product (biases, scales, embeddings) gets 0; what
-  belongs to no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
+  its elements is used once per position of the result. Arrays without a product (biases, scales, embeddings) have 0;
+  work of no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
   is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
 
   Args:
     model: its loss is traced.
     batch: shapes of a batch.
   """
-  key = jax.random.key(0)
-  params, extra = jax.eval_shape(model.init, key)
-  traced = jax.make_jaxpr(model.loss)(params, extra, batch, key).jaxpr
-  arrays = jax.tree_util.tree_flatten_with_path(params)[0]
+  traced = loss_jaxpr(model, batch)
+  arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
   index = {var: i for i, var in enumerate(traced.invars[: len(arrays)])}
   macs: dict[int, int] = {}
   for eqn in traced.eqns:
@@ -44,7 +53,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
         i = index[var]
         positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if any(products([eqn])) else 0
         macs[i] = macs.get(i, 0) + arrays[i][1].size * positions
-  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # arrays that nothing uses come last
+  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # unused arrays come last
   weights = macs if any(macs.values()) else {i: arrays[i][1].size for i in macs}
   total = sum(weights.values())
   return tuple(
@@ -58,7 +67,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
 
 
 def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-  """(matrix product or convolution, how often it runs), through all functions and loops that these equations call."""
+  """Yield (matrix product or convolution, number of runs), through all functions and loops of these equations."""
   for eqn in equations:
     if eqn.primitive.name in PRODUCTS:
       yield eqn, 1

@@ -1,4 +1,4 @@
-"""What any algorithm sends, recorded from its functions: the one place where the cost model meets algorithms."""
+"""The messages of any algorithm, recorded from its functions: the one place that connects cost model and algorithms."""
 
 import math
 
@@ -13,7 +13,7 @@ from ddl.schedule import Schedule
 
 
 def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int) -> Pattern:
-  """The algorithm's pattern on so many workers. params: one worker's, as arrays or shapes; nothing is allocated.
+  """Return the algorithm's pattern on so many workers. params: one worker's, as arrays or shapes; nothing is allocated.
 
   Raises:
     ValueError: for a clock that does not fit, or a collective inside a loop of JAX, whose repetitions are not seen.
@@ -33,7 +33,7 @@ def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: in
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """So many bytes of float32 parameters as a vector per layer, for a model of which no more than sizes are known."""
+  """Return shapes of so many bytes of float32 parameters, a vector per layer: a model by its sizes alone."""
   sizes = {"w": nbytes} | {f"w{i:04d}": each for i, each in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(each / 4),), np.float32) for name, each in sizes.items()}
 

@@ -1,4 +1,4 @@
-"""What `compare --cluster` predicts, for comparison.json: every run's clock on every cluster, and the break-even."""
+"""Predictions of `compare --cluster` for comparison.json: every run's clock on every cluster, and the break-even."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -6,25 +6,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.perf.comm.patterns import Pattern
-from ddl.perf.hardware import Cluster, device
-from ddl.perf.hardware.cluster import main_link, with_bandwidth
-from ddl.perf.hardware.device import Step
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Step, step_parts
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
 from experiments.costs import cluster_clock, xla_cost
-from experiments.costs.cluster_clock import There
+from experiments.costs.cluster_clock import ClusterRun
+from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.reader import read_run
 from experiments.report.statistics import first_reaching
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 
-BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is looked for
+BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
 
 
 class Entrant(NamedTuple):
@@ -42,7 +41,7 @@ def predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
   target: Mapping[str, Any],
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """An entry of comparison.json for each cluster.
+  """Return an entry of comparison.json for each cluster.
 
   Args:
     path: of the comparison.
@@ -66,18 +65,12 @@ def _entrant(path: Path, components: Components, runs: Sequence[str], target: Ma
     index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
     hits.append(np.nan if index is None else float(steps[-1][index]))
   experiment, algorithm = components.experiment, components.algorithm
-  params, _ = jax.eval_shape(components.model.init, jax.random.key(0))
-  pattern = pattern_of(algorithm, params, experiment.workers)
+  pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
   return Entrant(experiment, algorithm, pattern, seeds, steps, hits)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """What comparison.json says of one cluster.
-
-  Args:
-    step: what an example computes and moves.
-    nbytes: of the parameters.
-  """
+  """Return the entry of comparison.json on one cluster. nbytes: of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.algorithm
@@ -90,13 +83,13 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
       **_figures(entrant, there, clocks),
     }
   workers = max(entrant.experiment.workers for entrant in entrants.values())
-  link = main_link(cluster, workers)
+  link = cluster.network.main_link(workers)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
     "name": name,
     "title": cluster.title,
     "source": cluster.source,
-    "flop_per_example": sum(part.flop for part in device.parts(step)),
+    "flop_per_example": sum(part.flop for part in step_parts(step)),
     "params_bytes": nbytes,
     "link": "between nodes" if link == cluster.network.between else "inside a node",
     "latency": link.latency,
@@ -106,12 +99,14 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> There:
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
   there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step)
   return there._replace(config=replace(there.config, seed=seed))
 
 
-def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable[[float], float]]) -> dict[str, Any]:
+def _figures(
+  entrant: Entrant, there: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
+) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
   algorithm, first = entrant.algorithm, there[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
@@ -131,7 +126,7 @@ def _figures(entrant: Entrant, there: Sequence[There], clocks: Sequence[Callable
 
 
 def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
-  """The algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
+  """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
   By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
 
@@ -140,12 +135,12 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
   """
   if len(complete) < 2:
     return None
-  winner, here = next(iter(complete)), main_link(cluster, workers).bandwidth
+  winner, here = next(iter(complete)), cluster.network.main_link(workers).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     @cache
     def at(bandwidth: float) -> float:
-      other = with_bandwidth(cluster, workers, bandwidth)
+      other = cluster.with_bandwidth(workers, bandwidth)
       there, steps = _there(entrant, entrant.seeds[index], other, step), int(entrant.hits[index])
       there = there._replace(config=replace(there.config, steps=steps))  # later ones do not matter
       return cluster_clock.clock(there, entrant.algorithm)(steps)
@@ -157,20 +152,20 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
     label: lambda bandwidth, seeds=seeds: float(np.mean([at(bandwidth) for at in seeds]))
     for label, seeds in each.items()
   }
-  turns = []
+  changes = []
   for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
-    turn = time_to_accuracy.overtaken(means, here, end)
-    if turn is None:
+    change = time_to_accuracy.overtaken(means, here, end)
+    if change is None:
       continue
-    pairs = [{name: each[name][i] for name in (winner, turn[0])} for i in range(len(each[winner]))]
+    pairs = [{name: each[name][i] for name in (winner, change[0])} for i in range(len(each[winner]))]
     # In a seed where the other is ahead already, the winner has to come from the other side.
-    ways = [end if pair[winner](here) <= pair[turn[0]](here) else opposite for pair in pairs]
+    ways = [end if pair[winner](here) <= pair[change[0]](here) else opposite for pair in pairs]
     over = [time_to_accuracy.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
-    turns.append({"other": turn[0], "mean": turn[1], "bandwidths": [one and one[1] for one in over]})
+    changes.append({"other": change[0], "mean": change[1], "bandwidths": [one and one[1] for one in over]})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
     "winner": winner,
-    "turns": turns,  # with less bandwidth, with more; of those that there are
+    "turns": changes,  # with less bandwidth, with more; of those that there are
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
   }

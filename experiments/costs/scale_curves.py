@@ -1,4 +1,4 @@
-"""What `scale` asks of the cost model: nodes by number, a model by its layers and its room, what an algorithm sends."""
+"""Inputs and curves of `scale`: numbers of nodes, a model's work and memory, and each algorithm's messages."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ import optax
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.models import MODELS
-from ddl.perf import tables
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
 from ddl.perf.planning.batch import largest_fitting
 from ddl.perf.planning.scaling import Point, Recorded, Transport, Work
 from ddl.perf.step.memory import largest_batch, step_memory
+from ddl.perf.tables import TABLES
 from ddl.perf.units import bytes_text
 from experiments.config.factories import hyper, make, named
 from experiments.costs.patterns import pattern_of, vector
@@ -26,7 +26,7 @@ MOST = 65_536  # workers or nodes
 
 
 class Curve(NamedTuple):
-  """An algorithm's."""
+  """Points of one algorithm."""
 
   algorithm: str
   pattern: Pattern  # on the last point's workers
@@ -46,11 +46,7 @@ class Curve(NamedTuple):
 
 
 def counts(flag: str, text: str) -> list[int]:
-  """The numbers of "1,2,4", or of "1,2,...,128": doubled if that meets the end, else in equal steps.
-
-  Raises:
-    ValueError: one line, for anything else.
-  """
+  """Return the numbers of "1,2,4", or of "1,2,...,128": doubled if that meets the end, else in equal steps."""
   parts = [part.strip() for part in text.split(",")]
   dots = [i for i, part in enumerate(parts) if part in ("...", "…")]
   try:
@@ -67,56 +63,44 @@ def counts(flag: str, text: str) -> list[int]:
 
 
 def _between(flag: str, first: int, second: int, last: int) -> list[int]:
-  """What comes after the second, up to the last."""
+  """Return the numbers after the second, up to the last."""
   if first > 0 and second == 2 * first:
-    doubled = [second]
-    while doubled[-1] < last:
-      doubled.append(2 * doubled[-1])
-    if doubled[-1] == last:
-      return doubled[1:]
+    doubled = [second * 2**i for i in range(1, last.bit_length())]
+    if last in doubled:
+      return doubled[: doubled.index(last) + 1]
   step = second - first
   if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
-    raise ValueError(f"--{flag}: {first},{second},... comes to {last} neither by doubling nor in up to 200 equal steps")
+    raise ValueError(f"--{flag}: {first},{second},... reaches {last} neither by doubling nor in up to 200 equal steps")
   return list(range(second + step, last + 1, step))
 
 
 def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float], int], str, str]:
-  """(a model's work by layers, bytes of memory -> examples of a step that fit, where both are from, title).
-
-  From its layer table, or XLA's count of our own model.
+  """Return (a model's work by layers, bytes of memory -> examples of a step that fit, the source of both, title).
 
   Args:
-    name: of a layer table, or else of a model of `ddl.models`, on synthetic data and with its own sizes.
+    name: of a layer table, or else of a model of `ddl.models` by XLA's count, on synthetic data with its own sizes.
     examples: of the step that XLA counts.
     width: bytes of a value of a table's feature maps in memory.
-
-  Raises:
-    ValueError: for an unknown name, with all that are known.
   """
-  if name in tables.TABLES:
-    work, table = scaling.work(tables.TABLES[name]), tables.TABLES[name]
-    memory = step_memory(table, extra_copies=1, width=width)  # with momentum, as `plan` takes it
+  named("model", TABLES | MODELS, name)
+  if name in TABLES:
+    memory = step_memory(TABLES[name], extra_copies=1, width=width)  # with momentum, as in `plan`
+    work = scaling.work(TABLES[name])
     return work, partial(largest_batch, memory), "layer table, 6 FLOP per multiply-accumulate", name
-  named("model", tables.TABLES | MODELS, name)
   from experiments.bench.workloads import SIZES, synthetic
   from experiments.config import default_experiment
-  from experiments.costs import job_description  # only now: a table needs no compiler
+  from experiments.costs import job_description  # here: a table needs no compiler
   from experiments.train.build import build
 
   model = {"name": name, **SIZES.get(name, ({}, []))[0]}
   components = build(default_experiment(model=model, workers=1, batch=examples), synthetic(name))
   made = job_description.experiment_job(components)
-  work = scaling.work_of(made.step, made.params_bytes)
-  title = job_description.model_title(components)
+  work, title = scaling.work_of(made.step, made.params_bytes), job_description.model_title(components)
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Of each algorithm those of period and delay that are given and that it takes.
-
-  Raises:
-    ValueError: for an unknown algorithm, or a value that no algorithm takes.
-  """
+  """Return, by algorithm, those of period and delay that are given and that it takes; ValueError if none takes one."""
   if not names:
     raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
   given = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
@@ -129,7 +113,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
 
 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
-  """What an algorithm sends for parameters of so many bytes by layer, with these hyper-parameters and else its own."""
+  """Return an algorithm's messages for parameters of so many bytes by layer, with these and else its own settings."""
 
   @cache
   def pattern(workers: int) -> Pattern:
@@ -145,18 +129,15 @@ def curves(
   work: Work, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = math.inf,
 ) -> list[Curve]:  # fmt: skip
-  """One for each algorithm with its settings.
+  """Return a curve for each algorithm with its settings.
 
   Raises:
-    ValueError: as `scaling.curve`, for settings that an algorithm can't have, an order that orders nothing, or if a
-      worker's memory holds the examples of no point.
+    ValueError: as `scaling.curve`, for invalid settings, an order without effect, or if no point's examples fit.
   """
   made = []
   for name, chosen in algorithms.items():
     sent = recorded(name, *work.nbytes, **chosen)
-    points = scaling.curve(
-      sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport
-    )  # fmt: skip
+    points = scaling.curve(sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
     made.append(Curve(name, sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in made)):
     raise ValueError(

@@ -1,7 +1,7 @@
-"""What `scale --measure` starts: seconds of real steps in several processes, as JSON into a file.
+"""Processes of `scale --measure`: seconds of real steps, written to a file as JSON.
 
-All processes are at work in every measurement, as when the machine was calibrated: a single worker is one that
-exchanges nothing while the others compute.
+All processes compute in every measurement, as in a calibration: a single worker is one that exchanges nothing while
+the others compute.
 """
 
 import json
@@ -18,7 +18,7 @@ from experiments.bench.workloads import SIZES
 def measure(
   model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, alone: int, together: int
 ) -> dict[str, dict[int, float]]:
-  """Of each algorithm: number of workers (1 and `workers`) -> seconds per step, the median of blocks in turn.
+  """Return, by algorithm, number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
 
   Args:
     model: of ddl.models, with the sizes that `scale` counts.
@@ -27,7 +27,7 @@ def measure(
     alone, together: examples of a worker's step where it is the only one, and where there are all.
 
   Raises:
-    ValueError: if a process fails; what it said is on stderr.
+    ValueError: if a process fails; its output is on stderr.
   """
   with tempfile.TemporaryDirectory() as folder:
     task, result = Path(folder) / "task.json", Path(folder) / "result.json"
@@ -37,13 +37,13 @@ def measure(
       [sys.executable, "-m", "experiments.costs.scale_process", str(task)], cwd=Path(__file__).parents[2], check=False
     )
     if done.returncode or not result.exists():
-      raise ValueError("the measurement did not come to its end; what went wrong stands above")
+      raise ValueError("the measurement failed; its errors stand above")
     found = json.loads(result.read_text())
   return {name: {1: found["alone"], workers: found["together"][name]} for name in algorithms}
 
 
 def main(file: str) -> int:
-  """In each process: measures; the main one writes the result."""
+  """Measure in each process; the main one writes the result."""
   from ddl.runtime import hosts
 
   task = json.loads(Path(file).read_text())
@@ -53,13 +53,13 @@ def main(file: str) -> int:
   from experiments.costs.microbench import Case
 
   joined, sizes = calibration.join(), SIZES.get(task["model"], ({}, []))[0]
-  blocks = {}
-  for name, hyper, batch in [("independent", {}, task["alone"])] + [
-    (name, hyper, task["together"]) for name, hyper in task["algorithms"].items()
-  ]:
+
+  def block(name: str, hyper: dict[str, Any], batch: int) -> microbench.Block:
     trainer, experiment, _ = microbench.make_trainer(Case(task["model"], sizes, batch), name, hyper, joined)
-    key = "alone" if not blocks else name
-    blocks[key], _ = microbench.trainer_blocks(trainer, experiment)
+    return microbench.trainer_blocks(trainer, experiment)[0]
+
+  blocks = {"alone": block("independent", {}, task["alone"])}
+  blocks |= {name: block(name, hyper, task["together"]) for name, hyper in task["algorithms"].items()}
   took = {name: microbench.typical(seconds) for name, seconds in microbench.in_turn(blocks, 5).items()}
   if hosts.is_main():
     Path(task["result"]).write_text(json.dumps({"alone": took.pop("alone"), "together": took}))

@@ -1,4 +1,4 @@
-"""What XLA says of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
+"""XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
 
 The step is that of one worker on one device with its exchange, whose collectives are then among one worker. XLA counts
 a loop's body once, so the step is unrolled and alone.
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.perf import checks
 from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
 from ddl.runtime.calls import Kind
@@ -43,13 +44,10 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int) -> Compiled:
-  """The step of the experiment's algorithm, optimizer and model on so many examples.
+  """Compile the step of the experiment's algorithm, optimizer and model on so many examples, 1 or more.
 
   A collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
-  reply, makes the step and asks.
-
-  Raises:
-    ValueError: for less than one example.
+  reply, makes the step and sends a request.
   """
   batch = batch_shapes(components, examples)
   if isinstance(components.algorithm, Algorithm):
@@ -58,13 +56,10 @@ def compiled_step(components: Components, examples: int) -> Compiled:
 
 
 def step_parts(components: Components, examples: int) -> tuple[Part, ...]:
-  """The step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline: XLA's FLOP and bytes in values.
+  """Return the step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline: XLA's FLOP and bytes in values.
 
-  What twice the examples move more is shared out as `leaves` shares the FLOP; the rest, such as passes over parameters
-  and the optimizer's update, by the arrays' sizes.
-
-  Raises:
-    ValueError: for less than one example.
+  The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
+  parameters and the optimizer's update, by the arrays' sizes.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
   one, two = (compiled_step(components, n) for n in (examples, 2 * examples))
@@ -77,19 +72,14 @@ def step_parts(components: Components, examples: int) -> tuple[Part, ...]:
 
 
 def batch_shapes(components: Components, examples: int) -> Tree:
-  """Shapes [examples, ...] of one batch.
-
-  Raises:
-    ValueError: for less than one example.
-  """
-  if examples < 1:
-    raise ValueError(f"{examples} examples; a step has at least one")
+  """Return the shapes [examples, ...] of one batch, of 1 example or more."""
+  checks.count("number of examples", examples)
   one = components.data.train.take(np.arange(1))
   return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
 
 
 def analyse(compiled: Any) -> Compiled:
-  """XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
+  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
   cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
   return Compiled(
     flop=cost.get("flops", 0.0),

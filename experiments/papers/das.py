@@ -1,9 +1,8 @@
 """Das et al. 2016, arXiv 1602.06709: speed-ups of N nodes over one, by the event model of a step.
 
-Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of what a
-node of them computes and what it moves through its memory. Its gradients leave first in first out as the backward pass
-gives them, and inside a group the passes wait for the activations and their gradients. One node runs the same
-mini-batch.
+Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of a node's
+seconds of FLOP and of memory traffic. Gradients are sent first in, first out during the backward pass, and inside
+a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
 """
 
 import itertools
@@ -21,7 +20,7 @@ from ddl.perf.step import timeline
 from ddl.perf.step.layers import Table
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts, train_flop
-from experiments.papers.page import Config, Prediction, Row, Section
+from experiments.papers.page import Config, Prediction, Row, Section, remarks
 
 PERFECT = Network(Link(0.0, math.inf))
 PLAIN, EXAMPLES, SECONDS = "no fit", "half fitted", "fixed seconds fitted"
@@ -32,7 +31,7 @@ def speedup(
 ) -> float:
   """Seconds of a step of the whole mini-batch on one node over those of N nodes that share it.
 
-  start: seconds that every step takes more.
+  start: additional seconds of every step.
   """
   cluster = cluster._replace(device=cluster.device._replace(start=start), efficiency=efficiency)
   link = cluster.network.between
@@ -48,7 +47,7 @@ def speedup(
 
 
 def section(config: Config) -> Section:
-  """The table, once without a fit and twice with one on the same point."""
+  """Table without a fit, and with two fits on the same point."""
   half, start = _fitted(config)
   rows, spans, exchange, moving = [], [], [], 0.0
   for name, inputs in config.rows.items():
@@ -64,26 +63,16 @@ def section(config: Config) -> Section:
     moving = max(moving, 1 - alone / inputs.nodes)
     exchange.append(f"{name} {100 * (alone - predicted[PLAIN].value) / inputs.nodes:.0f} %")
   frame = train_flop(TABLES["cd_dnn"]) / train_flop(TABLES[config.rows[config.fitted].network])
-  remarks = (
-    f"*What is not known.* In no row the share of the peak that a node reaches ({config.share:g} is assumed) or the "
-    f"messages' software. Without a fit, over shares of {' to '.join(f'{x:g}' for x in config.shares)} and over the "
-    f"choices of the rows' last column: {'; '.join(spans)}.",
-    f"*The fit.* *{EXAMPLES}*: efficiency = b / (b + half) of b examples per node, with half = {half:.2f} examples for "
-    f"every network. *{SECONDS}*: the same point with {1e3 * start:.1f} ms that every step takes more, on any network "
-    "and node. They part where an example costs less. The second was added with the reported figures in sight, so that "
-    "its errors are no test of it.",
-    "*Where it is off, and why.* Without a fit every row is too fast: a step loses the part of the exchange that is "
-    f"not hidden ({'; '.join(exchange)}), at most {100 * moving:.1f} % to small batches, on which a node's "
-    "memory moves as many weights as on large ones. *half* is not one number for all networks: an example of CD-DNN "
-    f"has {100 * frame:.1f} % of the FLOP of one of VGG-A, and is hardly touched by it. "
-    "Imbalance, latency in software and activations that meet gradients on the link are not in the model.",
-  )
+  text = remarks(
+    "das", config=config, half=half, start_ms=1e3 * start, exchange="; ".join(exchange), moving=100 * moving,
+    frame=100 * frame, low=config.shares[0], high=config.shares[1], spans="; ".join(spans),
+  )  # fmt: skip
   fitted = f"one parameter on *{config.fitted}* ({config.rows[config.fitted].reported:g}x), in two readings."
-  return Section("Das et al. 2016: strong scaling", "configs/reproduce_das.py", fitted, rows, EXAMPLES, remarks)
+  return Section("Das et al. 2016: strong scaling", "configs/reproduce_das.py", fitted, rows, EXAMPLES, text)
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """(half in examples, seconds that every step takes more), each by itself, so that the fitted row is as reported."""
+  """(half in examples, additional seconds of every step), each by itself, so that the fitted row is as reported."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:
@@ -103,7 +92,7 @@ def _predicted(
 
 
 def _span(inputs: Config, shares: tuple[float, ...]) -> tuple[float, float]:
-  """The least and the most without a fit, over what is not known."""
+  """The least and the most without a fit, over the unknown inputs."""
   cluster = hardware.named(inputs.cluster)
   found = [
     speedup(TABLES[network], batch, inputs.nodes, cluster, Efficiency(share))

@@ -6,7 +6,7 @@ from ddl.perf.papers import paleo
 from ddl.perf.planning import delays
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section, remarks, table
 
 
 def section(config: Config) -> Section:
@@ -21,27 +21,17 @@ def section(config: Config) -> Section:
     "", "reported", "predicted: 100 % hidden when", f"hidden with d = {config.delay}", "step", "exchange",
     "synchronous SGD", f"local SGD, tau = {config.period}", f"DaSGD, tau = {config.period}, d = {config.delay}",
   )  # fmt: skip
-  nbytes, network = params_bytes(TABLES[config.networks[config.compared][0]]), hardware.named(config.cluster).network
+  nbytes = params_bytes(TABLES[config.networks[config.compared][0]])
   tree = paleo.tree_seconds(nbytes, config.workers, paleo.BANDWIDTHS[config.bandwidth])
-  best = all_reduce(nbytes, config.workers, network)
-  enough = sum(row[3] == "100 %" for row in rows)
-  remarks = (
-    table(head, rows),
-    f"The last three columns are shares of the time spent computing, on {config.workers} workers in nodes of 8 V100, "
-    f"{paleo.BANDWIDTHS[config.bandwidth] * 8e-9:g} Gb/s between them.",
-    "*What is not known.* The claim is the abstract's, for no certain network, batch, bandwidth or delay; so no "
-    "error is counted. The networks and the machine are those of the authors' version of PALEO.",
-    f"*What follows.* All is hidden where d >= exchange / step and d <= tau: with d = {config.delay} in {enough} of "
-    f"{len(rows)} cases. It is a condition that d can meet, if tau is large enough, not a property of the method.",
-    "*Where it is off.* Pooling, concatenation and dropout are left out, so that steps are a few percent too short. "
-    "The authors' V100 has 7.8 TFLOP/s, its float64 peak: in float32 steps are up to half as long and d up to twice. "
-    "A hop between nodes has no latency. An exchange is by the tree of the authors' PALEO, whole messages at each "
-    f"level; the cheapest all-reduce of `ddl.perf.comm.collectives` on `{config.cluster}` takes {1e3 * best:.0f} ms "
-    f"for {config.compared} instead of {1e3 * tree:.0f}, {tree / best:.1f} times less. An exchange that is so much "
-    "shorter needs a smaller d, or hides in more cases with the same.",
-  )
+  best = all_reduce(nbytes, config.workers, hardware.named(config.cluster).network)
+  text = remarks(
+    "dasgd", config=config, gigabits=paleo.BANDWIDTHS[config.bandwidth] * 8e-9, cases=len(rows),
+    enough=sum(row[3] == "100 %" for row in rows), best_ms=1e3 * best, tree_ms=1e3 * tree, ratio=tree / best,
+  )  # fmt: skip
   fitted = "nothing."
-  return Section("DaSGD: when the exchange is hidden", "configs/reproduce_dasgd.py", fitted, [], remarks=remarks)
+  return Section(
+    "DaSGD: when the exchange is hidden", "configs/reproduce_dasgd.py", fitted, [], remarks=[table(head, rows), *text]
+  )
 
 
 def _cells(config: Config, what: str, message: float, step: float) -> tuple[str, ...]:

@@ -2,27 +2,28 @@
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-Config = Any  # a ConfigDict, whose keys a type checker can't know
+Config = Any  # a ConfigDict, whose keys a type checker does not know
 
 
 class Prediction(NamedTuple):
   """A number of the model."""
 
   value: float
-  fitted: bool = False  # on this very row, so that its error says nothing
+  fitted: bool = False  # on this very row, so that its error is no test
 
 
 class Row(NamedTuple):
-  """A reported number, and what each column of the section predicts for it."""
+  """A reported number, and its predictions by column."""
 
   what: str
   reported: float
   unit: str  # "x", "%" or "s"
   predicted: dict[str, Prediction]  # by column
-  unknown: str = ""  # inputs that the paper does not give
-  headline: bool = True  # else it is between the numbers that a paper puts forward
+  unknown: str = ""  # inputs that the paper does not report
+  headline: bool = True  # else between those of the paper's text
 
 
 class Section(NamedTuple):
@@ -34,6 +35,11 @@ class Section(NamedTuple):
   rows: Sequence[Row]
   main: str = ""  # the column whose errors the summary counts
   remarks: Sequence[str] = ()  # Markdown after the table
+
+
+def remarks(name: str, **values: Any) -> list[str]:
+  """Return the paragraphs of NAME.md beside this file, with these values in its braces."""
+  return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8").format(**values).strip().split("\n\n")
 
 
 def error(row: Row, column: str) -> float:
@@ -89,7 +95,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float, unit: str) -> str:
-  """Three digits (seconds: whole) and the unit."""
+  """Three digits (seconds: an integer) and the unit."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
 

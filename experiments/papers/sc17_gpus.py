@@ -8,13 +8,13 @@ workers of Original EASGD compute in turns, as the order of its algorithm says, 
 from typing import NamedTuple
 
 from ddl.perf import hardware
-from ddl.perf.comm import packing, server
+from ddl.perf.comm import server
 from ddl.perf.comm.collectives import BROADCAST, REDUCE
 from ddl.perf.hardware.network import Link
 from ddl.perf.step import timeline
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import FLOAT, params_bytes
-from experiments.papers.page import Config, Prediction, Row, Section, table
+from experiments.papers.page import Config, Prediction, Row, Section, remarks, table
 
 TURNS, TOGETHER = "computing in turns", "computing together"
 ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2", "Sync EASGD 3"
@@ -41,7 +41,7 @@ class Round(NamedTuple):
 
 
 def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
-  """Of each method; one message follows from the share of the parameters, the computing from what is left.
+  """Return the round of each method; one message follows from the share of the parameters, the computing from the rest.
 
   turns: in Original EASGD the computing of a worker follows that of the one before.
   """
@@ -59,7 +59,7 @@ def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
 
 
 def gains(found: dict[str, Round]) -> dict[str, float]:
-  """Of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
+  """Return the gains of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
   original, first, second, third = (found[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
@@ -73,7 +73,7 @@ NAMES = {
 
 
 def section(config: Config) -> Section:
-  """Both readings beside each other."""
+  """Table of both readings."""
   turns, together = rounds(config, turns=True), rounds(config, turns=False)
   share = 100 * turns[ORIGINAL].communication
   both = {TURNS: Prediction(share, fitted=True), TOGETHER: Prediction(share, fitted=True)}
@@ -91,47 +91,40 @@ def section(config: Config) -> Section:
   ]
   head = ("share of Original EASGD's round, %", "CPU-GPU parameters", "GPU-GPU parameters", "CPU-GPU data")
   parts = table((*head, "forward, backward, updates", "hidden", "total"), cells)
-  remarks = (parts, _unknown(config), _off(config, together[SYNC1], share), _law(config.law))
+  unknown, off, law = _text(config, together[SYNC1], share)
   fitted = (
     f"the ratio of computing to a message, on the {share:.0f} % of communication of Original EASGD "
     f"({100 * config.parameters:.0f} % parameters and {100 * config.data:.0f} % data)."
   )
   title = f"SC17: {config.workers} GPUs, LeNet on MNIST"
-  return Section(title, "configs/reproduce_sc17_gpus.py", fitted, rows, TURNS, remarks)
-
-
-def _unknown(config: Config) -> str:
-  link = hardware.named(config.cluster).network.between
-  nbytes = params_bytes(TABLES[config.network])
-  visit = 2 * link.seconds(nbytes)
-  rest = (1 - config.parameters - config.data) * visit / config.parameters
-  return (
-    "*What is not known.* Batch size, the seconds of a pass and of either update, and the PCIe link. Initialisation "
-    "and reading from disk are left out, as in the paper. So of the eight parts the passes and both updates stay one; "
-    "Sync EASGD 2 gains nothing here from an update off the CPU, and a message between GPUs costs what one with the "
-    "CPU does. Absolute inputs do not help: at the full rate of PCIe 3.0 x16 the "
-    f"{nbytes / 1e6:.2f} MB of this LeNet go to a GPU and back in {1e3 * visit:.2f} ms, and the reported share would "
-    f"leave {1e6 * rest:.0f} us for a step in turns."
+  return Section(
+    title, "configs/reproduce_sc17_gpus.py", fitted, rows, TURNS, [parts, unknown, off, law, _law(config.law)]
   )
 
 
-def _off(config: Config, first: Round, share: float) -> str:
+def _text(config: Config, first: Round, share: float) -> list[str]:
+  """Remarks. first: Sync EASGD 1, computing together; share: % of communication of Original EASGD."""
+  link, nbytes = hardware.named(config.cluster).network.between, params_bytes(TABLES[config.network])
+  layers = [FLOAT * layer.params for layer in TABLES[config.network]]
+  visit = 2 * link.seconds(nbytes)
   left = config.left / config.gains.whole  # % of Original EASGD's time
-  computing = 100 / config.gains.whole - left
   room = 100 / config.gains.first - 100 * (first.computing + first.data)
   tree = 100 * first.host_parameters
-  link = hardware.named(config.cluster).network.between
-  layers = [FLOAT * layer.params for layer in TABLES[config.network]]
-  packed = packing.unpacked_seconds(layers, link.seconds) / packing.packed_seconds(layers, link.seconds)
-  return (
-    f"*Where it is off, and why.* By the reported figures alone communication fell from {share:.0f} to {left:.1f} and "
-    f"all else went from {100 - share:.0f} to {computing:.1f} (of 100 for Original EASGD): computing was not divided "
-    f"by {config.workers}, which speaks for *{TOGETHER}*; the algorithm's text says turns. In the reading *{TOGETHER}* "
-    f"the {config.gains.first:g}x of Sync EASGD 1 has room for an exchange of {room:.1f}, where the tree in place of "
-    f"the round robin takes {tree:.1f}: something else made the exchange {tree / room:.1f} times cheaper. One message "
-    f"for all layers is {packed:.2f} times cheaper than one for each on this link, if Original EASGD sent one for each "
-    f"(not known). The {config.left:g} % cannot come from overlap while the exchange takes longer than what runs "
-    "beside it."
+  return remarks(
+    "sc17_gpus",
+    config=config,
+    megabytes=nbytes / 1e6,
+    visit_ms=1e3 * visit,
+    rest_us=1e6 * (1 - config.parameters - config.data) * visit / config.parameters,
+    share=share,
+    other=100 - share,
+    left=left,
+    computing=100 / config.gains.whole - left,
+    room=room,
+    tree=tree,
+    cheaper=tree / room,
+    packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
+    law_megabytes=params_bytes(TABLES[config.law.network]) / 1e6,
   )
 
 
@@ -141,5 +134,4 @@ def _law(law: Config) -> str:
   for workers in law.workers:
     robin, tree = server.round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
     cells.append((str(workers), f"{robin:.3f} s", f"{tree:.3f} s", f"{robin / tree:.3g}"))
-  text = f"*P to log2 P*, one way, {nbytes / 1e6:.0f} MB of AlexNet on FDR (no reported figure; not counted):"
-  return f"{text}\n\n{table(('workers', 'one after the other', 'tree', 'ratio'), cells)}"
+  return table(("workers", "one after the other", "tree", "ratio"), cells)

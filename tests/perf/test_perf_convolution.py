@@ -1,7 +1,6 @@
 """The 0-1 program against all choices there are; the modelled costs against counts by hand."""
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -116,7 +115,7 @@ def test_it_is_solved_again_for_each_batch():
   def costs(examples):
     return Costs(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
 
-  memory = StepMemory(maps=10, weights=100, classifier_maps=0, classifier=0)
+  memory = StepMemory(per_example=10, fixed=100)
   found = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
   assert {x.examples: x.choice.algorithms[0] for x in found} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
   assert found[0].examples == 8
@@ -182,23 +181,3 @@ def test_modelled_table():
   assert convolution_costs.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
     convolution_costs.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
   )
-
-
-def test_measured_file(tmp_path):
-  file = tmp_path / "measured.json"
-  entry = {"seconds": [[1.0, None], [2.0, 1.0]], "workspace": [[0, None], [0, 64]]}
-  file.write_text(json.dumps({"algorithms": ["gemm", "fft"], "batches": {"32": entry}}))
-  costs = convolution_costs.measured(str(file))
-  assert list(costs) == [32]
-  assert choose(costs[32], 64).algorithms == ("gemm", "fft")
-  assert choose(costs[32], 63).algorithms == ("gemm", "gemm")
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"algorithms": ["a"]}', '{"algorithms": [], "batches": {"x": {}}}'])
-def test_not_a_measured_file(tmp_path, text):
-  file = tmp_path / "measured.json"
-  file.write_text(text)
-  with pytest.raises(ValueError, match="not a table of measured convolutions"):
-    convolution_costs.measured(str(file))
-  with pytest.raises(ValueError, match="no such file"):
-    convolution_costs.measured(str(tmp_path / "none.json"))

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddl.perf.hardware import fit
 from ddl.perf.hardware.device import Device, Efficiency, fixed_seconds, step_seconds
-from ddl.perf.step.efficiency import fit
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params, parts, pass_bytes, train_flop
 
@@ -22,12 +22,9 @@ def times(flop, sizes, efficiency):
 @given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
 def test_recovers(best, half, sizes):
   measured = times(2e9, sizes, Efficiency(best, half))
-  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
   assert found.best == pytest.approx(best, rel=1e-6) and found.half == pytest.approx(half, rel=1e-6, abs=1e-5)
   assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
-  one_size, one_time = sizes[:1], measured[:1]
-  assert fit(2e9, DEVICE.peak, one_size, one_time, half=half).efficiency.best == pytest.approx(best)
-  assert fit(2e9, DEVICE.peak, one_size, one_time, best=best).efficiency.half == pytest.approx(half, abs=1e-5)
 
 
 @settings(deadline=None)
@@ -37,7 +34,7 @@ def test_is_the_least_squares(best, half, seed):
   rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
   floor = [2e9 * b / DEVICE.peak for b in sizes]
   measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
-  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
   assert 0 < found.best <= 1 and found.half >= 0
   for scale in (0.999, 1.001):
     for other in (Efficiency(min(found.best * scale, 1), found.half), Efficiency(found.best, found.half * scale)):
@@ -48,35 +45,29 @@ def test_is_the_least_squares(best, half, seed):
 def test_bounds():
   """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
   sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
-  found, errors = fit(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
   slope = 2e9 / DEVICE.peak * sizes / measured
   assert found.half == pytest.approx(0, abs=1e-6)
   assert 1 / found.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
   assert errors[0] > 0 > errors[1]
-  # A best that one measurement can't reach shows as an error.
-  assert fit(2e9, DEVICE.peak, [10], [0.1], best=0.1).errors[0] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
-  ("change", "line"),
+  ("change", "key"),
   [
-    ({"examples": [4], "seconds": [1.0]}, "steps of one size cannot fit both best and half; measure two sizes"),
-    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "steps of one size"),
-    ({"best": 0.5, "half": 1.0}, "nothing to fit"),
-    ({"best": 1.5}, "best is 1.5; it is in"),
-    ({"half": -1.0}, "half is -1 examples"),
-    ({"half": float("nan")}, "half is nan"),
-    ({"seconds": [1.0]}, "2 sizes and 1 times"),
-    ({"seconds": [1.0, float("nan")]}, "8 examples in nan s"),
-    ({"seconds": [1e-3, 1.0]}, "4 examples in 0.001 s is 8 times as fast as the peak allows"),
-    ({"examples": [0, 8]}, "0 examples in 1 s"),
-    ({"peak": 0.0}, "at a peak of 0 FLOP/s"),
+    ({"examples": [4], "seconds": [1.0]}, "one size"),
+    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "one size"),
+    ({"seconds": [1.0]}, "1 times"),
+    ({"seconds": [1.0, float("nan")]}, "seconds"),
+    ({"seconds": [1e-3, 1.0]}, "8 times as fast"),
+    ({"examples": [0, 8]}, "one size"),
+    ({"peak": 0.0}, "peak"),
   ],
 )
-def test_errors(change, line):
+def test_errors(change, key):
   given = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
-  with pytest.raises(ValueError, match=line):
-    fit(**given)
+  with pytest.raises(ValueError, match=key):
+    fit.efficiency(**given)
 
 
 @settings(deadline=None)
@@ -106,7 +97,7 @@ def test_a_layer_is_bound_by_one_of_two():
   full = Efficiency(1.0)
   assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
   assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12
-  with pytest.raises(ValueError, match="0 examples per worker"):
+  with pytest.raises(ValueError, match="number of examples per worker is 0"):
     step_seconds(1e9, 0, DEVICE, full)
-  with pytest.raises(ValueError, match="memory of 0 bytes/s"):
+  with pytest.raises(ValueError, match="memory bandwidth 0 bytes/s"):
     step_seconds(1e9, 1, DEVICE._replace(memory_bandwidth=0.0), full)

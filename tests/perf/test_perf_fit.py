@@ -72,12 +72,12 @@ def test_what_the_measurements_do_not_show_costs_next_to_nothing():
 @pytest.mark.parametrize(
   "sizes, seconds, message",
   [
-    ([], [], "all finite and above 0"),
-    ([1, 2], [1.0, 0.0], "all finite and above 0"),
-    ([1, 2], [1.0, np.nan], "all finite and above 0"),
-    ([1, -2], [1.0, 1.0], "finite and 0 or more"),
-    ([1, np.inf], [1.0, 1.0], "finite and 0 or more"),
-    ([8, 8], [1.0, 1.1], "messages of one size alone"),
+    ([], [], "seconds"),
+    ([1, 2], [1.0, 0.0], "seconds"),
+    ([1, 2], [1.0, np.nan], "seconds"),
+    ([1, -2], [1.0, 1.0], "bytes"),
+    ([1, np.inf], [1.0, 1.0], "bytes"),
+    ([8, 8], [1.0, 1.1], "messages of one size"),
     ([1, 2, 3], [1.0, 1.1], "2 times of 3 measurements"),
   ],
 )
@@ -87,5 +87,5 @@ def test_bad_measurements_of_a_link(sizes, seconds, message):
 
 
 def test_two_steps_do_not_tell_three_rates():
-  with pytest.raises(ValueError, match="2 measured steps don't tell three rates"):
+  with pytest.raises(ValueError, match="2 measured steps"):
     fit.rates([1e6, 2e6], [1e6, 3e6], [1.0, 2.0])

@@ -19,10 +19,8 @@ NET = (
 
 def test_by_hand():
   found = step_memory(NET)
-  assert found.maps == 4 * (3 * 256 + 8 * 196 + 4 * 25)
-  assert found.weights == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9)
-  assert found.classifier_maps == 4 * 10
-  assert found.classifier == 3 * 4 * 1010
+  assert found.per_example == 4 * (3 * 256 + 8 * 196 + 4 * 25) + 4 * 10
+  assert found.fixed == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 3 * 4 * 1010
   assert found.total(2) == found.fixed + 2 * found.per_example
   # The parameters of the whole table are held once: the classifier's are not among the convolutions'.
   assert found.fixed == 3 * 4 * sum(x.params for x in NET)
@@ -37,7 +35,7 @@ def test_more_copies_and_half_precision():
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1, 1e4), st.floats(0, 1e4), st.floats(0, 1e7))
 def test_largest_batch_is_that_of_a_search(weights, classifier, maps, classifier_maps, room):
-  memory = StepMemory(maps, weights, classifier_maps, classifier)
+  memory = StepMemory(maps + classifier_maps, weights + classifier)
   limit = memory.total(1) + room
   found = largest_batch(memory, limit)
   assert memory.total(found) <= limit * (1 + 1e-12)
@@ -59,12 +57,12 @@ def test_not_even_one_example(limit):
 @pytest.mark.parametrize(
   ("call", "text"),
   [
-    (lambda: step_memory(()), "without layers"),
-    (lambda: step_memory(NET, extra_copies=-1), "-1 extra copies"),
+    (lambda: step_memory(()), "at least one layer"),
+    (lambda: step_memory(NET, extra_copies=-1), "extra_copies"),
     (lambda: largest_batch(step_memory(NET), math.inf), "finite"),
   ],
 )
-def test_what_cannot_be(call, text):
+def test_invalid_arguments(call, text):
   with pytest.raises(ValueError, match=text):
     call()
 

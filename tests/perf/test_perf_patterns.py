@@ -13,7 +13,7 @@ from ddl.models import MODELS
 from ddl.perf.comm import collectives, patterns
 from ddl.perf.comm.patterns import Op, Pattern, Visits
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.device import Device, Efficiency, Part
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import planner, scaling
 from ddl.perf.planning.batch import Job
@@ -55,7 +55,7 @@ def test_a_permute_is_one_message_of_each_worker(duplex):
   assert collectives.permute(N, 4, nodes) == pytest.approx(1e-6 + both / 1e11, rel=1e-12)  # within a node
   assert collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)  # four share its link
   assert collectives.permute(N, 1, nodes) == 0
-  with pytest.raises(ValueError, match="nan bytes"):
+  with pytest.raises(ValueError, match="bytes of a message is nan"):
     collectives.permute(math.nan, P, nodes)
 
 
@@ -220,7 +220,7 @@ def test_clocks_of_own_algorithms_on_a_cluster():
 
 def test_scale_and_plan_of_an_own_algorithm():
   """Steps of a second, by the cluster's timeline: what a step waits for is what is not hidden."""
-  job = Work((1e9,), (N,))
+  job = Work((Part(1e9),), (N,))
   of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
 
   def seconds(algorithm, network=NETWORK, **how):
@@ -234,7 +234,7 @@ def test_scale_and_plan_of_an_own_algorithm():
   assert seconds(LATE, overlap=False) == pytest.approx(STEP + WHOLE)
   assert seconds(TWO, overlap=False) == pytest.approx(STEP + HALF / 3 + PERMUTE / 2)
   plan = planner.plan(
-    Job("own", N, 1e9, StepMemory(1.0, 1.0, 0, 0)), THERE, planner.Wish(1, P), own=("ring", of(RING))
+    Job("own", N, 1e9, StepMemory(1.0, 1.0)), THERE, planner.Wish(1, P), own=("ring", of(RING))
   )  # fmt: skip
   assert plan.speeds[-1].algorithm == "ring" and plan.speeds[-1].seconds == pytest.approx(STEP + 2 * PERMUTE)
 

@@ -13,18 +13,19 @@ from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.perf.comm import collectives
 from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
 from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.device import Device, Efficiency, Part
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import scaling, speedup_bounds
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.planning.scaling import LOSSES, Transport, Work, run, step_pass, stops, work
+from ddl.perf.planning.scaling import LOSSES, Scenario, Transport, Work, step_pass, stops, timeline_of, work
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts
 from experiments.costs.scale_curves import recorded
 
-JOB = Work((3e9, 6e9, 6e9, 1e9), (1e5, 4e6, 2e6, 4e7))
+JOB = Work(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
+FLOP = 16e9
 COUNTS = [1, 3, 16]
 
 
@@ -84,7 +85,7 @@ def test_messages_that_leave_together_save_latency():
   )
   assert alone >= some >= packed and alone > packed
   whole = collectives.all_reduce(sum(JOB.nbytes), 8, slow.network)
-  assert packed == pytest.approx(8 * sum(JOB.flop) / 5e11 + whole)
+  assert packed == pytest.approx(8 * FLOP / 5e11 + whole)
 
 
 def test_workers_of_a_node_share_its_link_to_a_server():
@@ -94,18 +95,18 @@ def test_workers_of_a_node_share_its_link_to_a_server():
   (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
   assert pairs.seconds >= 4 * 4 / 7 * sum(JOB.nbytes) / 1e9
   (together,) = curve("gosgd", JOB, nodes, [4], batch=64)
-  assert together.seconds < 2 * 16 * sum(JOB.flop) / 5e11
+  assert together.seconds < 2 * 16 * FLOP / 5e11
 
 
 def test_without_overlap_a_step_is_the_sum():
   there = cluster(1e8, 1e-4)
   (point,) = curve("sync_sgd", JOB, there, [8], batch=64, overlap=False, bucket=0.0)
   sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
-  assert point.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + sent)
+  assert point.seconds == pytest.approx(8 * FLOP / 5e11 + sent)
   assert point.waiting == pytest.approx(sent / point.seconds)
   assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, bucket=0.0) == [point]
   (packed,) = curve("local_sgd", JOB, there, [8], batch=64, period=1)
-  assert packed.seconds == pytest.approx(8 * sum(JOB.flop) / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
+  assert packed.seconds == pytest.approx(8 * FLOP / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
 
 
 def test_an_overhead_that_does_not_grow_is_the_lemmas():
@@ -174,7 +175,7 @@ def test_a_loss_is_what_its_absence_saves():
 def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
   there = cluster(1e6, 0.0)._replace(network=Network(Link(0.0, 1e6, duplex)))
   sent = Pattern(visits=Visits(1e6, 3e6))
-  (point,) = scaling.curve(lambda _: sent, Work((1.0,), (1e6,)), there, [16], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, Work((Part(1.0),), (1e6,)), there, [16], batch=1, weak=True)
   assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
 
 
@@ -182,7 +183,7 @@ def test_what_a_step_sends_and_exchanges_share_the_link():
   """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
   there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), Network(Link(0.0, 1e6)), "")
   sent = Pattern((Op("permute", 2e6),), (Exchange((Op("permute", 3e6),), 2, 1),))
-  (point,) = scaling.curve(lambda _: sent, Work((1e9,), (2e6,)), there, [8], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, Work((Part(1e9),), (2e6,)), there, [8], batch=1, weak=True)
   # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
   # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
   assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
@@ -191,7 +192,7 @@ def test_what_a_step_sends_and_exchanges_share_the_link():
 def test_one_worker_at_a_time_scales_to_nothing():
   points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True)
   assert all(p.speedup == pytest.approx(1, rel=1e-3) for p in points)
-  assert points[-1].limit == "taking turns"
+  assert points[-1].limit == "serialized access"
 
 
 def test_where_it_stops():
@@ -252,9 +253,11 @@ def test_a_point_is_what_plan_says(name, there):
 def test_work_of_a_table():
   """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
   job = work(TABLES["vgg_a"])
-  assert sum(job.flop) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
+  assert sum(part.flop for part in job.parts) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
-  shown = run(recorded("sync_sgd", sum(job.nbytes))(64), job, CLUSTERS["cori_fdr"], 64, 4, Transport(bucket=0.0))
+  shown = timeline_of(
+    Scenario(recorded("sync_sgd", sum(job.nbytes))(64), job, CLUSTERS["cori_fdr"], 64, 4, Transport(bucket=0.0))
+  )
   assert shown.hidden + shown.exposed == pytest.approx(
     sum(collectives.all_reduce(n, 64, CLUSTERS["cori_fdr"].network) for n in job.nbytes)
   )
@@ -263,17 +266,17 @@ def test_work_of_a_table():
 @pytest.mark.parametrize(
   "call, says",
   [
-    (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "at least 1"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "at least 1"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "number of workers"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "number of workers"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "give at least 8"),
     (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "has 4"),
     (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
     (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket of nan"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket is nan"),
   ],
 )
-def test_what_cannot_be_is_one_line(call, says):
+def test_invalid_arguments_are_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Parameter servers against messages taken one at a time at each end, and packing against messages in a row."""
+"""Parameter servers: closed forms against the simulated queue, and as functions."""
 
 import math
 
@@ -6,50 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import collectives, packing, server, server_queue
+from ddl.perf.comm import collectives, server, server_queue
 from ddl.perf.hardware.network import Link, Network
 
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
 HALF, FULL = Link(0.5, 100.0, 0.0), Link(0.5, 100.0, 1.0)
-
-
-def simulate(p, servers, parts, link, message):
-  """Greedy slots of one message: an end takes one at a time, with full duplex one each way.
-
-  A part is pulled as soon as every worker has pushed all of it.
-  """
-  pushes = [(w, s, k) for k in range(parts) for w in range(p) for s in range(servers)]
-  wide = max(p, servers)
-  pushes.sort(key=lambda job: (job[2], (job[0] + job[1]) % wide))  # a schedule in which no end has two at once
-  pulls = list(pushes)
-  pushed, slot = {}, 0
-  while pushes or pulls:
-    busy, done = set(), []
-    for jobs, push in ((pushes, True), (pulls, False)):
-      for job in list(jobs):
-        w, s, k = job
-        way = push if link.duplex else None  # half duplex: both ways use the one line
-        if (way, "w", w) in busy or (way, "s", s) in busy:
-          continue
-        if not push and sum(pushed.get((a, b, k), slot) < slot for a in range(p) for b in range(servers)) < p * servers:
-          continue
-        busy |= {(way, "w", w), (way, "s", s)}
-        jobs.remove(job)
-        done.append((job, push))
-    for job, push in done:
-      if push:
-        pushed[job] = slot
-    slot += 1
-  return slot * link.seconds(message)
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("p, servers", [(1, 1), (4, 1), (2, 2), (5, 2), (4, 4), (2, 6)])
-@pytest.mark.parametrize("link", [HALF, FULL])
-def test_a_round_takes_what_its_messages_take(p, servers, parts, link):
-  nbytes = 720.0
-  expected = simulate(p, servers, parts, link, nbytes / servers / parts)
-  assert server.exchange_seconds(nbytes, p, link, servers, parts) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_tree_beats_the_round_robin_by_p_over_log_p():
@@ -62,33 +23,22 @@ def test_a_tree_beats_the_round_robin_by_p_over_log_p():
   assert collectives.BROADCAST["tree"](249e6, 8, link) == pytest.approx(0.149, abs=5e-4)
 
 
-@given(st.floats(4e3, 1e9), st.integers(1, 64), links, st.integers(1, 64), st.floats(0, 10), st.floats(1, 1e3))
+@given(st.floats(4e3, 1e9), st.integers(1, 64), links, st.integers(1, 64), st.floats(1, 1e3))
 @settings(deadline=None)
-def test_what_more_servers_and_better_links_do(nbytes, p, link, servers, turn, faster):
-  better = link._replace(bandwidth=link.bandwidth * faster)
-  round_ = server.exchange_seconds(nbytes, p, link, servers)
-  assert server.exchange_seconds(nbytes, p, better, servers) <= round_
-  assert server.exchange_seconds(nbytes, p, link._replace(latency=0.0), servers) <= round_
-  assert round_ * (1 + 1e-9) >= server.visit_seconds(nbytes, nbytes, link, servers)  # a worker's own messages
-  rate = server.throughput(nbytes, p, link, turn, servers)
-  assert rate <= server.limit(nbytes, link, servers)
-  assert rate <= server.throughput(nbytes, p + 1, link, turn, servers)
-  assert rate <= server.throughput(nbytes, p, better, turn, servers)
-  assert 0 <= server.utilisation(nbytes, p, link, turn, servers) <= 1
-  if not link.latency:  # else a message to each of more servers costs more latencies than it saves
-    assert server.exchange_seconds(nbytes, p, link, servers + 1) <= round_ * (1 + 1e-9)
+def test_more_servers_and_better_links_are_never_slower(nbytes, p, link, servers, faster):
+  better, network = link._replace(bandwidth=link.bandwidth * faster), Network(link)
+  served, visit = server.served_seconds(nbytes, p, link, network, servers), server.visit_seconds(nbytes, nbytes, link)
+  assert server.served_seconds(nbytes, p, better, Network(better), servers) <= served * (1 + 1e-9)
+  assert server.served_seconds(nbytes, p, link, network, servers + 1) <= served * (1 + 1e-9)
+  assert server.served_seconds(nbytes, p + 1, link, network, servers) >= served * (1 - 1e-9)
+  assert server.visit_seconds(nbytes, nbytes, better) <= visit
 
 
-def test_throughput_rises_with_the_workers_until_the_limit():
-  """One exchange keeps the server for 2 s each way, and a worker for 5 s after 15 s of its own."""
-  half, full = Link(0.5, 100.0, 0.0), Link(0.5, 100.0, 1.0)
-  assert server.limit(200.0, half) == 1 / 4
-  assert server.limit(200.0, full) == 1 / 2
-  for p, half_rate, full_rate in ((1, 0.05, 0.05), (5, 0.25, 0.25), (6, 0.25, 0.3), (10, 0.25, 0.5), (11, 0.25, 0.5)):
-    assert server.throughput(200.0, p, half, 15.0) == pytest.approx(half_rate)
-    assert server.throughput(200.0, p, full, 15.0) == pytest.approx(full_rate)
-  assert server.utilisation(200.0, 2, half, 15.0) == pytest.approx(0.4)
-  assert server.limit(200.0, half, 2) == 1 / 2
+def test_servers_are_busy_with_the_bytes_of_every_worker():
+  for link, seconds in ((HALF, 4), (FULL, 2)):  # 200 bytes up and down
+    assert server.served_seconds(200.0, 5, link, Network(link, Link(0.0, 1e9), per_node=8)) == 5 * seconds
+    assert server.served_seconds(200.0, 5, link, Network(link, Link(0.0, 1e9), per_node=8), 2) == 2.5 * seconds
+    assert server.visit_seconds(200.0, 200.0, link) == 5
 
 
 @pytest.mark.parametrize("servers", [1, 4])
@@ -108,60 +58,18 @@ def test_what_is_on_its_way_holds_no_link(servers):
   assert served == pytest.approx(400 * 1e-3 / servers) == pytest.approx(simulated(400), rel=1e-3)
 
 
-# ---- packing
-
-layers_ = st.lists(st.just(0.0) | st.floats(1, 1e8), min_size=1, max_size=30)
-
-
-@given(layers_, links, st.floats(1, 1e9))
-@settings(deadline=None)
-def test_packing_saves_a_latency_per_message(layers, link, size):
-  packed, unpacked = packing.packed_seconds(layers, link.seconds), packing.unpacked_seconds(layers, link.seconds)
-  assert unpacked - packed == pytest.approx((len(layers) - 1) * link.latency, rel=1e-6, abs=1e-9 * (1 + unpacked))
-  count = len(packing.buckets(layers, size))
-  bucketed = packing.bucketed_seconds(layers, size, link.seconds)
-  assert bucketed == pytest.approx(packed + (count - 1) * link.latency, rel=1e-9)
-  assert packed * (1 - 1e-9) <= bucketed <= unpacked * (1 + 1e-9)
-
-
-@given(layers_, st.floats(1, 1e9))
-def test_buckets_hold_all_layers_in_order_and_are_full(layers, size):
-  found = packing.buckets(layers, size)
-  assert [index for bucket in found for index in bucket] == list(range(len(layers)))
-  sums = [sum(layers[index] for index in bucket) for bucket in found]
-  assert all(total <= size * (1 + 1e-9) or len(bucket) == 1 for total, bucket in zip(sums, found, strict=True))
-  for total, after in zip(sums, found[1:], strict=False):  # the next layer would not have fitted
-    assert total + layers[after[0]] > size * (1 - 1e-9)
-
-
-def test_packing_a_collective():
-  network = Network(Link(1e-5, 1e9))
-  layers = [1e3, 2e3, 5e6]
-
-  def cost(nbytes):
-    return collectives.all_reduce(nbytes, 8, network, "ring")
-
-  assert packing.unpacked_seconds(layers, cost) - packing.packed_seconds(layers, cost) == pytest.approx(2 * 14 * 1e-5)
-  assert packing.buckets(layers, 4e3) == [[0, 1], [2]]
-
-
 @pytest.mark.parametrize(
-  "call, says",
+  "call, key",
   [
-    (lambda: server.exchange_seconds(400.0, 2, HALF, servers=101), "101 servers are more than the 100 parameters"),
-    (lambda: server.exchange_seconds(400.0, 2, HALF, servers=0), "servers is 0"),
-    (lambda: server.exchange_seconds(400.0, 0, HALF), "0 workers"),
-    (lambda: server.exchange_seconds(400.0, 2, HALF, parts=0), "parts is 0"),
-    (lambda: server.exchange_seconds(math.inf, 2, HALF), "inf bytes"),
-    (lambda: server.limit(4.0, Link(0.0, 0.0)), "bandwidth"),
-    (lambda: server.throughput(4.0, 2, HALF, turn=math.nan), "turn of nan"),
-    (lambda: packing.buckets([1.0], 0.0), "buckets of 0 bytes"),
-    (lambda: packing.packed_seconds([], HALF.seconds), "no layers"),
-    (lambda: packing.unpacked_seconds([1.0, -1.0], HALF.seconds), "-1 bytes"),
+    (lambda: server.visit_seconds(400.0, 400.0, HALF, servers=101), "101 servers are more than the 100 parameters"),
+    (lambda: server.visit_seconds(400.0, 400.0, HALF, servers=0), "number of servers"),
+    (lambda: server.visit_seconds(math.inf, 1.0, HALF), "bytes"),
+    (lambda: server.round_robin_seconds(400.0, 0, HALF), "number of workers"),
+    (lambda: server.served_seconds(4.0, 1, Link(0.0, 0.0), Network(HALF)), "bandwidth"),
   ],
 )
-def test_what_can_t_be_gets_one_line(call, says):
-  with pytest.raises(ValueError, match=says) as error:
+def test_invalid_arguments_are_one_line(call, key):
+  with pytest.raises(ValueError, match=key) as error:
     call()
   assert "\n" not in str(error.value)
 

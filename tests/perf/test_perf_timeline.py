@@ -250,16 +250,16 @@ def test_speed_ups_of_delayed_averaging():
     (lambda: round_seconds(step=1, message=1, period=2, delay=-1), "delay"),
     (lambda: simulate(Pass([1], [1], [0], [0]), float, [Exchange(1.0, 0)]), "period"),
     (lambda: round_seconds(step=1, message=1, period=0), "period"),
-    (lambda: round_seconds(step=0, message=1), "a step takes time"),
-    (lambda: round_seconds(step=math.nan, message=1), "a step takes time"),
-    (lambda: simulate(Pass([1], [1, 2], [0], [1]), float), "the same layers"),
-    (lambda: simulate(Pass([], [], [], []), float), "the same layers"),
+    (lambda: round_seconds(step=0, message=1), "step"),
+    (lambda: round_seconds(step=math.nan, message=1), "step"),
+    (lambda: simulate(Pass([1], [1, 2], [0], [1]), float), "layers"),
+    (lambda: simulate(Pass([], [], [], []), float), "layers"),
     (lambda: simulate(Pass([math.nan], [1], [0], [1]), float), "finite"),
     (lambda: simulate(Pass([1], [1], [0], [1]), float, order="lifo"), "fifo, priority"),
     (lambda: simulate(Pass([1], [1], [0], [1]), float, paces=np.ones(3)), "paces"),
   ],
 )
-def test_what_cannot_be_is_one_line(call, says):
+def test_invalid_arguments_are_one_line(call, says):
   with pytest.raises(ValueError, match=says) as error:
     call()
   assert "\n" not in str(error.value)

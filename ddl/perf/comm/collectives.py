@@ -1,24 +1,26 @@
-"""Seconds of collectives from latency and bandwidth, and the bounds that none can beat.
+"""Seconds of collectives from latency and bandwidth, and lower bounds.
 
-n bytes are the whole vector of a worker: what an all-reduce sums, what a reduce-scatter cuts into p strips, what an
-all-gather ends with. L is the latency, G = 1 / bandwidth. In a round in which a worker sends m bytes and receives m,
-they take m G (2 - duplex) (arXiv 1602.06709); where it does only one of them, m G. The reduction's arithmetic is free.
+n bytes are the whole vector of a worker: the input of an all-reduce, what a reduce-scatter cuts into p strips, the
+result of an all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends m bytes and receives m
+takes m G (2 - duplex) (arXiv 1602.06709); where it only sends or receives, m G. The reduction's arithmetic is free.
 Costs as in Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
+
+Every function raises ValueError, one line, for invalid workers, bytes or links, and for unknown algorithms.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+from ddl.perf import checks
 from ddl.perf.hardware.network import Link, Network, check_link
 
 Cost = Callable[[float, int, Link], float]  # (bytes, workers, link) -> seconds
 
 
 def lower_bound(nbytes: float, workers: int, link: Link) -> float:
-  """Seconds under which no all-reduce in rounds gets: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
-  levels = _levels(nbytes, workers, link)
-  return levels * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
+  """Lower bound of all-reduces in rounds, seconds: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
+  return _levels(nbytes, workers, link) * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
 
 
 def _ring_reduce_scatter(nbytes: float, workers: int, link: Link) -> float:
@@ -28,9 +30,8 @@ def _ring_reduce_scatter(nbytes: float, workers: int, link: Link) -> float:
 
 
 def _halving(nbytes: float, workers: int, link: Link) -> float:
-  """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); the order of Bruck for other p."""
-  levels = _levels(nbytes, workers, link)
-  return levels * link.latency + _both(nbytes * (workers - 1) / workers, link)
+  """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); Bruck's order for other p."""
+  return _levels(nbytes, workers, link) * link.latency + _both(nbytes * (workers - 1) / workers, link)
 
 
 def _tree_one_way(nbytes: float, workers: int, link: Link) -> float:
@@ -44,7 +45,7 @@ def _ring(nbytes: float, workers: int, link: Link) -> float:
 
 
 def _tree(nbytes: float, workers: int, link: Link) -> float:
-  """2 ceil(log2 p) (L + n G): reduce, then broadcast; nobody sends and receives in one round."""
+  """2 ceil(log2 p) (L + n G): reduce, then broadcast; no worker sends and receives in one round."""
   return 2 * _tree_one_way(nbytes, workers, link)
 
 
@@ -59,8 +60,8 @@ def _butterfly(nbytes: float, workers: int, link: Link) -> float:
 def _halving_doubling(nbytes: float, workers: int, link: Link) -> float:
   """2 log2 p L + 2 n G (2 - duplex) (p - 1) / p, Rabenseifner's: recursive halving, then doubling.
 
-  For p not a power of two: a step before, in which the workers above the power of two below p give their n bytes to
-  others, and a step after, in which they get the sum: 2 (L + n G) more.
+  For p not a power of two: a step before, in which the workers above the power of two below p send their n bytes to
+  others, and a step after, in which they receive the sum: 2 (L + n G) more.
   """
   _levels(nbytes, workers, link)
   power = 1 << (int(workers).bit_length() - 1)
@@ -75,10 +76,11 @@ ALL_REDUCE: dict[str, Cost] = {
   "halving_doubling": _halving_doubling,
 }
 REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
-ALL_GATHER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}  # the same, backwards
+ALL_GATHER = REDUCE_SCATTER  # the same rounds, backwards
 REDUCE: dict[str, Cost] = {"tree": _tree_one_way}
-BROADCAST: dict[str, Cost] = {"tree": _tree_one_way}
+BROADCAST = REDUCE  # likewise
 ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce": REDUCE, "broadcast": BROADCAST}
+INSIDE = REDUCE_SCATTER | REDUCE  # of a node: there, then an all-reduce between nodes, then the same back
 
 
 def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "ring", between: str = "ring") -> float:
@@ -86,32 +88,24 @@ def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "r
 
   The m workers of a node all-reduce n / m bytes each over its one link, which takes as long as n bytes of one worker.
   inside = "tree": reduce to one worker, which alone all-reduces n bytes between nodes, then broadcast.
-
-  Raises:
-    ValueError: for an algorithm that there is not.
   """
   per_node, nodes, link = _shape(workers, network)
   middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.between)
-  first, last = (REDUCE, BROADCAST) if inside in REDUCE else (REDUCE_SCATTER, ALL_GATHER)
-  _named(REDUCE_SCATTER | REDUCE, inside)
-  return first[inside](nbytes, per_node, link) + middle + last[inside](nbytes, per_node, link)
+  return 2 * _named(INSIDE, inside)(nbytes, per_node, link) + middle
 
 
 def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "best") -> float:
   """Seconds on a network whose workers are numbered node by node. algorithm: of ALL_REDUCE, hierarchical, or best.
 
   "best" is the cheapest of all; "hierarchical" the cheapest with one algorithm inside and one between nodes, and of the
-  flat ones where there is but one level.
-
-  Raises:
-    ValueError: for an algorithm that there is not, or invalid numbers.
+  flat ones where there is only one level.
   """
   per_node, nodes, link = _shape(workers, network)
   levels = per_node > 1 and nodes > 1
   if algorithm == "best" or (algorithm == "hierarchical" and not levels):
     return min(all_reduce(nbytes, workers, network, name) for name in _names(workers, network))
   if algorithm == "hierarchical":
-    ways = [(inside, between) for inside in REDUCE_SCATTER | REDUCE for between in ALL_REDUCE]
+    ways = [(inside, between) for inside in INSIDE for between in ALL_REDUCE]
     return min(hierarchical(nbytes, workers, network, *way) for way in ways)
   cost = _named(ALL_REDUCE, algorithm, "hierarchical", "best")
   if not levels:
@@ -124,11 +118,7 @@ def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "
 
 
 def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
-  """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, or by levels.
-
-  Raises:
-    ValueError: for another kind, or invalid numbers.
-  """
+  """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, or by levels."""
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
   inside = min(cost(nbytes, per_node, link) for cost in costs.values())
@@ -155,13 +145,13 @@ def permute(nbytes: float, workers: int, network: Network) -> float:
 
 
 def network_bound(nbytes: float, workers: int, network: Network) -> float:
-  """Seconds under which no all-reduce gets: of the nodes' links, or of the links inside where there is one node."""
+  """Lower bound of all-reduces, seconds: of the nodes' links, or of the links inside where there is one node."""
   _, nodes, link = _shape(workers, network)
   return lower_bound(nbytes, workers, link) if nodes == 1 else lower_bound(nbytes, nodes, network.between)
 
 
 def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[float, float]]:
-  """Of every all-reduce: seconds, and how many times the bound (1 where both are 0). The cheapest first."""
+  """Seconds of every all-reduce and their ratio to the lower bound (1 where both are 0), the cheapest first."""
   bound = network_bound(nbytes, workers, network)
   seconds = {name: all_reduce(nbytes, workers, network, name) for name in _names(workers, network)}
   return {
@@ -170,38 +160,23 @@ def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[floa
   }
 
 
-def check_workers(workers: int) -> int:
-  """The number of workers, if it can be. ValueError, one line, for one that isn't an integer of 1 or more."""
-  if not workers >= 1 or workers % 1:
-    raise ValueError(f"{workers:g} workers are invalid: must be a integer of 1 or more")
-  return int(workers)
-
-
-def check_bytes(nbytes: float) -> float:
-  """The number of bytes, if it can be. ValueError, one line, for one that isn't finite or is below 0."""
-  if not (math.isfinite(nbytes) and nbytes >= 0):
-    raise ValueError(f"a message of {nbytes:g} bytes is invalid: must be a finite number of 0 or more")
-  return nbytes
-
-
 def _levels(nbytes: float, workers: int, link: Link) -> int:
-  """ceil(log2 p), of arguments that can be."""
-  check_bytes(nbytes)
+  """ceil(log2 p), of valid arguments."""
+  checks.amount("bytes of a message", nbytes)
   check_link("a link", link)
-  return (check_workers(workers) - 1).bit_length()
+  return (checks.count("number of workers", workers) - 1).bit_length()
 
 
 def _both(nbytes: float, link: Link) -> float:
-  """Seconds that m bytes out and m bytes in take, without the latency."""
-  return nbytes / link.bandwidth * (2 - link.duplex)
+  """Seconds of m bytes out and m bytes in, without the latency."""
+  return link.busy_seconds(nbytes, nbytes)
 
 
 def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
   """(workers of a full node, nodes, the link inside)."""
-  check_workers(workers)
-  for what, count in (("workers per node", network.per_node), ("sites", network.sites)):
-    if not count >= 1 or count % 1:
-      raise ValueError(f"{count:g} {what} is invalid: must be a integer of 1 or more")
+  checks.count("number of workers", workers)
+  checks.count("workers per node", network.per_node)
+  checks.count("number of sites", network.sites)
   return network.together(workers), network.nodes(workers), network.inside or network.between
 
 
@@ -213,5 +188,5 @@ def _names(workers: int, network: Network) -> list[str]:
 
 def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
   if name not in entries:
-    raise ValueError(f"there is no {name!r} here; there are {', '.join((*entries, *others))}")
+    raise ValueError(f"unknown collective {name!r}; known are {', '.join((*entries, *others))}")
   return entries[name]

@@ -1,10 +1,11 @@
-"""What an algorithm sends, as plain data, and what that takes: recorded elsewhere, from the algorithm itself.
+"""The messages of an algorithm as plain data, recorded elsewhere from the algorithm itself, and their seconds.
 
 All layers are packed into one message. Collectives of one step or exchange are issued one after the other, so that
 their seconds add up.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ddl.perf.comm import collectives
@@ -21,7 +22,7 @@ class Op(NamedTuple):
 
 
 class Exchange(NamedTuple):
-  """A message among all workers and its clock, in steps: it leaves at offset + period, offset + 2 period, ..."""
+  """A message among all workers and its clock, in steps: launched at offset + period, offset + 2 period, ..."""
 
   ops: tuple[Op, ...]
   period: int | Callable[[int], int] = 1  # or that of round k = 0, 1, ...
@@ -30,7 +31,7 @@ class Exchange(NamedTuple):
 
   @property
   def steady(self) -> int:
-    """The period, or what it has come to where it changes."""
+    """The period; where it changes, that of round LATE."""
     return self.period(LATE) if callable(self.period) else self.period
 
 
@@ -42,12 +43,12 @@ class Visits(NamedTuple):
   period: int = 1  # steps
   delay: int = 0
   peers: bool = False  # between two workers
-  probability: float = 1.0  # that a peer is visited at all
+  probability: float = 1.0  # of visiting a peer at all
   round_robin: bool = False  # one worker after the other
 
 
 class Pattern(NamedTuple):
-  """What an algorithm sends."""
+  """All messages of an algorithm."""
 
   local: tuple[Op, ...] = ()  # at each step, which waits for them
   exchanges: tuple[Exchange, ...] = ()
@@ -56,17 +57,9 @@ class Pattern(NamedTuple):
 
 
 def seconds(ops: Sequence[Op], workers: int, network: Network) -> float:
-  """Of these collectives, each the cheapest of its kind, one after the other.
-
-  Raises:
-    ValueError: for a kind that there is not, or invalid numbers.
-  """
-  return sum((_seconds(op, workers, network) for op in ops), 0.0)
-
-
-def _seconds(op: Op, workers: int, network: Network) -> float:
-  if op.kind == "all_reduce":
-    return collectives.all_reduce(op.nbytes, workers, network)
-  if op.kind == "permute":
-    return collectives.permute(op.nbytes, workers, network)
-  return collectives.one_way(op.kind, op.nbytes, workers, network)
+  """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid."""
+  costs = {"all_reduce": collectives.all_reduce, "permute": collectives.permute}
+  return sum(
+    (costs.get(op.kind, partial(collectives.one_way, op.kind))(op.nbytes, workers, network) for op in ops),
+    0.0,
+  )

@@ -4,9 +4,7 @@ import difflib
 from collections.abc import Sequence
 
 from ddl.perf.hardware.cluster import Cluster
-from ddl.perf.hardware.dasgd import DASGD
-from ddl.perf.hardware.nodes import NODES
-from ddl.perf.hardware.sc17 import SC17
+from ddl.perf.hardware.published import DASGD, NODES, SC17
 from ddl.perf.hardware.today import TODAY
 
 __all__ = ["CLUSTERS", "Cluster", "named"]
@@ -15,11 +13,7 @@ CLUSTERS: dict[str, Cluster] = {**NODES, **SC17, **DASGD, **TODAY}
 
 
 def named(name: str, more: Sequence[str] = ()) -> Cluster:
-  """The cluster. more: names of others that exist elsewhere.
-
-  Raises:
-    ValueError: for an unknown name, with the nearest one and all that exist.
-  """
+  """Return the cluster; ValueError, with the nearest name, for an unknown one. more: names of others elsewhere."""
   if name in CLUSTERS:
     return CLUSTERS[name]
   known = [*CLUSTERS, *more]

@@ -1,4 +1,4 @@
-"""What computes: a device's peak rates, the share of them that a step with few examples reaches, and its seconds.
+"""A device's peak rates, the share of them that a step with few examples reaches, and the seconds of a step.
 
 A step is a roofline of its parts, each bound by what it computes or by what it moves (Williams et al. 2009, CACM 52(4);
 PALEO, Qi, Sparks, Talwalkar, ICLR 2017). Every prediction of this package takes a step's seconds from here.
@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ddl.perf import checks
+
 
 class Device(NamedTuple):
   """One worker's accelerator, or all cores of a node where a worker is a node."""
@@ -15,7 +17,7 @@ class Device(NamedTuple):
   peak: float  # FLOP per second in the precision of training
   memory_bandwidth: float  # bytes per second
   memory: float  # bytes
-  start: float = 0.0  # seconds that every step takes, whatever it computes: its kernels' launches, its dispatch
+  start: float = 0.0  # seconds of every step, whatever it computes: kernel launches, dispatch
   width: int = 4  # bytes of a value in the precision of the peak
 
 
@@ -26,12 +28,12 @@ class Efficiency(NamedTuple):
   half: float = 0.0  # examples with which half of the best is reached
 
   def at(self, examples: float) -> float:
-    """Of a step on so many examples per worker."""
+    """Efficiency of a step on so many examples per worker."""
     return self.best * examples / (examples + self.half)
 
 
 class Part(NamedTuple):
-  """What a layer, or a whole step, computes and moves in training: forward and both gradients."""
+  """Work of a layer, or of a whole step, in training: forward and both gradients."""
 
   flop: float  # per example
   moved: float = 0.0  # values per example, read and written: feature maps and their gradients
@@ -41,8 +43,8 @@ class Part(NamedTuple):
 Step = float | Sequence[Part]  # a number is the FLOP per example of a step that moves nothing
 
 
-def parts(step: Step) -> Sequence[Part]:
-  """Of a step that may be a number."""
+def step_parts(step: Step) -> Sequence[Part]:
+  """Return the parts of a step that may be a number."""
   return [Part(step)] if isinstance(step, int | float) else step
 
 
@@ -53,7 +55,7 @@ def part_seconds(part: Part, examples: float, device: Device, efficiency: Effici
 
 
 def part_terms(part: Part, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
-  """(seconds of computing, seconds of moving) of a part, of which it takes the larger."""
+  """(seconds of computing, seconds of moving) of a part, which takes the larger of both."""
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
   return computing, device.width * (part.moved * examples + part.held) / device.memory_bandwidth
 
@@ -73,16 +75,18 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     ValueError: for no examples, an invalid efficiency, or a device without peak or memory bandwidth.
   """
   if not examples > 0:
-    raise ValueError(f"{examples:g} examples per worker; a step has at least one")
-  if not 0 < efficiency.best <= 1 or not (math.isfinite(efficiency.half) and efficiency.half >= 0):
-    raise ValueError(f"the efficiency {tuple(efficiency)} is invalid: must be a best in (0, 1] and a half of 0 or more")
+    raise ValueError(f"number of examples per worker is {examples:g}; invalid: must be above 0")
+  if not 0 < efficiency.best <= 1:
+    raise ValueError(f"best efficiency is {efficiency.best:g}; invalid: must be above 0 and at most 1")
+  checks.amount("examples of half the best efficiency", efficiency.half)
   if not (device.peak > 0 and device.memory_bandwidth > 0):
     raise ValueError(
-      f"a peak of {device.peak:g} FLOP/s and a memory of {device.memory_bandwidth:g} bytes/s; both have to be above 0"
+      f"peak is {device.peak:g} FLOP/s and memory bandwidth {device.memory_bandwidth:g} bytes/s; "
+      "invalid: both must be above 0"
     )
-  return device.start + sum(part_seconds(part, examples, device, efficiency) for part in parts(step))
+  return device.start + sum(part_seconds(part, examples, device, efficiency) for part in step_parts(step))
 
 
 def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
-  """What a step takes however few its examples are: `step_seconds` as b goes to 0."""
+  """Seconds of a step that do not depend on its examples: `step_seconds` as b goes to 0."""
   return step_seconds(step, math.ulp(0.0), device, efficiency)

@@ -1,8 +1,8 @@
-"""Terms of the cost model from measurements: latency and bandwidth of a link, rates of a device.
+"""Terms of the cost model from measurements: a link's latency and bandwidth, a step's rates, the efficiency curve.
 
-All fits minimise sum_i rho(log predicted_i - log measured_i), so that relative errors count alike from 1 kB to 16 MB,
-with rho(r) = 2 (sqrt(1 + (r / SCALE)^2) - 1): squares for small errors, absolute values for large ones, so that a
-few measurements that something disturbed do not draw the fit to them.
+Links and rates minimize sum_i rho(log predicted_i - log measured_i), so that relative errors count alike from 1 kB to
+16 MB, with rho(r) = 2 (sqrt(1 + (r / SCALE)^2) - 1): squares for small errors, absolute values for large ones, so that
+a few disturbed measurements do not bias the fit.
 """
 
 import itertools
@@ -10,35 +10,37 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
+from scipy.optimize import least_squares, lsq_linear
 
+from ddl.perf import checks
+from ddl.perf.hardware.device import Efficiency
 from ddl.perf.hardware.network import Link
 
 SCALE = 0.1  # relative error from which a measurement counts as disturbed
 STARTS = (1e-2, 1.0)  # of each coefficient, as shares of the largest that any measurement allows
-LEAST = 1e-9  # of a coefficient, likewise: what the measurements do not show is next to nothing, but not nothing
+LEAST = 1e-9  # of a coefficient, likewise: one that the measurements do not show is next to 0, but not 0
 
 
 class Rates(NamedTuple):
-  """A step's seconds = fixed + FLOP / flop + bytes / memory: what is computed and what is moved do not overlap."""
+  """A step's seconds = fixed + FLOP / flop + bytes / memory: computing and moving do not overlap."""
 
   fixed: float  # seconds per step
   flop: float  # FLOP per second
   memory: float  # bytes per second
 
   def seconds(self, flop: float, nbytes: float) -> float:
-    """Of a step that computes so many FLOP and reads and writes so many bytes."""
+    """Seconds of a step with so many FLOP and bytes read and written."""
     return self.fixed + flop / self.flop + nbytes / self.memory
 
 
 def link(
   nbytes: Sequence[float], seconds: Sequence[float], cost: Callable[[float, Link], float] | None = None
 ) -> tuple[Link, np.ndarray]:
-  """The link under which `cost` comes nearest to the measurements, and predicted / measured - 1 of each.
+  """Return the link under which `cost` is nearest to the measurements, and predicted / measured - 1 of each.
 
   Args:
     nbytes: of each message.
-    seconds: that it took.
+    seconds: of each message.
     cost: (bytes, link) -> seconds of what was measured; None: one message, latency + n / bandwidth.
 
   Raises:
@@ -46,7 +48,7 @@ def link(
   """
   n, took = _checked(seconds, nbytes)
   if len(set(n)) < 2:
-    raise ValueError("messages of one size alone don't tell latency from bandwidth; measure two sizes or more")
+    raise ValueError("messages of one size determine no latency and bandwidth; measure two sizes or more")
   price = cost or (lambda size, on: on.seconds(size))
 
   def predicted(x: np.ndarray) -> np.ndarray:
@@ -57,17 +59,43 @@ def link(
 
 
 def rates(flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[Rates, np.ndarray]:
-  """The rates that come nearest to the measured steps, and predicted / measured - 1 of each.
-
-  Raises:
-    ValueError: for invalid measurements, or fewer than three.
-  """
+  """Return the rates nearest to three or more measured steps, and predicted / measured - 1 of each."""
   work, took = _checked(seconds, flop, nbytes)
   if len(took) < 3:
-    raise ValueError(f"{len(took)} measured steps don't tell three rates; measure three or more")
+    raise ValueError(f"{len(took)} measured steps determine no three rates; measure three or more")
   columns = np.stack([np.ones(len(took)), *work])
   x, errors = _fit(lambda x: x @ columns, np.min(took / np.maximum(columns, 1e-300), axis=1), took)
   return Rates(float(x[0]), float(1 / x[1]), float(1 / x[2])), errors
+
+
+def efficiency(
+  flop_per_example: float, peak: float, examples: Sequence[float], seconds: Sequence[float]
+) -> tuple[Efficiency, np.ndarray]:
+  """Return the efficiency curve nearest to measured steps, in relative least squares, and the errors as above.
+
+  t(b) = F (b + half) / (peak best) is linear in 1 / best and half / best, so that the optimum within 0 < best <= 1 and
+  half >= 0 is the global one.
+
+  Args:
+    flop_per_example: F of a training step.
+    peak: FLOP per second of one worker.
+    examples: per worker and step, one per measurement.
+    seconds: of the steps.
+
+  Raises:
+    ValueError: for invalid measurements, a step faster than the peak allows, or fewer than two sizes.
+  """
+  b, t = _checked(seconds, examples)
+  scale = checks.positive("FLOP per example", flop_per_example) / checks.positive("peak (FLOP/s)", peak)
+  if len(set(b)) < 2 or not b.all():
+    raise ValueError("steps of one size determine no efficiency curve; measure two sizes of 1 example or more")
+  share = np.max(scale * b / t)
+  if share > 1 + 1e-9:
+    raise ValueError(f"a measured step is {share:.3g} times as fast as the peak of {peak:g} FLOP/s allows")
+  columns = np.stack([scale * b / t, scale / t], axis=1)  # t / t = (1 / best, half / best) @ columns
+  inverse, product = lsq_linear(columns, np.ones_like(t), ([1.0, 0.0], np.inf), method="bvls").x  # exact on a bound
+  found = Efficiency(float(1 / inverse), float(product / inverse))
+  return found, scale * (b + found.half) / found.best / t - 1
 
 
 def _fit(
@@ -83,7 +111,7 @@ def _fit(
 
   bounds = (np.log(LEAST), np.log(1e3))
   found = [
-    optimize.least_squares(residuals, np.log(start), bounds=bounds, loss="soft_l1", f_scale=SCALE)
+    least_squares(residuals, np.log(start), bounds=bounds, loss="soft_l1", f_scale=SCALE)
     for start in itertools.product(STARTS, repeat=len(most))
   ]
   x = most * np.exp(min(found, key=lambda result: result.cost).x)
@@ -96,7 +124,7 @@ def _checked(seconds: Sequence[float], *others: Sequence[float]) -> tuple[np.nda
   if any(o.shape != took.shape for o in rest):
     raise ValueError(f"{len(took)} times of {', '.join(str(len(o)) for o in rest)} measurements; give one each")
   if not (len(took) and np.all(np.isfinite(took)) and np.all(took > 0)):
-    raise ValueError("a fit takes measured seconds, all finite and above 0")
+    raise ValueError("invalid measured seconds: must be finite and above 0")
   if not all(np.all(np.isfinite(o)) and np.all(o >= 0) for o in rest):
-    raise ValueError("a fit takes bytes and FLOP that are finite and 0 or more")
+    raise ValueError("invalid bytes, FLOP or examples: must be finite and 0 or more")
   return (rest[0] if len(rest) == 1 else np.stack(rest)), took

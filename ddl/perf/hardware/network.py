@@ -1,7 +1,9 @@
-"""What connects workers: links of a latency and a bandwidth, and nodes with faster links inside."""
+"""Links of a latency and a bandwidth, and nodes of workers with faster links inside."""
 
 import math
 from typing import NamedTuple
+
+from ddl.perf import checks
 
 
 class Link(NamedTuple):
@@ -12,37 +14,39 @@ class Link(NamedTuple):
   duplex: float = 1.0  # share of receiving that overlaps sending (ov of arXiv 1602.06709): 1 full, 0 half duplex
 
   def seconds(self, nbytes: float) -> float:
-    """Of one message, one way."""
+    """Seconds of one message, one way."""
     return self.latency + nbytes / self.bandwidth
+
+  def busy_seconds(self, out: float, back: float) -> float:
+    """Seconds for which `out` bytes one way and `back` bytes the other way occupy the link, without the latency."""
+    return (max(out, back) + (1 - self.duplex) * min(out, back)) / self.bandwidth
 
 
 class Network(NamedTuple):
-  """Workers in nodes of up to `per_node`; the workers of a node share its link to the others."""
+  """Workers in nodes of up to `per_node`; the workers of a node share its link to the other nodes."""
 
   between: Link  # nodes
-  inside: Link | None = None  # a node; None: its workers talk as nodes do
+  inside: Link | None = None  # a node; None: as between nodes
   per_node: int = 1  # workers
-  sites: int = 1  # nodes over which workers are spread in any case, as far as there are so many workers
+  sites: int = 1  # least number of nodes over which workers are spread, as far as there are so many workers
 
   def nodes(self, workers: int) -> int:
-    """Of so many workers, the last node perhaps not full."""
+    """Number of nodes of so many workers; the last one may be partly filled."""
     return max(math.ceil(workers / self.per_node), min(self.sites, workers))
 
   def together(self, workers: int) -> int:
-    """Workers of a full node, of so many in all."""
+    """Number of workers in a full node, of so many in all."""
     return min(self.per_node, math.ceil(workers / self.sites))
+
+  def main_link(self, workers: int) -> Link:
+    """The link that limits so many workers: between nodes, or inside where one node holds them all."""
+    return self.inside if self.inside and self.nodes(workers) == 1 else self.between
 
 
 def check_link(name: str, link: Link) -> Link:
-  """The link, if it can be.
-
-  Raises:
-    ValueError: one line for a latency below 0, a bandwidth that is not above 0, or a duplex outside [0, 1].
-  """
-  if not (math.isfinite(link.latency) and link.latency >= 0):
-    raise ValueError(f"{name}: a latency of {link.latency:g} s is invalid: must be a finite one of 0 or more")
+  """Return the link; ValueError for a latency below 0, a bandwidth not above 0, or a duplex outside [0, 1]."""
+  checks.amount(f"{name}: latency (s)", link.latency)
+  checks.share(f"{name}: duplex", link.duplex)
   if not link.bandwidth > 0:
-    raise ValueError(f"{name}: a bandwidth of {link.bandwidth:g} bytes per second is invalid: must be one above 0")
-  if not 0 <= link.duplex <= 1:
-    raise ValueError(f"{name}: duplex is {link.duplex:g}; it is a share from 0 (half duplex) to 1 (full)")
+    raise ValueError(f"{name}: bandwidth (bytes/s) is {link.bandwidth:g}; invalid: must be above 0")
   return link

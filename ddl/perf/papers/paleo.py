@@ -6,8 +6,7 @@ tree levels inside a node of eight workers count as ONE hop over NVLink. Kept as
 has the peak of float64, and a hop has no latency. Pooling and dropout, which a table does not hold, are left out.
 """
 
-import math
-
+from ddl.perf import checks
 from ddl.perf.hardware.device import Device
 from ddl.perf.step.layers import Layer, Table
 from ddl.perf.tables.totals import params_bytes, pass_bytes
@@ -42,7 +41,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
 
 
 def _zeros(layer: Layer) -> float:
-  """How many times the products that there are a full convolution over the inputs makes."""
+  """Products of a full convolution over the inputs as a multiple of those that there are."""
   factor = 1.0
   for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
     stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1
@@ -51,21 +50,8 @@ def _zeros(layer: Layer) -> float:
 
 
 def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
-  """2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8, 2 ceil(log2 n) 0.029 L up to 8; L = bytes / bandwidth.
-
-  Raises:
-    ValueError: for no worker, or a bandwidth that is not above 0.
-  """
-  return 2 * butterfly_seconds(nbytes, workers, bandwidth)
-
-
-def butterfly_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
-  """(ceil(log2 n) - 3) L + 0.029 L for n > 8, ceil(log2 n) 0.029 L up to 8: half of a tree. ValueError as there."""
-  if workers < 1:
-    raise ValueError(f"{workers} workers are invalid: must be at least 1")
-  if not bandwidth > 0:
-    raise ValueError(f"a bandwidth of {bandwidth:g} bytes per second is invalid: must be one above 0")
-  levels, hop = math.ceil(math.log2(workers)), nbytes / bandwidth
-  if levels <= LEVELS_INSIDE:
-    return levels * NVLINK_HOP * hop
-  return (levels - LEVELS_INSIDE) * hop + NVLINK_HOP * hop
+  """2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8, 2 ceil(log2 n) 0.029 L up to 8; L = bytes / bandwidth."""
+  levels = (checks.count("number of workers", workers) - 1).bit_length()
+  hop = nbytes / checks.positive("bandwidth", bandwidth)
+  between = max(0, levels - LEVELS_INSIDE)
+  return 2 * (between * hop + (1 if between else levels) * NVLINK_HOP * hop)

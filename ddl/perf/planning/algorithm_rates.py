@@ -1,6 +1,6 @@
 """Predicted seconds of a local step for one algorithm of each family, at the settings that the planner recommends.
 
-The families average all parameters (an all-reduce), or send them to a server and back.
+The families average all parameters (an all-reduce), or send them to a server and receive a reply.
 """
 
 from collections.abc import Sequence
@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.cluster import server_link
 from ddl.perf.step.timeline import round_seconds
 
 
 class Settings(NamedTuple):
-  """What the families are run with."""
+  """Settings of the families."""
 
   params_bytes: float
   examples: int  # of a worker's step
@@ -28,7 +27,7 @@ class Settings(NamedTuple):
 
 
 class Speed(NamedTuple):
-  """Of one algorithm."""
+  """Prediction for one algorithm."""
 
   algorithm: str
   setting: str
@@ -38,12 +37,12 @@ class Speed(NamedTuple):
 
 
 def speed(settings: Settings, algorithm: str, setting: str, seconds: float) -> Speed:
-  """With the efficiency and the rate that so many seconds per step are."""
+  """Return the prediction with the efficiency and the rate of so many seconds per step."""
   return Speed(algorithm, setting, seconds, settings.step / seconds, settings.workers * settings.examples / seconds)
 
 
 def most(found: Sequence[Speed]) -> list[Speed]:
-  """Those that keep the most examples per second; several where they are equal to three digits."""
+  """Return the predictions of the most examples per second; several where they are equal to three digits."""
   best = max(each.rate for each in found)
   return [each for each in found if each.rate >= 0.999 * best]
 
@@ -58,8 +57,8 @@ def speeds(settings: Settings, cluster: Cluster) -> tuple[Speed, ...]:
     taken = round_seconds(step=s.step, message=average, period=period, delay=hidden) / period
     return speed(s, name, f"period {period}, delay {delay}", taken)
 
-  link = server_link(cluster, s.workers)
-  alone = s.workers == 1  # who is its own server sends nothing
+  link = cluster.server_link(s.workers)
+  alone = s.workers == 1  # a worker that is its own server sends nothing
   visit = 0.0 if alone else server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
   served = 0.0 if alone else server.served_seconds(s.params_bytes, s.workers, link, cluster.network, s.servers)
 

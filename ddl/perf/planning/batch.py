@@ -1,16 +1,17 @@
-"""The planner's first question: how many examples per worker, under the memory of its device.
+"""Examples per worker, under the memory of its device: the first step of a plan.
 
-Zou et al. 2017, arXiv 1709.06622, step 1: what a step holds bounds the mini-batch X; for each X that fits the 0-1
-program finds the best convolution algorithms in the memory left. What X does to convergence the model can't know, so
-it takes the smallest X whose examples per second are nearly the best. Those are of `step_seconds`, as everywhere; what
-the program would save of it stands apart, as a kernel's own quality is not in its models.
+Zou et al. 2017, arXiv 1709.06622, step 1: a step's memory bounds the mini-batch X; for each X that fits the 0-1 program
+finds the best convolution algorithms in the memory left. The effect of X on convergence is not in the model, so the
+smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere; the program's
+savings are separate, as the quality of a kernel's implementation is not in its models.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ddl.perf import checks
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Step, parts, step_seconds
+from ddl.perf.hardware.device import Step, step_parts, step_seconds
 from ddl.perf.step.convolution import Choice, best_batch, choose
 from ddl.perf.step.convolution_costs import is_convolution, modelled, other_seconds
 from ddl.perf.step.layers import Table
@@ -22,7 +23,7 @@ LARGEST = 2**14  # examples; no more are tried
 
 
 class Job(NamedTuple):
-  """What is trained; all per worker."""
+  """A training job; all per worker."""
 
   title: str
   params_bytes: float
@@ -36,12 +37,12 @@ class Job(NamedTuple):
 
   @property
   def flop_per_example(self) -> float:
-    """Of a training step."""
-    return sum(part.flop for part in parts(self.step))
+    """FLOP per example of a training step."""
+    return sum(part.flop for part in step_parts(self.step))
 
 
 class Program(NamedTuple):
-  """What the 0-1 program over convolution algorithms finds at X."""
+  """Result of the 0-1 program over convolution algorithms at X."""
 
   direct: float  # seconds of all convolutions as the step counts them
   shared: Choice  # one workspace for all layers
@@ -68,24 +69,27 @@ class Batch(NamedTuple):
     return self.examples / self.step
 
 
-def choose_batch(job: Job, cluster: Cluster, asked: int = 0) -> Batch:
-  """The smallest power of two from `job.least` on with ENOUGH of the best rate of those that fit; or the X asked for.
+def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
+  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
 
-  Raises:
-    ValueError: if not even one example fits, or not the X asked for; it says what would.
+  ValueError if not even one example fits, or the given X does not, with the largest that does.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
-  if asked < 0 or asked > largest:
-    wrong = "can't be" if asked < 0 else "are too many"
-    raise ValueError(f"{asked} examples per worker {wrong}: {_room(job, cluster, largest)}")
-  last = min(largest, max(LARGEST, job.least, asked))
-  tried = sorted({*(2**i for i in range(last.bit_length())), min(asked or job.least, last), last})
+  if checks.count("examples per worker", given, 0) > largest:
+    room = (
+      f"there are {largest} for each worker"
+      if largest == job.most
+      else f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
+    )
+    raise ValueError(f"{given} examples per worker are too many: {room}")
+  last = min(largest, max(LARGEST, job.least, given))
+  tried = sorted({*(2**i for i in range(last.bit_length())), min(given or job.least, last), last})
   steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
   most = max(x / steps[x] for x in tried)
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
-  chosen = asked or min(enough, default=last)
+  chosen = given or min(enough, default=last)
   return Batch(
     examples=chosen,
     largest=largest,
@@ -98,26 +102,17 @@ def choose_batch(job: Job, cluster: Cluster, asked: int = 0) -> Batch:
   )
 
 
-def _room(job: Job, cluster: Cluster, largest: int) -> str:
-  if largest == job.most:
-    return f"there are {largest} for each worker"
-  return f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
-
-
 def largest_fitting(job: Job, limit: float) -> int:
-  """The largest X whose step fits `limit` bytes: by the compiled program where there is one, else by the count.
+  """Return the largest X whose step fits `limit` bytes: by the compiled program where there is one, else by the count.
 
-  Each example adds as many bytes as another, or nearly so.
-
-  Raises:
-    ValueError: if not even one example fits; it says how many bytes one needs.
+  Each example is taken to add equally many bytes. ValueError if not even one fits, with the bytes that one needs.
   """
   if not job.exact:
     return largest_batch(job.memory, limit)
   some = max(job.least, 2)
   one, more = job.exact(1), job.exact(some)
   each = max((more - one) / (some - 1), 1.0)
-  found = largest_batch(StepMemory(each, one - each, 0.0, 0.0), limit)
+  found = largest_batch(StepMemory(each, one - each), limit)
   while 1 < found <= LARGEST and job.exact(found) > limit:
     found = found * 9 // 10
   return found

@@ -1,37 +1,36 @@
-"""Examples, step, memory and convolutions as rows of a plan: quantity, value, formula with its numbers, limit."""
+"""Rows of a plan on one worker: examples, step, memory and convolutions."""
 
 from collections import Counter
 
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import part_terms, parts
+from ddl.perf.hardware.device import part_terms, step_parts
+from ddl.perf.planning.advice import Row
 from ddl.perf.planning.batch import ENOUGH, Batch, Job, Program
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
-Row = tuple[str, str, str, str]  # quantity, value, why, limit
 
-
-def rows(job: Job, cluster: Cluster, batch: Batch, asked: bool) -> tuple[Row, ...]:
-  """All that concern one worker by itself. asked: the examples were not chosen."""
-  found = (_examples(job, batch, asked), _step(job, cluster, batch), _memory(cluster, batch))
+def rows(job: Job, cluster: Cluster, batch: Batch, given: bool) -> tuple[Row, ...]:
+  """All rows on one worker. given: the examples are given, not chosen."""
+  found = (_examples(job, batch, given), _step(job, cluster, batch), _memory(cluster, batch))
   return (*found, _convolutions(cluster, batch, batch.program)) if batch.program else found
 
 
-def _examples(job: Job, batch: Batch, asked: bool) -> Row:
+def _examples(job: Job, batch: Batch, given: bool) -> Row:
   x = batch.examples
   rule = f"the fewest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
   why = (
-    f"{'as asked' if asked else rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
+    f"{'as given' if given else rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
     f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
   )
   limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
   if x > job.least and job.exact is not None:  # a layer table has no batch of its own
     limit += f"; {x / job.least:.3g} times the {job.least} of the config, so tune the rate anew"
-  return "examples per worker", str(x), why, limit
+  return Row("examples per worker", str(x), why, limit)
 
 
 def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
   x, device, efficiency = batch.examples, cluster.device, cluster.efficiency
-  terms = [part_terms(part, x, device, efficiency) for part in parts(job.step)]
+  terms = [part_terms(part, x, device, efficiency) for part in step_parts(job.step)]
   computing, moving = (sum(each) for each in zip(*terms, strict=True))
   slow = [max(term) for term in terms if term[1] > term[0]]
   begin = f"{seconds_text(device.start)} to start + " if device.start else ""
@@ -48,7 +47,7 @@ def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
   if device.start > 0.5 * batch.step:
     bound = f"its start, {percent(device.start / batch.step)} of it"
-  return "step", total, f"T_step: {why}", bound or "the peak rate"
+  return Row("step", total, f"T_step: {why}", bound or "the peak rate")
 
 
 def _memory(cluster: Cluster, batch: Batch) -> Row:
@@ -59,7 +58,7 @@ def _memory(cluster: Cluster, batch: Batch) -> Row:
   if batch.exact is not None:
     why = f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {why}"
   needed = batch.needed if batch.exact is None else batch.exact
-  return "memory per worker", bytes_text(needed), why, f"the device has {bytes_text(cluster.device.memory)}"
+  return Row("memory per worker", bytes_text(needed), why, f"the device has {bytes_text(cluster.device.memory)}")
 
 
 def _convolutions(cluster: Cluster, batch: Batch, program: Program) -> Row:
@@ -73,10 +72,7 @@ def _convolutions(cluster: Cluster, batch: Batch, program: Program) -> Row:
       f". If the kernels are as good, a step takes {seconds_text(program.step)}, fastest for {program.best} examples; "
       "no other row counts on it"
     )
+  chosen = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
   left = bytes_text(cluster.device.memory - batch.needed)
-  return (
-    "convolutions",
-    ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common()),
-    why,
-    f"{left} are left for workspaces, {bytes_text(shared.workspace)} used",
-  )
+  limit = f"{left} are left for workspaces, {bytes_text(shared.workspace)} used"
+  return Row("convolutions", chosen, why, limit)

@@ -8,6 +8,7 @@ Volumes are bytes per node and iteration. `duplex` is ov, the share of receiving
 import math
 from typing import NamedTuple
 
+from ddl.perf import checks
 from ddl.perf.hardware.device import Part
 from ddl.perf.step.layers import Layer, Table
 from ddl.perf.tables.totals import FLOAT, input_values
@@ -21,12 +22,12 @@ class Volume(NamedTuple):
 
   @property
   def total(self) -> float:
-    """Both."""
+    """Sum of both."""
     return self.model + self.data
 
 
 class Choice(NamedTuple):
-  """How to run a layer."""
+  """Groups of a layer."""
 
   layer: str
   kind: str  # "data", "model" or "hybrid"
@@ -35,24 +36,15 @@ class Choice(NamedTuple):
 
 
 def flop_per_byte(layer: Layer, examples: float, duplex: float = 1.0) -> float:
-  """Of data parallelism: 6 macs MBn / (4 weights (2 - ov)), which at ov = 1 is 1.5 ow oh MBn: kernels don't matter."""
+  """FLOP per byte of data parallelism: 6 macs MBn / (4 weights (2 - ov)), which at ov = 1 is 1.5 ow oh MBn.
+
+  The exchange is hidden from the examples per node on with which this is peak / bandwidth.
+  """
   return layer.train_flop * examples / (FLOAT * layer.weights * (2 - duplex))
 
 
-def least_examples(layer: Layer, flop_per_byte_of_node: float, duplex: float = 1.0) -> float:
-  """Examples per node from which data parallelism can hide its exchange: 1.5 ow oh MBn >= peak / bandwidth at ov = 1.
-
-  flop_per_byte_of_node: peak FLOP per second over the link's bytes per second.
-  """
-  return flop_per_byte_of_node / flop_per_byte(layer, 1.0, duplex)
-
-
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
-  """As in the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1.
-
-  Raises:
-    ValueError: unless the groups divide the workers.
-  """
+  """Volume of the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1."""
   _check(batch, workers, duplex)
   _check_groups(workers, groups)
   model = 0.0 if groups == workers else 2 * FLOAT * input_values(layer) * batch / groups
@@ -60,41 +52,15 @@ def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float 
   return Volume(model, data)
 
 
-def bytes_sent(layer: Layer, batch: float, workers: int, groups: int) -> Volume:
-  """Exactly what each node sends, with collectives that reach the lower bound; it receives as much.
-
-  model: all-gather forward, reduce-scatter backward: 2 * 4 ifm iw ih mb / G * (n - 1) / n with n = N / G.
-  data: reduce-scatter and all-gather of the strip: 2 * 4 ifm ofm kw kh / n * (G - 1) / G.
-  The paper's volumes are these at ov = 0 without (n - 1) / n and (G - 1) / G; its data volume at ov = 1 is half.
-
-  Raises:
-    ValueError: unless the groups divide the workers.
-  """
-  _check(batch, workers, 0.0)
-  _check_groups(workers, groups)
-  size = workers // groups
-  model = 2 * FLOAT * input_values(layer) * batch / groups * (size - 1) / size
-  data = 2 * FLOAT * layer.weights / size * (groups - 1) / groups
-  return Volume(model, data)
-
-
 def ideal_groups(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> float:
-  """G* = sqrt(2 N mb iw ih / ((2 - ov) ofm kw kh)), where the volume's derivative is zero.
-
-  That of `bytes_sent` is zero at G* of ov = 0.
-  """
+  """G* = sqrt(2 N mb iw ih / ((2 - ov) ofm kw kh)), where the volume's derivative is zero."""
   _check(batch, workers, duplex)
   return math.sqrt(2 * workers * batch * input_values(layer) / ((2 - duplex) * layer.weights))
 
 
 def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
-  """Divisors of N that leave each group an example and each node an output map.
-
-  Raises:
-    ValueError: if there is none.
-  """
-  divisors = [g for g in range(1, workers + 1) if workers % g == 0]
-  found = [g for g in divisors if g <= batch and workers // g <= layer.outputs]
+  """Return the divisors of N that leave each group an example and each node an output map; ValueError if none does."""
+  found = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not found:
     raise ValueError(
       f"{layer.name}: {workers} workers cannot share {batch:g} examples and {layer.outputs} outputs; take fewer workers"
@@ -103,11 +69,7 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
 
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> Choice:
-  """The groups with the least `volume`: of all that are possible, of equal ones the most (the least model parallel).
-
-  Raises:
-    ValueError: if the workers are more than the layer can use.
-  """
+  """Return the possible groups with the least `volume`; of equal ones the most groups (the least model parallel)."""
   _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))
@@ -121,7 +83,7 @@ def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tu
 
 
 def part(layer: Layer, workers: int, groups: int) -> Part:
-  """What a node computes and moves through its memory for each of its mb / N examples.
+  """Work and memory traffic of a node for each of its mb / N examples.
 
   It has 1 / n of the weights and outputs, n = N / G, and the inputs of its group's mb / G examples: n of its own share.
   """
@@ -130,14 +92,17 @@ def part(layer: Layer, workers: int, groups: int) -> Part:
   return Part(layer.train_flop, 3 * (size * input_values(layer) + layer.activations), 3 * layer.params / size)
 
 
+def _divisors(workers: int) -> list[int]:
+  return [g for g in range(1, workers + 1) if workers % g == 0]
+
+
 def _check(batch: float, workers: int, duplex: float) -> None:
-  if workers < 1 or not 1 <= batch < math.inf:
-    raise ValueError(f"{workers} workers and a batch of {batch:g}; both have to be at least 1")
-  if not 0 <= duplex <= 1:
-    raise ValueError(f"duplex is {duplex:g}; it is a share from 0 (half duplex) to 1 (full)")
+  checks.count("number of workers", workers)
+  checks.share("duplex", duplex)
+  if not 1 <= batch < math.inf:
+    raise ValueError(f"batch is {batch:g}; invalid: must be finite and at least 1")
 
 
 def _check_groups(workers: int, groups: int) -> None:
-  if groups < 1 or workers % groups:
-    fits = [g for g in range(1, workers + 1) if workers % g == 0]
-    raise ValueError(f"{groups} groups do not divide {workers} workers; take one of {', '.join(map(str, fits))}")
+  if groups not in _divisors(workers):
+    raise ValueError(f"{groups} groups do not divide {workers} workers; take one of {_divisors(workers)}")

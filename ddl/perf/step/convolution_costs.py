@@ -1,18 +1,15 @@
-"""What convolution algorithms cost: modelled from a layer's shape, or read from a file of measurements.
+"""Cost of convolution algorithms, modelled from a layer's shape.
 
 A training step runs three passes (forward, gradient of the inputs, gradient of the weights) of the same products.
 A pass takes max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every operand is moved once, the workspace
 is written and read. Models for comparison, not measurements: a kernel's own quality is not in them.
-  direct    a product without a workspace, as cuDNN's implicit ones: what `compute.step_seconds` takes a layer to be.
+  direct    a product without a workspace, as cuDNN's implicit ones: that of `hardware.device.step_seconds`.
   fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
   winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
 """
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,15 +56,11 @@ def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
 
 
-ALGORITHMS: dict[str, Callable[[Layer, int], tuple[float, float, float] | None]] = {
-  "direct": direct,
-  "fft": fft,
-  "winograd": winograd,
-}
+ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
 
 
 def is_convolution(layer: Layer) -> bool:
-  """Neither dense nor a scale per map, which no algorithm helps."""
+  """Whether a layer is neither dense nor a scale per map, for which all algorithms are the same."""
   return not layer.dense and not (layer.kernel == (1, 1) and layer.groups == layer.inputs == layer.outputs)
 
 
@@ -77,7 +70,7 @@ def stride_one(layer: Layer) -> bool:
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], Costs]:
-  """X -> seconds and bytes of workspace of each convolution; its three passes use the workspace in turn."""
+  """X -> seconds and bytes of workspace of each convolution; its three passes share the workspace."""
   layers = [x for x in table if is_convolution(x)]
 
   def costs(examples: int) -> Costs:
@@ -98,28 +91,3 @@ def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Calla
   """X -> seconds of a step without its convolutions."""
   rest = [part(layer) for layer in table if not is_convolution(layer)]
   return lambda examples: step_seconds(rest, examples, device, efficiency)
-
-
-def measured(path: str) -> dict[int, Costs]:
-  """Mini-batch -> costs, from {"algorithms": [...], "batches": {"32": {"seconds": [[...]], "workspace": [[...]]}}}.
-
-  A row per convolution, a column per algorithm; null where it can't do the layer.
-
-  Raises:
-    ValueError: for a file that isn't there or isn't that.
-  """
-  if not Path(path).is_file():
-    raise ValueError(f"{path}: no such file of measured convolutions")
-  try:
-    told: dict[str, Any] = json.loads(Path(path).read_text())
-    names = tuple(told["algorithms"])
-    return {
-      int(examples): Costs(names, _matrix(entry["seconds"], np.inf), _matrix(entry["workspace"], 0.0))
-      for examples, entry in told["batches"].items()
-    }
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f"{path}: not a table of measured convolutions: {type(error).__name__}: {error}") from error
-
-
-def _matrix(rows: list[list[float | None]], missing: float) -> np.ndarray:
-  return np.array([[missing if x is None else x for x in row] for row in rows], float)

@@ -17,7 +17,7 @@ class Layer(NamedTuple):
 
   @property
   def dense(self) -> bool:
-    """Whether it is fully connected: no map to slide over."""
+    """Whether it is fully connected: no map."""
     return self.size_in == self.size_out == (1, 1)
 
   @property

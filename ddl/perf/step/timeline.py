@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl.perf import checks
+
 
 class Pass(NamedTuple):
   """One step of one worker, by layers in the order of the forward pass."""
@@ -22,25 +24,25 @@ class Pass(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Of the step, without any exchange."""
+    """Seconds of the step, without any exchange."""
     return float(sum(self.forward) + sum(self.weights) + sum(self.inputs))
 
 
 class Exchange(NamedTuple):
-  """A message of all parameters that leaves after offset + period, offset + 2 period, ... steps."""
+  """A message of all parameters, launched after offset + period, offset + 2 period, ... steps."""
 
   seconds: float
   period: int = 1  # steps
-  delay: int = 0  # steps beside which it is on its way
+  delay: int = 0  # steps in flight
   offset: int = 0
 
   def launched(self, step: int) -> bool:
-    """Whether it leaves after so many steps."""
+    """Whether it is launched after so many steps."""
     return step >= self.offset + self.period and (step - self.offset) % self.period == 0
 
 
 class Event(NamedTuple):
-  """What a worker or the link did: forward, weights or inputs of a layer, or exchange of some layers."""
+  """Work of the workers or the link: forward, weights or inputs of a layer, or exchange of some layers."""
 
   kind: str
   step: int  # for an exchange the one whose gradients it carries
@@ -57,7 +59,7 @@ class Timeline(NamedTuple):
   computing: float
   exposed: float  # the link works and the worker waits; hidden + exposed is the time of the messages
   hidden: float  # the link works and so does the worker
-  straggling: float  # the worker waits for others while the link has nothing to do
+  straggling: float  # the worker waits for others while the link is idle
   stalls: np.ndarray  # [layers] waited before the forward pass of each
   events: list[Event]
 
@@ -65,16 +67,12 @@ class Timeline(NamedTuple):
 def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
   """period * step + max(0, message - min(delay, period) * step): a message that has `delay` steps to arrive.
 
-  With a delay above the period several are under way on one link: a longer delay then hides no more.
-
-  Raises:
-    ValueError: for negative seconds, a period below 1 or a negative delay.
+  With a delay above the period several are in flight on one link: a longer delay then hides no more. ValueError for
+  negative seconds, a period below 1 or a negative delay.
   """
   _check_clock(period, delay)
-  if not (step > 0 and message >= 0):
-    raise ValueError(
-      f"a step of {step:g} s and a message of {message:g} s; a step takes time, a message not less than 0"
-    )
+  checks.positive("step (s)", step)
+  checks.amount("message (s)", message)
   return period * step + max(0.0, message - min(delay, period) * step)
 
 
@@ -82,7 +80,7 @@ MOST = 2000  # steps of a round
 
 
 def round_steps(exchanges: Sequence[Exchange]) -> int:
-  """Steps after which all clocks stand alike; of clocks that take too long to, the longest period."""
+  """Steps after which all clocks repeat; the longest period where that takes more than MOST."""
   length = math.lcm(*(each.period for each in exchanges))
   return length if length <= MOST else max(each.period for each in exchanges)
 
@@ -97,7 +95,7 @@ def simulate(
   overlap: bool = True,
   paces: np.ndarray | None = None,
 ) -> Timeline:
-  """Steps whose gradients leave layer by layer as they appear, and the exchanges between them.
+  """Simulate steps whose gradients are sent layer by layer as they appear, and the exchanges between them.
 
   All workers share one link, which carries one message at a time to its end. A message leaves when the last worker
   has what it carries, and each worker waits for a gradient before the forward pass of its first layer in the next step,
@@ -106,10 +104,10 @@ def simulate(
   Args:
     cost: seconds that a message of so many bytes of gradients takes.
     bucket: bytes with which a message is full; 0 makes one of each layer, infinity one of all (packed).
-    order: "fifo", or "priority": the message that is needed first goes first.
-    overlap: without it messages leave after the backward pass, and everybody waits for them, whatever the delay.
-    paces: [steps, workers] multiples of the step's seconds, whose second half is measured; without, one worker that
-      keeps its pace.
+    order: "fifo", or "priority": the message that is needed first is sent first.
+    overlap: False: messages leave after the backward pass, and all workers wait for them, whatever the delay.
+    paces: [steps, workers] multiples of the step's seconds, whose second half is measured; None: one worker with
+      multiples of 1.
 
   Raises:
     ValueError: one line, for invalid values.
@@ -118,11 +116,11 @@ def simulate(
     _check_clock(each.period, each.delay)
   _check_pass(step)
   if order not in ORDERS:
-    raise ValueError(f"no order '{order}' of messages; known are {', '.join(ORDERS)}")
+    raise ValueError(f"unknown order '{order}' of messages; known are {', '.join(ORDERS)}")
   period = round_steps(exchanges)
   paces = np.ones((warm_up(exchanges) * 2 * period, 1)) if paces is None else np.asarray(paces, np.float64)
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise ValueError(f"paces are [steps, workers], above 0, of at least two rounds; got {list(paces.shape)}")
+    raise ValueError(f"invalid paces {list(paces.shape)}: must be [steps, workers], above 0, of at least two rounds")
   paces = paces[: len(paces) // period * period]
   clock, link, events = np.zeros(paces.shape[1]), _Link(ORDERS[order]), []
   needed: dict[tuple[int, int], list[_Message]] = defaultdict(list)  # (step, layer): what its forward pass waits for
@@ -140,7 +138,7 @@ def simulate(
     needed[due].append(message)
 
   def exchange(number: int) -> None:
-    """What leaves when so many steps and one more are done, first that which the workers wait for."""
+    """Send what is launched after `number` + 1 steps, first that which the workers wait for."""
     for each in sorted(exchanges, key=lambda each: each.delay > 0):
       if each.launched(number + 1):
         send(number, tuple(range(len(step.forward))), each.seconds, (number + 1 + each.delay, 0))
@@ -169,7 +167,7 @@ def simulate(
 
 
 def warm_up(exchanges: Sequence[Exchange]) -> int:
-  """Rounds after which each is like the one before; a queue of several messages takes a while to be full."""
+  """Rounds until the steady state; a queue of several messages takes several to fill."""
   several = len(exchanges) > 1 or any(each.delay > each.period for each in exchanges)
   steps = max((each.period + each.offset + (20 if several else 1) * each.delay for each in exchanges), default=0)
   return 1 + max(1, math.ceil(steps / round_steps(exchanges)))
@@ -191,7 +189,7 @@ ORDERS: dict[str, Callable[[_Message], Any]] = {
 
 
 class _Link:
-  """Serves messages when asked for one: what becomes ready later than a wait begins can't overtake it."""
+  """One message at a time, chosen when a worker waits: later messages never overtake the one in service."""
 
   def __init__(self, order: Callable[[_Message], Any]):
     self.order, self.free, self.pending = order, 0.0, []
@@ -199,7 +197,7 @@ class _Link:
     self.arrived: dict[_Message, float] = {}
 
   def until(self, message: _Message | None) -> float:
-    """When it has arrived; None: all."""
+    """Return the arrival time of a message, in seconds; None: of all."""
     while self.pending and message not in self.arrived:
       now = max(self.free, min(each.ready for each in self.pending))
       chosen = min((each for each in self.pending if each.ready <= now), key=self.order)
@@ -213,14 +211,14 @@ class _Link:
 def _measured(
   step: Pass, paces: np.ndarray, period: int, waits: list, ends: list[np.ndarray], link: _Link, events: list[Event]
 ) -> Timeline:
-  """What the second half of the rounds holds, per round."""
+  """Return the means per round over the second half of the rounds."""
   first, rounds = len(ends) // 2, len(ends)
   count, workers = rounds - first, paces.shape[1]
   edges = np.array([t for _, start, end in link.sent for t in (start, end)] or [0.0])
   worked = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
 
   def busy(since: np.ndarray, until: np.ndarray) -> float:
-    """How long the link worked in between: the mean over the workers, the last axis, of the sums over the others."""
+    """Seconds of a busy link in between: the mean over the workers (last axis) of the sums over the others."""
     return float(np.sum(np.interp(until, edges, worked) - np.interp(since, edges, worked))) / workers
 
   stalls, waited = np.zeros(len(step.forward)), [each for each in waits if each[0] >= first * period]
@@ -254,13 +252,13 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 
 
 def _check_clock(period: int, delay: int) -> None:
-  if period < 1 or delay < 0:
-    raise ValueError(f"period is {period} and delay {delay}; invalid: must be at least 1 and 0 steps")
+  checks.count("period", period)
+  checks.count("delay", delay, 0)
 
 
 def _check_pass(step: Pass) -> None:
   if len({len(each) for each in step}) != 1 or not len(step.forward):
-    raise ValueError(f"a pass needs the same layers in each of its parts; got {[len(each) for each in step]}")
+    raise ValueError(f"invalid pass of {[len(each) for each in step]} layers: must have the same in each of its parts")
   figures = np.concatenate([np.asarray(each, np.float64) for each in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
-    raise ValueError("the seconds and bytes of a pass are finite and not negative, and a step takes time")
+    raise ValueError("invalid pass: seconds and bytes must be finite and 0 or more, and a step above 0 s")

@@ -1,29 +1,23 @@
 """Layer tables of networks by name. A new one is an entry here, and its title."""
 
 from ddl.perf.step.layers import Table
-from ddl.perf.tables.alexnet import alexnet, alexnet_v2
-from ddl.perf.tables.googlenet import googlenet, googlenet_aux
-from ddl.perf.tables.inception import inception_v3
-from ddl.perf.tables.overfeat import overfeat, overfeat_fast
-from ddl.perf.tables.resnet import resnet50
-from ddl.perf.tables.small import cd_dnn, lenet, nin
-from ddl.perf.tables.vgg import vgg16, vgg19, vgg_a
+from ddl.perf.tables import googlenet, inception, resnet, sequential
 
 TABLES: dict[str, Table] = {
-  "lenet": lenet,
-  "alexnet": alexnet,
-  "alexnet_v2": alexnet_v2,
-  "overfeat": overfeat,
-  "overfeat_fast": overfeat_fast,
-  "nin": nin,
-  "vgg_a": vgg_a,
-  "vgg16": vgg16,
-  "vgg19": vgg19,
-  "googlenet": googlenet,
-  "googlenet_aux": googlenet_aux,
-  "inception_v3": inception_v3,
-  "resnet50": resnet50,
-  "cd_dnn": cd_dnn,
+  "lenet": sequential.lenet,
+  "alexnet": sequential.alexnet,
+  "alexnet_v2": sequential.alexnet_v2,
+  "overfeat": sequential.overfeat,
+  "overfeat_fast": sequential.overfeat_fast,
+  "nin": sequential.nin,
+  "vgg_a": sequential.vgg_a,
+  "vgg16": sequential.vgg16,
+  "vgg19": sequential.vgg19,
+  "googlenet": googlenet.googlenet,
+  "googlenet_aux": googlenet.googlenet_aux,
+  "inception_v3": inception.inception_v3,
+  "resnet50": resnet.resnet50,
+  "cd_dnn": sequential.cd_dnn,
 }
 
 TITLES: dict[str, str] = {
@@ -45,11 +39,7 @@ TITLES: dict[str, str] = {
 
 
 def named(name: str) -> Table:
-  """The table.
-
-  Raises:
-    ValueError: for an unknown name, with all that are known.
-  """
+  """Return the table; ValueError, with all that are known, for an unknown name."""
   if name not in TABLES:
     raise ValueError(f"no network named '{name}'; known are {', '.join(TABLES)}")
   return TABLES[name]

@@ -42,8 +42,7 @@ def convolution(
 ) -> Layer:
   """On square maps of size x size; kernel: kh, kw or one for both. Output: (size + 2 (k // 2) - k) // stride + 1.
 
-  Raises:
-    ValueError: if the kernel does not fit into the map.
+  ValueError if the kernel does not fit into the map.
   """
   sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
   height, width = ((size + 2 * (k // 2 if same else 0) - k) // stride + 1 for k in sides)
@@ -57,8 +56,8 @@ def dense(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Layer:
   return Layer(name, inputs, outputs, bias=bias)
 
 
-def normalisation(name: str, channels: int, size: int) -> Layer:
-  """Batch normalisation's scale and shift: a 1x1 convolution of each map by itself."""
+def normalization(name: str, channels: int, size: int) -> Layer:
+  """Batch normalization's scale and shift: a 1x1 convolution of each map by itself."""
   return Layer(name, channels, channels, (1, 1), (size, size), (size, size), groups=channels)
 
 

@@ -1,6 +1,6 @@
 """Inception v3 (Szegedy et al. 2015, arXiv 1512.00567), without the auxiliary classifier, on 299x299 images.
 
-Batch normalisation has a shift and no scale, as in TF-slim and Keras: a bias. 23,817,352 parameters. The nets of PALEO
+Batch normalization has a shift and no scale, as in TF-slim and Keras: a bias. 23,817,352 parameters. The nets of PALEO
 leave out the second 3x3 convolution of the reduction to 17x17 (83,040 parameters); the architecture has it.
 """
 

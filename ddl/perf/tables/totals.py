@@ -1,4 +1,4 @@
-"""What a whole table comes to: parameters, FLOP and activations, and the bytes that a layer moves."""
+"""Totals of a table: parameters, FLOP, and the bytes that a layer moves."""
 
 from ddl.perf.hardware.device import Part
 from ddl.perf.step.layers import Layer, Table
@@ -12,22 +12,17 @@ def params(table: Table) -> int:
 
 
 def params_bytes(table: Table, width: int = FLOAT) -> int:
-  """Of the parameters, or of their gradients; width: bytes per value."""
+  """Bytes of the parameters, or of their gradients; width: bytes per value."""
   return width * params(table)
 
 
-def gradients(table: Table, width: int = FLOAT) -> list[tuple[str, int]]:
-  """(layer, bytes of its gradient) in the order in which the backward pass gives them: the last layer first."""
-  return [(layer.name, width * layer.params) for layer in reversed(table)]
-
-
 def forward_flop(table: Table) -> int:
-  """Per example: 2 per multiply-accumulate."""
+  """FLOP of the forward pass per example: 2 per multiply-accumulate."""
   return sum(layer.forward_flop for layer in table)
 
 
 def train_flop(table: Table) -> int:
-  """Per example: 6 per multiply-accumulate.
+  """FLOP of training per example: 6 per multiply-accumulate.
 
   The first layer counts in full, as in arXiv 1602.06709, though no step computes the gradient of the network's input:
   that is 2 of its multiply-accumulates too many, 0.4 % in VGG-A.
@@ -35,13 +30,8 @@ def train_flop(table: Table) -> int:
   return sum(layer.train_flop for layer in table)
 
 
-def activations_bytes(table: Table, width: int = FLOAT) -> int:
-  """Of one example's outputs of all layers, which the backward pass needs."""
-  return width * sum(layer.activations for layer in table)
-
-
 def input_values(layer: Layer) -> int:
-  """Values of its input for one example: ifm ih iw."""
+  """Values of a layer's input for one example: ifm ih iw."""
   return layer.inputs * layer.size_in[0] * layer.size_in[1]
 
 
@@ -55,10 +45,10 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
 
 
 def part(layer: Layer) -> Part:
-  """Of a training step: 6 macs FLOP and three times `pass_bytes`."""
+  """Work of a training step in a layer: 6 macs FLOP and three times `pass_bytes`."""
   return Part(layer.train_flop, 3 * (input_values(layer) + layer.activations), 3 * layer.params)
 
 
 def parts(table: Table) -> tuple[Part, ...]:
-  """A training step's, layer by layer."""
+  """Work of a training step, layer by layer."""
   return tuple(map(part, table))

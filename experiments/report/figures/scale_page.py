@@ -1,4 +1,4 @@
-"""The page of `scale`: speed-up, efficiency and communication over the number of workers, as pictures and a table."""
+"""The page of `scale`: speed-up, efficiency and communication over the number of workers, as figures and a table."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).parents[1] / "scale.html"
 
 
 class Chart(NamedTuple):
-  """What is drawn over the number of workers."""
+  """A figure over the number of workers."""
 
   name: str  # of the PNG, without the suffix
   title: str
@@ -46,12 +46,12 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   steps = [step_plot.picture(curve, work, cluster) for curve in curves]
-  pictures = [*(_picture(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
+  pictures = [*(picture_of(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
   for picture in pictures:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
   head = scale_text.head(curves)
   text = templates.template(TEMPLATE).render(
-    title=title + (" and worker" if weak else ""),
+    title=title,
     weak=weak,
     cluster=cluster,
     verdicts=[(curve.algorithm, scale_text.verdict(curve)) for curve in curves],
@@ -76,47 +76,48 @@ def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str
   """For each curve's last point: algorithm, workers, seconds of a step, the share of it that each limit costs."""
   ends = [(curve.algorithm, curve.points[-1]) for curve in curves]
   return [
-    (name, point.workers, seconds_text(point.seconds), [(k, _share(v, point)) for k, v in point.losses.items()])
+    (
+      name,
+      point.workers,
+      seconds_text(point.seconds),
+      [(limit, f"{100 * loss / point.seconds:.1f} %") for limit, loss in point.losses.items()],
+    )
     for name, point in ends
   ]
-
-
-def _share(loss: float, point: Point) -> str:
-  return f"{100 * loss / point.seconds:.1f} %"
 
 
 def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
   curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
-  facts = [
+  flop = sum(part.flop for part in work.parts)
+  return [
     ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),
+    ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"),
     ("between nodes", _link(network.between)),
-  ]
-  facts.insert(1, ("its memory", f"{bytes_text(cluster.device.memory)}, room for {largest:,} examples of a step"))
-  facts += [(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []
-  facts += [
+    *([(f"inside a node of {network.per_node}", _link(network.inside))] if network.inside else []),
     ("the cluster's figures", cluster.source),
-    ("the model", f"{sum(work.flop) / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
+    ("the model", f"{flop / 1e9:.4g} GFLOP per example and step, {bytes_text(sum(work.nbytes))} ({counted})"),
     ("jitter of step times", f"{jitter:g} of the mean, lognormal" if jitter else "none"),
   ]
-  return facts
 
 
 def _link(link: Link) -> str:
   return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
 
 
-def _picture(chart: Chart, curves: Sequence[Curve]) -> Picture:
+def picture_of(chart: Chart, curves: Sequence[Curve]) -> Picture:
+  """Return the figure of a chart, with its description."""
   ends = "; ".join(
-    f"{curve.algorithm} {chart.value(_line(curve)[0]):.3g} to {chart.value(_line(curve)[-1]):.3g}" for curve in curves
+    f"{curve.algorithm} {chart.value(line_of(curve)[0]):.3g} to {chart.value(line_of(curve)[-1]):.3g}"
+    for curve in curves
   )
-  workers = [point.workers for point in _line(curves[0])]
+  workers = [point.workers for point in line_of(curves[0])]
   alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
   return Picture(chart.name, chart.title, alt, [], *rendered(lambda wide: _draw(chart, curves, wide)))
 
 
-def _line(curve: Curve) -> list[Point]:
-  """The points that fit into memory; of a single number of workers also one worker, which the speed-up is over."""
+def line_of(curve: Curve) -> list[Point]:
+  """Return the points that fit into memory; with a single number of workers also one worker, the base of speed-ups."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
@@ -128,7 +129,7 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
 
   picture = blank(SLIDE if wide else PHONE)
   axes = picture.subplots()
-  workers = sorted({point.workers for point in (*curves[0].points, *_line(curves[0]))})
+  workers = sorted({point.workers for point in (*curves[0].points, *line_of(curves[0]))})
   if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
     axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
   if not chart.shares:
@@ -137,16 +138,16 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
   for i, curve in enumerate(curves):
     axes.plot(
-      [point.workers for point in _line(curve)], [chart.value(point) for point in _line(curve)],
+      [point.workers for point in line_of(curve)], [chart.value(point) for point in line_of(curve)],
       color=COLOURS[i % len(COLOURS)],
       marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
       linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
     )  # fmt: skip
-    points = _measured(chart, curve)
-    axes.plot(
-      *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
-      color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
-    ) if points else None  # fmt: skip
+    if points := measured_points(chart, curve):
+      axes.plot(
+        *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
+        color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
+      )  # fmt: skip
   axes.set_xscale("log", base=2)
   axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -162,16 +163,14 @@ def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
   return picture
 
 
-def _measured(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
-  """(workers, speed-up or efficiency) of the measured runs, relative to one worker; [] where it was not measured."""
+def measured_points(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
+  """Return (workers, speed-up or efficiency) of measured runs, relative to one worker; [] if that was not measured."""
   alone, one = curve.measured.get(1), curve.points[0]
-  if alone is None or chart.name == "communication":
+  if alone is None or one.workers != 1 or chart.name == "communication":
     return []
-  rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in curve.points
-           if p.workers in curve.measured}  # fmt: skip
-  base = one.examples_per_second * one.seconds / alone if one.workers == 1 else None
-  if base is None:
-    return []
+  base = one.examples_per_second * one.seconds / alone
+  points = [point for point in curve.points if point.workers in curve.measured]
+  rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in points}
   return [(n, rate / base / (n if chart.shares else 1)) for n, rate in rates.items()]
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
-from ddl.perf.planning.scaling import Work
+from ddl.perf.planning.scaling import Scenario, Work
 from ddl.perf.step.timeline import Timeline
 from ddl.perf.units import seconds_text
 from experiments.costs.scale_curves import Curve
@@ -46,7 +46,7 @@ def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
-  shown = scaling.run(curve.pattern, work, cluster, point.workers, point.examples, curve.transport)
+  shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   sent = shown.hidden + shown.exposed
   told = f"A step takes {seconds_text(shown.seconds)}; its messages take {seconds_text(sent)}"

@@ -136,13 +136,13 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
 @pytest.mark.parametrize(
   "command, message",
   [
-    (["calibrate", "--processes=1"], "calibrate measures what joins processes: --processes has to be 2 or more, not 1"),
-    (["bench", "--perf", "--processes=1"], "--processes has to be 2 or more, not 1"),
-    (["calibrate", "--processes=100000"], "100000 processes on"),
+    (["calibrate", "--processes=1"], "--processes=1"),
+    (["bench", "--perf", "--processes=1"], "--processes=1"),
+    (["calibrate", "--processes=100000"], "--processes=100000"),
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
   ],
 )
-def test_nonsense_is_refused_before_anything_is_measured(command, message):
+def test_invalid_flags_are_refused_before_anything_is_measured(command, message):
   assert message in complaint(Command(*command).end())
 
 

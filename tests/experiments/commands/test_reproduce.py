@@ -41,7 +41,7 @@ def test_check_tells_another_page(text, tmp_path, monkeypatch, capsys):
   if text:
     page.write_text(text)
   assert reproduce.main(check=True) == 1
-  assert "run it" in capsys.readouterr().out
+  assert reproduce.COMMAND in capsys.readouterr().out
   assert (page.read_text() if page.exists() else None) == text
   assert reproduce.main(check=False) == 0 and reproduce.main(check=True) == 0
 

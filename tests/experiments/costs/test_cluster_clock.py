@@ -5,7 +5,7 @@ from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, the
 
 from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import named
-from ddl.perf.hardware.cluster import main_link, server_link, with_bandwidth
+from ddl.perf.hardware.device import Part
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scaling import Transport, Work
 from ddl.perf.step.timeline import round_seconds
@@ -67,13 +67,13 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
   slow = found.network._replace(between=found.network.between._replace(duplex=duplex))
   slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
   found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
-  link = server_link(found, 1)
+  link = found.server_link(1)
   alone, algorithm = on(config_of("async_sgd", workers=1), found)
   clock = cluster_clock.clock(alone, algorithm)
   visit = server.visit_seconds(NBYTES, NBYTES, link)
   assert clock(20) - clock(10) == pytest.approx(10 * (alone.config.times.seconds + visit), rel=1e-9)
   clock = cluster_clock.clock(*on(config_of("async_sgd", workers=8), found, 1.0))
-  busy = (2 - duplex) * NBYTES / server_link(found, 8).bandwidth
+  busy = (2 - duplex) * NBYTES / found.server_link(8).bandwidth
   assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
 
 
@@ -81,7 +81,7 @@ def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(clu
 def test_more_bandwidth_is_never_slower(name):
   ends = []
   for bandwidth in (1e6, 1e8, 1e10, 1e12):
-    other = with_bandwidth(named("cloud_100g"), 4, bandwidth)
+    other = named("cloud_100g").with_bandwidth(4, bandwidth)
     ends.append(cluster_clock.clock(*on(config_of(name), other))(40))
   assert ends == sorted(ends, reverse=True)
   assert ends[0] > 10 * ends[-1]
@@ -89,14 +89,14 @@ def test_more_bandwidth_is_never_slower(name):
 
 def test_the_bandwidth_is_that_of_the_link_in_use():
   cluster = named("h100_ib400")
-  assert main_link(cluster, 8) == cluster.network.inside
-  assert main_link(cluster, 9) == cluster.network.between
-  inside, between = with_bandwidth(cluster, 8, 9e9), with_bandwidth(cluster, 16, 9e9)
+  assert cluster.network.main_link(8) == cluster.network.inside
+  assert cluster.network.main_link(9) == cluster.network.between
+  inside, between = cluster.with_bandwidth(8, 9e9), cluster.with_bandwidth(16, 9e9)
   assert (inside.network.inside.bandwidth, inside.network.between) == (9e9, cluster.network.between)
   assert (between.network.between.bandwidth, between.network.inside) == (9e9, cluster.network.inside)
   assert inside.host.bandwidth / cluster.host.bandwidth == pytest.approx(9e9 / cluster.network.inside.bandwidth)
   with pytest.raises(ValueError, match="above 0"):
-    with_bandwidth(cluster, 8, 0.0)
+    cluster.with_bandwidth(8, 0.0)
 
 
 def test_jitter_and_slow_workers_are_the_configs():
@@ -115,7 +115,7 @@ def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
   run, algorithm = there(name, cluster, workers=workers, steps=80)
   clock = cluster_clock.clock(run, algorithm)
-  how, job = Transport(overlap=name != "sync_sgd"), Work((FLOP,), (NBYTES,))  # a mean, not layer by layer
+  how, job = Transport(overlap=name != "sync_sgd"), Work((Part(FLOP),), (NBYTES,))  # a mean, not layer by layer
   recorded = lambda _: run.pattern  # noqa: E731
   (point,) = scaling.curve(recorded, job, named(cluster), [workers], batch=32, weak=True, transport=how)
   assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)
@@ -130,7 +130,7 @@ def test_without_a_lock_visits_still_share_the_link(locked, free):
 
 
 def test_workers_of_a_node_share_its_link_to_their_peers():
-  slow = with_bandwidth(named("cloud_100g"), 16, 1e8)
+  slow = named("cloud_100g").with_bandwidth(16, 1e8)
   for name in ("ad_psgd", "pull_gossip"):
     run, algorithm = on(config_of(name, workers=16), slow, 1.0)
     clock, found = cluster_clock.clock(run, algorithm), run.pattern.visits

@@ -7,7 +7,6 @@ import pytest
 from helpers.cluster_configs import FLOP, NBYTES, config_of
 
 from ddl.perf.hardware import named
-from ddl.perf.hardware.cluster import with_bandwidth
 from experiments.costs import cluster_clock, predict
 from experiments.costs.patterns import pattern_of, vector
 
@@ -36,7 +35,7 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
   assert min(expected) < turn["mean"] < max(expected)
   assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
-  between = with_bandwidth(cluster, 4, math.sqrt(turn["mean"] * max(expected)))
+  between = cluster.with_bandwidth(4, math.sqrt(turn["mean"] * max(expected)))
   (turn,) = predict.break_even(between, 4, entrants, FLOP)["turns"]
   assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
   assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None

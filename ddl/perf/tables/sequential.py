@@ -1,0 +1,76 @@
+"""Networks without branches: LeNet, AlexNet, OverFeat, Network in Network, VGG, and a dense network for speech."""
+
+from itertools import pairwise
+
+from ddl.perf.step.layers import Table
+from ddl.perf.tables.build import Conv, Dense, Pool, dense, sequence
+
+HALF, OVERLAPPING = Pool(2, 2), Pool(3, 2)
+
+
+def _classifier(first: int = 4096, second: int = 4096) -> tuple[Dense, ...]:
+  """Three dense layers, to the 1000 classes of ImageNet."""
+  return Dense("fc6", first), Dense("fc7", second), Dense("fc8", 1000)
+
+
+def _alexnet(size: int, first: int, second: int) -> Table:
+  """first, second: maps of the first two convolutions."""
+  end = Conv("conv3", 384, 3), Conv("conv4", 384, 3), Conv("conv5", 256, 3), OVERLAPPING, *_classifier()
+  return sequence(
+    size, 3, Conv("conv1", first, 11, 4, same=False), OVERLAPPING, Conv("conv2", second, 5), OVERLAPPING, *end
+  )  # fmt: skip
+
+
+def _overfeat(first: int) -> Table:
+  """first: maps of the first convolution."""
+  start = Conv("conv1", first, 11, 4, same=False), HALF, Conv("conv2", 256, 5, same=False), HALF
+  end = Conv("conv3", 512, 3), Conv("conv4", 1024, 3), Conv("conv5", 1024, 3), HALF, *_classifier(3072)
+  return sequence(231, 3, *start, *end)
+
+
+def _vgg(*depths: int) -> Table:
+  """3x3 convolutions in five stages and three dense layers. depths: convolutions per stage."""
+  stages: list[Conv | Pool] = []
+  for stage, (channels, depth) in enumerate(zip((64, 128, 256, 512, 512), depths, strict=True), 1):
+    stages += [*(Conv(f"conv{stage}_{i}", channels, 3) for i in range(1, depth + 1)), HALF]
+  return sequence(224, 3, *stages, *_classifier())
+
+
+def _nin() -> Table:
+  layers: list[Conv | Pool] = []
+  convolutions = (96, 11, 4, 96), (256, 5, 1, 256), (384, 3, 1, 384), (1024, 3, 1, 1000)
+  for block, (maps, kernel, stride, last) in enumerate(convolutions):
+    layers += [
+      Conv(f"conv{block + 1}", maps, kernel, stride, same=block > 0),
+      Conv(f"cccp{2 * block + 1}", maps, 1),
+      Conv(f"cccp{2 * block + 2}", last, 1),
+      OVERLAPPING,
+    ]
+  return sequence(224, 3, *layers[:-1])
+
+
+# LeCun et al. 1998, as Caffe trains it: valid 5x5 convolutions, maximum pooling, 431,080 parameters.
+_lenet = Conv("conv1", 20, 5, same=False), HALF, Conv("conv2", 50, 5, same=False), HALF
+lenet = sequence(28, 1, *_lenet, Dense("ip1", 500), Dense("ip2", 10))
+
+# Krizhevsky, Sutskever, Hinton 2012. The original has groups of 2 in conv2, conv4 and conv5 (61.0M parameters). Without
+# them there are 62.4M: the 249 MB of arXiv 1708.02983.
+alexnet = _alexnet(227, 96, 256)
+# arXiv 1404.5997, as in the nets of PALEO (Qi, Sparks, Talwalkar, ICLR 2017): no padding in conv1, so 5x5 maps at last.
+alexnet_v2 = _alexnet(224, 64, 192)
+
+# OverFeat, fast model, Sermanet et al. 2013, arXiv 1312.6229.
+overfeat_fast = _overfeat(96)  # as published: arXiv 1602.06709
+overfeat = _overfeat(64)  # as in TF-slim and the nets of PALEO: arXiv 2006.00441
+
+# Lin, Chen, Yan 2013, arXiv 1312.4400; the ImageNet model as in the nets of PALEO (224x224, conv1 not padded). The mean
+# over the maps of cccp8 is the output.
+nin = _nin()
+
+# Simonyan and Zisserman 2014, arXiv 1409.1556.
+vgg_a = _vgg(1, 1, 2, 2, 2)  # configuration A, 11 layers: the one of arXiv 1602.06709
+vgg16 = _vgg(2, 2, 3, 3, 3)  # D
+vgg19 = _vgg(2, 2, 4, 4, 4)  # E
+
+# 429 inputs (frames of speech), seven hidden layers of 2048, 9304 classes, as reported for arXiv 1602.06709.
+cd_dnn = tuple(dense(f"fc{i}", a, b) for i, (a, b) in enumerate(pairwise((429, *[2048] * 7, 9304)), 1))
