@@ -1,7 +1,7 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,10 +42,10 @@ class Row(NamedTuple):
 
 def rows(comparison: Comparison) -> list[Row]:
   """One row per algorithm, in the order of the comparison."""
-  ends = [run.columns["examples"][-1] for result in comparison.results for run in result.runs]
-  gaps = [np.diff(run.columns["examples"]).max(initial=0) for result in comparison.results for run in result.runs]
+  examples = [run.columns["examples"] for result in comparison.results for run in result.runs]
   # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
-  enough = max(ends, default=0) - max(gaps, default=0)
+  gap = max((np.diff(each).max(initial=0) for each in examples), default=0)
+  enough = max((each[-1] for each in examples), default=0) - gap
   return [_row(comparison, result, enough) for result in comparison.results]
 
 
@@ -65,14 +65,15 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
       for name in spent(comparison):
-        found[name][run.name] = (float(run.columns[name][max(index - 1, 0)]), float(run.columns[name][index]))
+        before, after = run.columns[name][[max(index - 1, 0), index]].tolist()
+        found[name][run.name] = (before, after)
   return Row(
     label=info["label"],
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
     finished=len(found[FINAL]),
     reached=len(found["step"]),
     estimates={
-      name: Estimate(*summary([value for _, value in spans.values()]), spans) for name, spans in found.items() if spans
+      name: Estimate(*summary([end for _, end in spans.values()]), spans) for name, spans in found.items() if spans
     },
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
@@ -96,50 +97,46 @@ def difference(name: str, first: Row, second: Row) -> Difference:
 
 
 def ranking(table: Sequence[Row], name: str, higher: bool = False) -> tuple[list[Row], list[Row]]:
-  """The rows where every seed has an estimate, best mean first; and those beside the first that none is better than.
+  """Rank the rows where every seed has an estimate by their mean, the best first.
 
-  Better is significantly better; so no two of the first one and those others differ significantly.
+  Returns:
+    the ranked rows; and the rivals of the first one, than which no row is significantly better, so that no two of the
+    first and its rivals are significantly different.
   """
   sign = -1 if higher else 1
-  means = [(estimate.mean, row) for row in table if (estimate := row.of_all(name))]
-  ranked = [row for _, row in sorted(means, key=lambda pair: sign * pair[0])]
-  return ranked, [
-    row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked if other is not row)
-  ]
+  ranked = sorted((row for row in table if row.of_all(name)), key=lambda row: sign * row.estimates[name].mean)
+  rivals = [row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked)]
+  return ranked, rivals
 
 
 def marks(table: Sequence[Row], name: str, higher: bool = False) -> dict[str, str]:
   """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
   ranked, rivals = ranking(table, name, higher)
-  means = {row.label: row.estimates[name].mean for row in ranked}
-  best = [label for label, mean in means.items() if mean == means[ranked[0].label]]
-  return dict.fromkeys((row.label for row in rivals), "tied") | dict.fromkeys(best, "best")
+  best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
+  return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
 
 
-def cells(
+class Cell(NamedTuple):
+  """A cell of a table."""
+
+  text: str
+  kind: str = ""  # "best", "tied", "partial" (not over all seeds), or ""
+  details: tuple[str, ...] = ()  # lines in small print
+
+
+def column(
   table: Sequence[Row], name: str, text: Callable[[float, float | None], str], higher: bool = False
-) -> list[dict[str, Any]]:
-  """A column of the table: `text`, its `kind` ("best", "tied", "partial", "") and `of` how many seeds."""
-  marked, column = marks(table, name, higher), []
+) -> list[Cell]:
+  """A column of the table: the estimates `name` with `text` of mean and half-width."""
+  marked = marks(table, name, higher)
+  cells = []
   for row in table:
     estimate = row.estimates.get(name)
     if estimate is None:
-      told = "never" if name != FINAL and (row.finished or row.reached) else "no result"
-      column.append(cell(told, "partial"))
+      cells.append(Cell("never" if name != FINAL and (row.finished or row.reached) else "no result", "partial"))
     elif row.of_all(name):
-      column.append(cell(text(estimate.mean, estimate.half), marked.get(row.label, "")))
+      cells.append(Cell(text(estimate.mean, estimate.half), marked.get(row.label, "")))
     else:
-      of = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name == FINAL else 'reached'}"
-      column.append(cell(text(estimate.mean, estimate.half), "partial", of))
-  return column
-
-
-def cell(text: str, kind: str = "", *of: str) -> dict[str, Any]:
-  """A cell of a table: its text, how it is marked, and lines in small print."""
-  return {"text": text, "kind": kind, "of": of}
-
-
-def by_row(labels: Sequence[str], columns: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """The rows of a table from its columns; each cell has its column's name too, for narrow screens."""
-  named = [[{"label": name} | cell for cell in column] for name, column in columns.items()]
-  return [{"label": label, "cells": found} for label, *found in zip(labels, *named, strict=True)]
+      count = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name == FINAL else 'reached'}"
+      cells.append(Cell(text(estimate.mean, estimate.half), "partial", (count,)))
+  return cells

@@ -21,12 +21,12 @@ def test_where_another_would_be_first():
     "winner": "a", "searched": [1e3, 1e15], "turns": [],
     "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
   }}  # fmt: skip
-  assert numbers(cluster_section.turns(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
   entry["break_even"]["turns"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
   ]
-  below, above = cluster_section.turns(entry).split("; ")[:2]
+  below, above = cluster_section.break_even(entry).split("; ")[:2]
   half = 12.7062047361747 * math.log(11 / 9) / 2  # t(0.975, 1) s / sqrt(2) of two logarithms
   mean, low, high = (float(value.split()[0]) for value in numbers(below)[:3])
   assert mean == pytest.approx(math.sqrt(99), rel=1e-2) and numbers(below)[3:] == ["2", "3"]
@@ -118,8 +118,8 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
 def test_who_never_gets_there_is_said(folder):
   found = cluster_section.on_clusters(reader.read(folder[0])._replace(target=1.1))
   assert "no algorithm reaches 110 %" in found[0].sentence
-  column = table_rows.cells(found[0].table, "virtual_seconds", formats.seconds)
-  assert [cell["text"] for cell in column] == ["never", "never"]
+  cells = table_rows.column(found[0].table, "virtual_seconds", formats.seconds)
+  assert [cell.text for cell in cells] == ["never", "never"]
 
 
 @pytest.mark.parametrize(

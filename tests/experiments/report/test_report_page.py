@@ -109,7 +109,8 @@ def test_workers_and_batch_are_those_of_the_labels(tmp_path):
     folder = comparison(tmp_path / name, runs, settings=settings)
     text = report.write_report(folder).read_text()
     assert f"; {workers} workers, batch of {batch} per worker, 2 seeds." in text
-    shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', text) for head in ("workers", "batch")]
+    results = text.partition('id="pictures"')[0]
+    shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', results) for head in ("workers", "batch")]
     assert shown == ([["8", "1", "8"], ["16", "128", "16"]] if settings else [[], []])
     head, _, *body = [line.split() for line in report.table(folder).splitlines()[:5]]
     assert (head[1:3] == ["workers", "batch"]) == bool(settings)

@@ -23,9 +23,14 @@ def info(*entries):
   return {"algorithms": list(entries), "seeds": [0, 1]}
 
 
+def texts(found):
+  """The columns of the table as texts."""
+  return {head: [cell.text for cell in cells] for head, cells in found.columns.items()}
+
+
 def test_what_is_shared_is_said_once_and_what_differs_by_label():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
-  assert dict(found.shared) == {
+  assert found.shared == {
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
@@ -36,8 +41,11 @@ def test_what_is_shared_is_said_once_and_what_differs_by_label():
     "schedule": "constant",
     "seeds": "0, 1",
   }
-  assert found.head == ["learning rate", "hyper-parameters", "momentum of optimizer"]
-  assert found.rows == [("a", ["0.3", "none", "0.9"]), ("b", ["0.1", "period 10, alpha 0.1125", "0"])]
+  assert list(texts(found).items()) == [
+    ("learning rate", ["0.3", "0.1"]),
+    ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
+    ("momentum of optimizer", ["0.9", "0"]),
+  ]
   assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
@@ -48,32 +56,33 @@ def test_where_a_rate_is_from():
   mixed = settings_table.settings(
     info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=hand_made))
   )
-  assert mixed.head[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
+  assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
   given = "the config, not from a sweep (--tuned)"
-  assert [cells[1] for _, cells in mixed.rows] == [
+  assert texts(mixed)["the rate is from"] == [
     given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
   ]  # fmt: skip
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
-  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.head
+  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.columns
 
 
 def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
   network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
   entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
   found = settings_table.settings(info(*entries))
-  assert dict(found.shared)["network"] == "message seconds 0.001"
-  assert found.rows[0] == ("a", ["0.3", "none", "not set"]) and found.rows[1][1][2] == "0.012"
+  assert found.shared["network"] == "message seconds 0.001"
+  assert texts(found)["exchange seconds of network"] == ["not set", "0.012"]
   measured = info(*(each | {"virtual": None} for each in entries))
-  assert "network" in dict(settings_table.settings(measured | {"clusters": [{}]}).shared)
-  assert "network" not in dict(settings_table.settings(measured).shared)
+  assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
+  assert "network" not in settings_table.settings(measured).shared
 
 
 def test_workers_that_labels_set_are_settings_of_the_labels():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  assert found.head[-2:] == ["workers", "batch (examples per worker and step)"]
-  assert [cells[-2:] for _, cells in found.rows] == [["8", "16"], ["1", "128"]]
-  assert dict(found.shared)["examples"] == "51,200 of all workers together"
-  assert not {"workers", "batch"} & set(dict(found.shared))
+  assert list(texts(found).items())[-2:] == [
+    ("workers", ["8", "1"]), ("batch (examples per worker and step)", ["16", "128"])
+  ]  # fmt: skip
+  assert found.shared["examples"] == "51,200 of all workers together"
+  assert not {"workers", "batch"} & set(found.shared)
 
 
 def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
