@@ -85,7 +85,7 @@ def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:
 
 
 def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[Row]) -> str:
-  goal = formats.target(comparison.metric, comparison.target)
+  goal = comparison.goal
   where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'))} workers"
   ranked, _ = ranking(table, TIME)
   if not ranked:

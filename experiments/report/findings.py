@@ -16,8 +16,7 @@ CLAIMS = {
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   """Which algorithm has the lowest cost of the target, which the best end; and which met the target."""
-  target = formats.target(comparison.metric, comparison.target)
-  goal = f"a {formats.NAMES[comparison.metric]} of {target}"
+  goal = f"a {formats.NAMES[comparison.metric]} of {comparison.goal}"
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
     return [("", "No algorithm has a result.")]
@@ -31,7 +30,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   if not complete:
     sentences.append(("", f"No algorithm reached {goal}{all_seeds}{', so none is ranked' if partial else ''}."))
   elif len(complete) > 1:
-    sentences += _costs(complete, comparison, target)
+    sentences += _costs(complete, comparison)
   word = "Highest" if comparison.higher_is_better else "Lowest"
   ranked, rivals = ranking(ran, FINAL, comparison.higher_is_better)
   if len(ranked) > 1:
@@ -66,10 +65,10 @@ def _spent(row: Row, seconds: str) -> str:
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
 
-def _costs(complete: Sequence[Row], comparison: Comparison, target: str) -> list[Sentence]:
+def _costs(complete: Sequence[Row], comparison: Comparison) -> list[Sentence]:
   sentences, where = [], layout(comparison)
   for name in ("examples", "bytes_sent", comparison.seconds):
-    claim, counted = f"{CLAIMS[name]} to {target}", complete
+    claim, counted = f"{CLAIMS[name]} to {comparison.goal}", complete
     if name == "bytes_sent" and any(row.sends_nothing for row in complete):
       # Fewest bytes of all is no achievement of an algorithm that sends nothing.
       counted = [row for row in complete if not row.sends_nothing]

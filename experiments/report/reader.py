@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.report import formats
 from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
 COLUMNS = (
@@ -50,6 +51,11 @@ class Comparison(NamedTuple):
   def higher_is_better(self) -> bool:
     """Of the metric."""
     return self.metric == "test_accuracy"
+
+  @property
+  def goal(self) -> str:
+    """The target as text."""
+    return formats.target(self.metric, self.target)
 
   @property
   def virtual(self) -> bool:

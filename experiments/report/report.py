@@ -48,7 +48,7 @@ def write_report(folder: Path) -> Path:
     batch=formats.between(settings_table.of_labels(info, "batch")),
     finding=finding(comparison, summary) + expected(comparison, summary),
     metric=formats.NAMES[comparison.metric],
-    goal=formats.target(comparison.metric, comparison.target),
+    goal=comparison.goal,
     varying=settings_table.varying(info),
     costs=[formats.NAMES[name] for name in spent(comparison)],
     results=_results(comparison, summary),
@@ -69,10 +69,9 @@ def write_report(folder: Path) -> Path:
 
 def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:
   """The columns of the table of results."""
-  goal, metric = formats.target(comparison.metric, comparison.target), comparison.metric
-  columns = settings_table.varying(comparison.info)
+  columns, metric = settings_table.varying(comparison.info), comparison.metric
   final = partial(formats.figure, metric)
   columns[f"final {formats.NAMES[metric]}"] = column(table, FINAL, final, comparison.higher_is_better)
   for name in spent(comparison):
-    columns[f"{formats.NAMES[name]} to {goal}"] = column(table, name, partial(formats.figure, name))
+    columns[f"{formats.NAMES[name]} to {comparison.goal}"] = column(table, name, partial(formats.figure, name))
   return columns

@@ -69,9 +69,8 @@ def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config without keys that are None, except under `compare`, where None unsets a key of a label."""
-  given = {k: v if k == "compare" else without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items()}
-  return {k: v for k, v in given.items() if v is not None}
+  """The config without keys that are None."""
+  return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 
 from experiments.report import formats
 from experiments.report.reader import Comparison
@@ -14,7 +15,6 @@ TIED = "no algorithm is significantly better."
 
 def legend(comparison: Comparison) -> list[str]:
   """Sentences on what the figures are and are not."""
-  goal = formats.target(comparison.metric, comparison.target)
   seeds = len(comparison.info["seeds"])
   if seeds == 1:
     sentences = ["One seed: no interval and no spread, so that any difference may be due to chance."]
@@ -27,7 +27,9 @@ def legend(comparison: Comparison) -> list[str]:
     ]
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
-  sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
+  sentences.append(
+    f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {comparison.goal}."
+  )
   sentences.append("Examples count all workers together, bytes are those sent per worker.")
   if not comparison.virtual:
     return sentences + clock(comparison)
@@ -65,16 +67,13 @@ def layout(comparison: Comparison) -> str:
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ may be as good."""
-  metric, goal = comparison.metric, formats.target(comparison.metric, comparison.target)
-  columns = varying(comparison.info)
-  columns[formats.NAMES[metric]] = column(
-    table, FINAL, lambda mean, half: formats.figure(metric, mean, half), comparison.higher_is_better
-  )
+  columns, metric = varying(comparison.info), comparison.metric
+  columns[formats.NAMES[metric]] = column(table, FINAL, partial(formats.figure, metric), comparison.higher_is_better)
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
   for name, head in zip(spent(comparison), heads, strict=True):
     columns[head] = column(table, name, lambda mean, _half, name=name: formats.figure(name, mean))
   reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in table]
-  lines = [["algorithm", *columns, f"to {goal}"]]
+  lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip([row.label for row in table], *map(_marked, columns.values()), reached, strict=True))
   widths = [max(map(len, each)) for each in zip(*lines, strict=True)]
   widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))

@@ -12,20 +12,8 @@ from experiments.report.reader import Comparison
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
-  "computing: cut where a turn begins or a reply is merged",
-  "exchanging: messages and the server's work",
-  "waiting: for others, the server or a reply",
-  "lost to a failure",
-  "computing, then possibly waiting for the reply",
-)
-
-SYNCHRONOUS = (  # what KINDS are there
-  "computing: cut between two steps",
-  "exchanging: a message between all workers",
-  "waiting: for the slowest worker, or for the message",
-  "lost to a failure",
-  "",
-)
+  "computing", "exchanging", "waiting", "lost to a failure", "computing, then possibly waiting for the reply"
+)  # fmt: skip
 
 
 class Spans(NamedTuple):
@@ -52,16 +40,16 @@ def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
   """
   found: list[Schedule] = []
   for entry in (result.info for result in comparison.results):
-    file = entry["events"] or entry["lockstep"]
-    if file:
-      record = (load if entry["events"] else lockstep.load)(Path(folder) / file)
-      if not len(record[0]):
-        raise ValueError(f"{Path(folder) / file}: the record has no events")
-      same = [each for each in found if _equal(each.record, record)]
-      if same:
-        same[0].labels.append(entry["label"])
-      else:
-        found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
+    if not (name := entry["events"] or entry["lockstep"]):
+      continue
+    record = (load if entry["events"] else lockstep.load)(folder / name)
+    if not len(record[0]):
+      raise ValueError(f"{folder / name}: the record has no events")
+    same = next((each for each in found if _equal(each.record, record)), None)
+    if same:
+      same.labels.append(entry["label"])
+    else:
+      found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
   return found
 
 
@@ -110,7 +98,7 @@ def _joined(found: Spans, rounding: float) -> Spans:
 
 
 def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
-  """Parts of turns as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
+  """Parts of worker rounds as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
   start, arrival, served, released, came = events.start, events.arrival, events.served, events.released, ~events.dropped
   in_turn = (start[1:] >= released[:-1]).all()  # each worker waits for the one before
   may = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free

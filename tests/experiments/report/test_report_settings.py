@@ -98,9 +98,7 @@ def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
 
 
 def test_the_page_shows_no_key_that_is_not_set(tmp_path):
-  config = {"times": {"seconds": None, "name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}}
-  assert settings_table.without_unset(config) == {
-    "times": {"name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}
-  }  # fmt: skip
+  config = {"common": {"times.seconds": None, "times.name": "lognormal"}, "algorithms": {"a": {"network.blocks": None}}}
+  assert settings_table.without_unset(config) == {"common": {"times.name": "lognormal"}, "algorithms": {"a": {}}}
   text = report.write_report(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config)).read_text()
-  assert "&#34;lognormal&#34;" in text and "&#34;seconds&#34;: null" not in text
+  assert "&#34;lognormal&#34;" in text and "&#34;times.seconds&#34;: null" not in text
