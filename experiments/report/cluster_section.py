@@ -61,7 +61,7 @@ def section(comparison: Comparison) -> dict[str, Any] | None:
   entries = {name: each.entry for name, each in found.items()}
   return {
     "sentences": [each.sentence for each in found.values()],
-    "times": {name: column(each.table, TIME, seconds) for name, each in found.items()},
+    "times": {name: column(each.table, TIME) for name, each in found.items()},
     "parts": {name: [_parts(each["algorithms"][label]) for label in labels] for name, each in entries.items()},
     "sources": {name: f"{each['title']}; {_link(each)}. {each['source']}." for name, each in entries.items()},
     "notes": _notes(list(entries.values())),
@@ -94,7 +94,7 @@ def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[
   text = f"{where}: {ranked[0].label} reaches {goal} first, after {seconds(best.mean, best.half)}"
   if len(ranked) == 1:
     return f"{text}; no other does with every seed."
-  return f"{text}; {next_one(TIME, TIME, ranked[1], ranked[0])}. {break_even(entry)}"
+  return f"{text}; {next_one(TIME, ranked[1], ranked[0])}. {break_even(entry)}"
 
 
 def break_even(entry: Mapping[str, Any]) -> str:

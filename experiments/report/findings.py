@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
-from experiments.report.reader import Comparison
-from experiments.report.table_rows import FINAL, Row, difference, ranking
+from experiments.report.reader import SCORES, Comparison
+from experiments.report.table_rows import Row, difference, ranking
 from experiments.report.wording import layout
 
 Sentence = tuple[str, str]  # its subject ("" for none), and the text
@@ -15,7 +15,7 @@ CLAIMS = {
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Which algorithm has the lowest cost of the target, which the best end; and which met the target."""
+  """Return the sentences: the lowest costs of the target, the best final metric, and the algorithms that met it."""
   goal = f"a {formats.NAMES[comparison.metric]} of {comparison.goal}"
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
@@ -32,10 +32,10 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   elif len(complete) > 1:
     sentences += _costs(complete, comparison)
   word = "Highest" if comparison.higher_is_better else "Lowest"
-  ranked, rivals = ranking(ran, FINAL, comparison.higher_is_better)
+  ranked, rivals = ranking(ran, comparison.metric)
   if len(ranked) > 1:
     claim = f"{word} {formats.NAMES[comparison.metric]} at the end"
-    sentences.append((claim, _claim(FINAL, comparison.metric, ranked, rivals)))
+    sentences.append((claim, _claim(comparison.metric, ranked, rivals)))
   if complete:
     everyone = len(complete) == len(table) > 2
     reached = f"{f'All {len(table)} algorithms' if everyone else _names(complete)} reached {goal}{all_seeds}."
@@ -54,13 +54,13 @@ def _names(table: Sequence[Row]) -> str:
   return formats.listed([row.label for row in table])
 
 
-def _figure(row: Row, name: str, kind: str) -> str:
+def _figure(row: Row, name: str) -> str:
   estimate = row.estimates[name]
-  return formats.figure(kind, estimate.mean, estimate.half)
+  return formats.figure(name, estimate.mean, estimate.half)
 
 
 def _spent(row: Row, seconds: str) -> str:
-  examples, sent, time = (_figure(row, name, name) for name in ("examples", "bytes_sent", seconds))
+  examples, sent, time = (_figure(row, name) for name in ("examples", "bytes_sent", seconds))
   time += " of virtual time" if seconds == "virtual_seconds" else ""
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
@@ -77,36 +77,36 @@ def _costs(complete: Sequence[Row], comparison: Comparison) -> list[Sentence]:
       claim += f" as measured with {where}"
     ranked, rivals = ranking(counted, name)
     if ranked:
-      sentences.append((claim, _claim(name, name, ranked, rivals)))
+      sentences.append((claim, _claim(name, ranked, rivals)))
   return sentences
 
 
-def _claim(name: str, kind: str, ranked: list[Row], rivals: list[Row]) -> str:
-  """The best, and by how much the next one differs; or those that do not differ significantly, without a winner."""
+def _claim(name: str, ranked: list[Row], rivals: list[Row]) -> str:
+  """The best and its difference from the next one; or those that do not differ significantly, without a winner."""
   best, *others = ranked
   if rivals:
-    tied = [f"{row.label} ({_figure(row, name, kind)})" for row in (best, *rivals)]
+    tied = [f"{row.label} ({_figure(row, name)})" for row in (best, *rivals)]
     return f"not significantly different are {formats.listed(tied, 5)}."
-  found = f"{best.label} ({_figure(best, name, kind)})"
-  return f"{found}; {next_one(name, kind, others[0], best)}." if others else f"{found}."
+  found = f"{best.label} ({_figure(best, name)})"
+  return f"{found}; {next_one(name, others[0], best)}." if others else f"{found}."
 
 
-def next_one(name: str, kind: str, row: Row, best: Row) -> str:
-  """The second of a ranking, and by how much it differs from the first."""
-  return f"the next on average, {row.label}, {versus(name, kind, row, best)}"
+def next_one(name: str, row: Row, best: Row) -> str:
+  """Name the second of a ranking and its difference from the first."""
+  return f"the next on average, {row.label}, {versus(name, row, best)}"
 
 
-def versus(name: str, kind: str, row: Row, best: Row) -> str:
-  """By how much a row differs from another, as the test of significance sees it: "takes 1.30 times as many (...)"."""
+def versus(name: str, row: Row, best: Row) -> str:
+  """Describe the tested difference of a row from the best one: "takes 1.30 times as many (...)"."""
   found = difference(name, row, best)
   values = found[:3]
   if found.ratio:
     mean, low, high = (f"{value:,.{formats.decimals(value, 3)}f}" for value in values)
-    text = f"takes {mean} times as {'long' if kind in ('seconds', 'virtual_seconds') else 'many'}"
+    text = f"takes {mean} times as {'long' if name in ('seconds', 'virtual_seconds') else 'many'}"
   else:
     values = values if found.mean >= 0 else (-found.mean, -found.high, -found.low)
-    mean, low, high = (formats.figure(kind, value).replace(" %", " points") for value in values)
-    text = f"is {mean} {'higher' if found.mean > 0 else 'lower'}" if name == FINAL else f"takes {mean} more"
+    mean, low, high = (formats.figure(name, value).replace(" %", " points") for value in values)
+    text = f"is {mean} {'higher' if found.mean > 0 else 'lower'}" if name in SCORES else f"takes {mean} more"
   if row.seeds == 1:
     return f"{text} in the one seed"
   doubt = "" if found.sign else ": not significantly different"
@@ -114,7 +114,7 @@ def versus(name: str, kind: str, row: Row, best: Row) -> str:
 
 
 def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Of the pairs in info["expected"], (sooner, later) at the target: which came out, which did not."""
+  """Compare the pairs in info["expected"], (sooner, later) at the target, with the results."""
   pairs = comparison.info["expected"]
   if not pairs:
     return []
@@ -132,7 +132,7 @@ def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
 
 
 def order(first: Row | None, second: Row | None, seconds: str) -> int:
-  """-1 where the first is sooner, 1 where the second is; no seed at the target is later than every seed."""
+  """Return -1 where the first is sooner, 1 where the second is; without any seed at the target it is the later one."""
   if first is None or second is None:
     return 0
   if first.of_all(seconds) and second.of_all(seconds):

@@ -10,6 +10,7 @@ import numpy as np
 from experiments.report import formats
 from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
+SCORES = ("test_accuracy", "test_loss")  # of the end of training; other columns are costs of the target
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
   "virtual_seconds",
@@ -91,8 +92,8 @@ def read(folder: Path) -> Comparison:
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
   metric = info["target"]["metric"]
-  if metric not in ("test_accuracy", "test_loss"):
-    raise ValueError(f"{path}: the target's metric is {metric!r}; must be test_accuracy or test_loss")
+  if metric not in SCORES:
+    raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
   seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
   results = []
   for entry in info["algorithms"]:

@@ -1,13 +1,12 @@
 """The report of a comparison: `write_report` for the browser, `table` for the terminal."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 from experiments.report import cluster_section, formats, settings_table, templates
 from experiments.report.findings import expected, finding
 from experiments.report.reader import Comparison, read
-from experiments.report.table_rows import FINAL, Cell, Row, column, rows, spent
+from experiments.report.table_rows import Cell, Row, column, rows, spent
 from experiments.report.wording import TIED, legend, text_table
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -69,9 +68,6 @@ def write_report(folder: Path) -> Path:
 
 def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:
   """The columns of the table of results."""
-  columns, metric = settings_table.varying(comparison.info), comparison.metric
-  final = partial(formats.figure, metric)
-  columns[f"final {formats.NAMES[metric]}"] = column(table, FINAL, final, comparison.higher_is_better)
-  for name in spent(comparison):
-    columns[f"{formats.NAMES[name]} to {comparison.goal}"] = column(table, name, partial(formats.figure, name))
-  return columns
+  metric = comparison.metric
+  columns = settings_table.varying(comparison.info) | {f"final {formats.NAMES[metric]}": column(table, metric)}
+  return columns | {f"{formats.NAMES[name]} to {comparison.goal}": column(table, name) for name in spent(comparison)}

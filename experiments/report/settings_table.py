@@ -12,7 +12,6 @@ UNITS = {
   "batch": "examples per worker and step", "steps": "of each worker, with a server or peers on average",
   "eval_every": "steps between evaluations",
 }  # fmt: skip
-ORDER = ("model", "data", "partition", "workers", "batch", "steps", "eval_every", "optimizer", "schedule", *CLOCKS)
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 RATE = "optimizer.learning_rate"
 
@@ -20,7 +19,7 @@ RATE = "optimizer.learning_rate"
 class Settings(NamedTuple):
   shared: dict[str, str]  # by section
   columns: dict[str, list[Cell]]  # what differs, a cell per algorithm
-  note: str  # where the learning rates come from if that is the same for all; else a column has it
+  note: str  # the origin of the learning rates if it is the same for all; else a column has it
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
@@ -28,7 +27,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
-  keys = sorted(dict.fromkeys(key for each in flat for key in each), key=_place)
+  keys = dict.fromkeys(key for each in flat for key in each)
   found = {key: [_text(each[key]) if key in each else "" for each in flat] for key in keys}
   columns, note = {}, ""
   if RATE in found:
@@ -80,14 +79,8 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
   return found
 
 
-def _place(key: str) -> tuple[int, str, bool, str]:
-  """The order of sections on the page; within one `name` comes first."""
-  section, _, rest = key.partition(".")
-  return (ORDER.index(section) if section in ORDER else len(ORDER)), section, rest != "name", rest
-
-
 def _origin(tuned: Mapping[str, Any] | None) -> str:
-  """Where a learning rate comes from, and what was tuned with it."""
+  """The origin of a learning rate, and the other keys tuned with it."""
   if not tuned or RATE not in tuned["keys"]:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]

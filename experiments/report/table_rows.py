@@ -1,15 +1,13 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.reader import Comparison, Result, Run
+from experiments.report.reader import SCORES, Comparison, Result, Run
 from experiments.report.statistics import Difference, Span, first_reaching, paired, summary
-
-FINAL = "final"  # the metric at the end, beside the columns of `spent`
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -30,12 +28,12 @@ class Row(NamedTuple):
   seeds: int  # runs that there should be
   finished: int  # runs that used the whole budget and ended finite
   reached: int  # runs that met the target
-  estimates: dict[str, Estimate]  # FINAL over the finished runs, what the target cost over those that met it
+  estimates: dict[str, Estimate]  # the metric over the finished runs, the costs of the target over those that met it
   sends_nothing: bool
   notes: list[str]
 
   def of_all(self, name: str) -> Estimate | None:
-    """The estimate if every seed is in it, else None: a mean without the diverged seeds flatters."""
+    """Return the estimate if it covers every seed, else None: a mean without the diverged seeds is biased."""
     found = self.estimates.get(name)
     return found if found and len(found.seeds) == self.seeds else None
 
@@ -54,14 +52,14 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  found: dict[str, dict[str, Span]] = {name: {} for name in (FINAL, *spent(comparison))}
+  found: dict[str, dict[str, Span]] = {name: {} for name in (comparison.metric, *spent(comparison))}
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
     else:
-      found[FINAL][run.name] = (float(values[-1]), float(values[-1]))
+      found[comparison.metric][run.name] = (float(values[-1]), float(values[-1]))
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
       for name in spent(comparison):
@@ -70,7 +68,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   return Row(
     label=info["label"],
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
-    finished=len(found[FINAL]),
+    finished=len(found[comparison.metric]),
     reached=len(found["step"]),
     estimates={
       name: Estimate(*summary([end for _, end in spans.values()]), spans) for name, spans in found.items() if spans
@@ -92,26 +90,26 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
 
 
 def difference(name: str, first: Row, second: Row) -> Difference:
-  """The one test of significance of a report: FINAL is compared by its difference, costs by their ratio."""
-  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name != FINAL)
+  """The one test of significance of a report: scores are compared by their difference, costs by their ratio."""
+  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name not in SCORES)
 
 
-def ranking(table: Sequence[Row], name: str, higher: bool = False) -> tuple[list[Row], list[Row]]:
+def ranking(table: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
   """Rank the rows where every seed has an estimate by their mean, the best first.
 
   Returns:
     the ranked rows; and the rivals of the first one, than which no row is significantly better, so that no two of the
     first and its rivals are significantly different.
   """
-  sign = -1 if higher else 1
+  sign = -1 if name == "test_accuracy" else 1
   ranked = sorted((row for row in table if row.of_all(name)), key=lambda row: sign * row.estimates[name].mean)
   rivals = [row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked)]
   return ranked, rivals
 
 
-def marks(table: Sequence[Row], name: str, higher: bool = False) -> dict[str, str]:
+def marks(table: Sequence[Row], name: str) -> dict[str, str]:
   """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
-  ranked, rivals = ranking(table, name, higher)
+  ranked, rivals = ranking(table, name)
   best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
   return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
 
@@ -124,19 +122,18 @@ class Cell(NamedTuple):
   details: tuple[str, ...] = ()  # lines in small print
 
 
-def column(
-  table: Sequence[Row], name: str, text: Callable[[float, float | None], str], higher: bool = False
-) -> list[Cell]:
-  """A column of the table: the estimates `name` with `text` of mean and half-width."""
-  marked = marks(table, name, higher)
+def column(table: Sequence[Row], name: str, half: bool = True) -> list[Cell]:
+  """A column of the table: the estimates `name`, with their half-widths or without."""
+  marked = marks(table, name)
   cells = []
   for row in table:
     estimate = row.estimates.get(name)
+    text = formats.figure(name, estimate.mean, estimate.half if half else None) if estimate else ""
     if estimate is None:
-      cells.append(Cell("never" if name != FINAL and (row.finished or row.reached) else "no result", "partial"))
+      cells.append(Cell("never" if name not in SCORES and (row.finished or row.reached) else "no result", "partial"))
     elif row.of_all(name):
-      cells.append(Cell(text(estimate.mean, estimate.half), marked.get(row.label, "")))
+      cells.append(Cell(text, marked.get(row.label, "")))
     else:
-      count = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name == FINAL else 'reached'}"
-      cells.append(Cell(text(estimate.mean, estimate.half), "partial", (count,)))
+      count = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}"
+      cells.append(Cell(text, "partial", (count,)))
   return cells

@@ -2,19 +2,18 @@
 
 import textwrap
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.report import formats
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
-from experiments.report.table_rows import FINAL, Cell, Row, column, spent
+from experiments.report.table_rows import Cell, Row, column, spent
 
 WIDTH = 100
 TIED = "no algorithm is significantly better."
 
 
 def legend(comparison: Comparison) -> list[str]:
-  """Sentences on what the figures are and are not."""
+  """Sentences on the meaning of the figures."""
   seeds = len(comparison.info["seeds"])
   if seeds == 1:
     sentences = ["One seed: no interval and no spread, so that any difference may be due to chance."]
@@ -33,7 +32,7 @@ def legend(comparison: Comparison) -> list[str]:
   sentences.append("Examples count all workers together, bytes are those sent per worker.")
   if not comparison.virtual:
     return sentences + clock(comparison)
-  groups: dict[str, list[str]] = {}  # labels by what their virtual time is made of
+  groups: dict[str, list[str]] = {}  # labels by the components of their virtual time
   for result in comparison.results:
     groups.setdefault(result.info["virtual"].rstrip("."), []).append(result.info["label"])
   texts = [text + (f" ({formats.listed(labels)})" if len(groups) > 1 else "") for text, labels in groups.items()]
@@ -41,7 +40,7 @@ def legend(comparison: Comparison) -> list[str]:
 
 
 def clock(comparison: Comparison) -> list[str]:
-  """Sentences on what measured seconds are: those of the hardware that ran all workers, and not a cluster's."""
+  """Sentences on measured seconds, which are of the hardware that ran all workers, not of a cluster."""
   where = layout(comparison)
   if where:
     layouts = [each for result in comparison.results for each in result.layouts]
@@ -56,7 +55,7 @@ def clock(comparison: Comparison) -> list[str]:
 
 
 def layout(comparison: Comparison) -> str:
-  """How many devices the workers shared, "" where it is not known."""
+  """Return the numbers of workers and of their devices as text, "" where they are not known."""
   layouts = [each for result in comparison.results for each in result.layouts]
   if not layouts:
     return ""
@@ -66,12 +65,10 @@ def layout(comparison: Comparison) -> str:
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
-  """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ may be as good."""
-  columns, metric = varying(comparison.info), comparison.metric
-  columns[formats.NAMES[metric]] = column(table, FINAL, partial(formats.figure, metric), comparison.higher_is_better)
+  """The table for a terminal, at most 100 columns; * is the best mean of its column, ~ not significantly worse."""
+  columns = varying(comparison.info) | {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
-  for name, head in zip(spent(comparison), heads, strict=True):
-    columns[head] = column(table, name, lambda mean, _half, name=name: formats.figure(name, mean))
+  columns |= {head: column(table, name, half=False) for head, name in zip(heads, spent(comparison), strict=True)}
   reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in table]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip([row.label for row in table], *map(_marked, columns.values()), reached, strict=True))

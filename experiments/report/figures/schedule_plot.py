@@ -12,7 +12,7 @@ from experiments.report.figures.schedule import KINDS, WAITING, Schedule, Spans,
 from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, rendered
 from experiments.report.reader import Comparison
 
-TURNS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
+ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
 FILL: tuple[dict[str, Any], ...] = (  # of KINDS
   {"facecolor": COLOURS[0], "edgecolor": PAPER, "linewidth": 0.6},
   {"facecolor": COLOURS[1]},
@@ -59,13 +59,13 @@ def _picture(shown: Schedule) -> Picture:
   title, part = f"waiting {formats.share(parts.get(KINDS[WAITING], 0.0))}", f"in the first {len(shown.record[0])} steps"
   if events:
     title, part, rounds = _staleness(events)[1], "over the whole run", int(events.turn.max()) + 1
-    whole = "The whole run." if rounds <= TURNS else f"The start of the run, up to about round {TURNS} of {rounds:,}."
+    whole = "The whole run." if rounds <= ROUNDS else f"The start of the run, up to about round {ROUNDS} of {rounds:,}."
     caption[0] = f"{whole} First seed."
     caption.append(f"Staleness is that of {(~events.dropped).sum():,} visits, the whole run's.")
     counts = {"Dropped messages": events.dropped.sum(), "Failures": events.restarted.sum()}
     caption += [f"{name}: {count:,}." for name, count in counts.items() if count]
-  told = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
-  caption.append(f"The workers' time {part}{', bars beneath left out' * beneath}: {told}.")
+  times = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
+  caption.append(f"The workers' time {part}{', bars beneath left out' * beneath}: {times}.")
   workers, names = int(found.worker.max()) + 1, formats.listed(shown.labels)
   if workers > ROWS:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
@@ -82,16 +82,16 @@ def _staleness(events: Events) -> tuple[np.ndarray, str]:
 
 
 def end_of(shown: Schedule) -> float:
-  """The last release of a run of few turns; of a longer one, when half of the workers have made their first turns."""
+  """The last release of a run of few rounds; of a longer one, when half of the workers have made their first ROUNDS."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = shown.record.released[np.isfinite(sent).any(axis=(1, 2))].max(axis=1)
-    return float(exchanges[:TURNS][-1] if len(exchanges) else shown.record.released.max())
+    return float(exchanges[:ROUNDS][-1] if len(exchanges) else shown.record.released.max())
   events = shown.record
-  if events.turn.max() < TURNS:
+  if events.turn.max() < ROUNDS:
     return float(events.released.max())
   last = np.full(int(events.worker.max()) + 1, np.nan)
-  early = events.turn < TURNS
+  early = events.turn < ROUNDS
   np.fmax.at(last, events.worker[early], events.released[early])
   return float(np.nanmedian(last))
 

@@ -72,6 +72,8 @@ def rendered(draw: Callable[[bool], Any], note: str = "") -> tuple[str, str, byt
     wide = _svg(figure)
     if note:
       figure.supxlabel(note, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    else:
+      figure.set_layout_engine("none")  # the SVG's layout fits
     figure.savefig(file, format="png", dpi=200)
   return wide, narrow, file.getvalue()
 

@@ -1,4 +1,4 @@
-"""The settings in a comparison's report: what is shared is said once, what differs by label, where a rate is from."""
+"""The settings in a comparison's report: shared ones once, others by label, and the origin of learning rates."""
 
 import json
 
@@ -14,7 +14,7 @@ COMMON = {
 
 
 def entry(label, rate, hyper=None, momentum=0.9, tuned=None, virtual=None, **settings):
-  optimizer = {"nesterov": False, "name": "sgd", "momentum": momentum, "learning_rate": rate}
+  optimizer = {"name": "sgd", "nesterov": False, "momentum": momentum, "learning_rate": rate}
   settings = COMMON | {"optimizer": optimizer} | settings
   return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned, "virtual": virtual}
 
@@ -28,7 +28,7 @@ def texts(found):
   return {head: [cell.text for cell in cells] for head, cells in found.columns.items()}
 
 
-def test_what_is_shared_is_said_once_and_what_differs_by_label():
+def test_shared_settings_stand_once_and_others_by_label():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
   assert found.shared == {
     "model": "mlp, hidden (64, 32)",
@@ -49,7 +49,7 @@ def test_what_is_shared_is_said_once_and_what_differs_by_label():
   assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
-def test_where_a_rate_is_from():
+def test_the_origin_of_learning_rates():
   sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
   both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
   hand_made = {"keys": ["algorithm.period"], "trials": 0}
@@ -78,14 +78,13 @@ def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
 
 def test_workers_that_labels_set_are_settings_of_the_labels():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  assert list(texts(found).items())[-2:] == [
-    ("workers", ["8", "1"]), ("batch (examples per worker and step)", ["16", "128"])
-  ]  # fmt: skip
+  columns = texts(found)
+  assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
   assert found.shared["examples"] == "51,200 of all workers together"
   assert not {"workers", "batch"} & set(found.shared)
 
 
-def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
+def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
   best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
   file = tmp_path / "tuned.json"
   tried = [{"setting": best, "validation": None}] * 3
