@@ -1,8 +1,8 @@
 """`python run.py bench --perf`: predicted against measured steps of several processes, on what the fit has not seen.
 
-The calibration's blocks and those of the held-out runs take turns, through the runner that `train` uses. A step's
-compute is predicted twice: measured, from the same model without any exchange, which leaves the exchange and the
-round to the model; and by rates, from the FLOP and bytes that XLA counts, at the rates of the calibration's models.
+The calibration's blocks and those of the held-out runs take turns, through the trainer that `train` uses. The compute
+time of a step is taken twice: measured, with the same model and no exchange, so that only the exchange and the round
+are predicted; and by rates, from the FLOP and bytes that XLA counts and the rates of the calibration's models.
 """
 
 import json
@@ -43,7 +43,7 @@ GOAL = 0.15  # of the median error
 
 
 def main(json_file: str, processes: int, command: Sequence[str]) -> int:
-  """Measures, predicts and prints; returns the exit code. command: that the file records."""
+  """Measure, predict and print; return the exit code. command: for the record in `json_file`."""
   if hosts.processes() == 1:
     return calibration.launch("bench --perf", processes)
   workers = calibration.join()
@@ -72,7 +72,10 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
 
 
 def predict(algorithm: Algorithm, step: float, leaves: tuple[int, ...], found: Calibration) -> float:
-  """Seconds per step: of a round of `period` steps with one message for each array of parameters, over the period."""
+  """Return the seconds per step of a round of `period` steps with one message for each array of parameters.
+
+  step: seconds of one step's compute. leaves: bytes of each array of parameters.
+  """
   workers, network = found.cluster.workers or 1, found.cluster.network
   sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in leaves]
   step += sum(patterns.seconds(each.local, workers, network) for each in sent)
@@ -86,22 +89,23 @@ def predict(algorithm: Algorithm, step: float, leaves: tuple[int, ...], found: C
 def _compared(
   case: Case, step: Step, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
 ) -> list[dict[str, Any]]:
-  out = []
-  by_rates, alone = found.rates.seconds(step.flop, step.moved), seconds[_label(case, "independent", {})]
+  """A result for each algorithm; seconds: measured, per step, by label."""
+  computing = {
+    "measured_step": seconds[_label(case, "independent", {})],
+    "rates": found.rates.seconds(step.flop, step.moved),
+  }
+  results = []
   for name, hyper in ALGORITHMS:
     label = _label(case, name, hyper)
     measured = seconds[label]
-    predicted = {
-      kind: predict(algorithms[label], compute, step.leaves, found)
-      for kind, compute in (("measured_step", alone), ("rates", by_rates))
-    }
+    predicted = {kind: predict(algorithms[label], each, step.leaves, found) for kind, each in computing.items()}
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}
     examples = case.batch * (found.cluster.workers or 1) / measured
-    out.append(
+    results.append(
       {"model": case.name, "algorithm": name, **hyper, "measured_s": measured, "examples_per_s": examples,
-       "predicted_s": predicted, "errors": errors, "step_s": {"measured_step": alone, "rates": by_rates}}
+       "predicted_s": predicted, "errors": errors, "step_s": computing}
     )  # fmt: skip
-  return out
+  return results
 
 
 def _label(case: Case, name: str, hyper: dict[str, Any]) -> str:
@@ -118,10 +122,9 @@ def _lines(results: list[dict[str, Any]]) -> list[str]:
       row += f"{seconds_text(r['predicted_s'][kind]):>{width}}{100 * r['errors'][kind]:+7.1f} %"
     out.append(row)
   for kind, text in (("measured_step", "step measured without exchange"), ("rates", "step by FLOP and bytes")):
-    sizes = [abs(r["errors"][kind]) for r in results]
-    middle = statistics.median(sizes)
+    sizes = [abs(result["errors"][kind]) for result in results]
     out.append(
-      f"{text}: median error {percent(middle)}, largest {percent(max(sizes))} of {len(sizes)} cases "
+      f"{text}: median error {percent(statistics.median(sizes))}, largest {percent(max(sizes))} of {len(sizes)} cases "
       f"(goal of the median: below {percent(GOAL)})"
     )
   return out

@@ -1,7 +1,7 @@
-"""What one would write by hand for the same job: two JAX loops and PyTorch's distributed tools, to stand beside ddl.
+"""Hand-written loops for the same job as ddl: JAX with optax, and PyTorch's distributed tools.
 
-Sides of `bench --rivals`: `vmap` and `devices` train ddl's own models with a fixed loop for one algorithm; `torch` is
-DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a process per worker.
+`plain`: one worker, one jitted step. `vmap` and `devices`: ddl's models with a loop that is fixed to one algorithm.
+`torch`: DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a process per worker.
 """
 
 # pyright: reportMissingImports=false
@@ -9,25 +9,58 @@ DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a 
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from experiments.bench.workloads import Workload, synthetic
+from experiments.bench.workloads import Block, Workload, synthetic
 
 RIVALS = ("vmap", "devices", "torch")
 PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithm -> steps per exchange; the rivals know these two
 CALL_STEPS = 60
-Block = Callable[[int], float]
 
 
-def jax_side(workload: Workload, algorithm: str, spread: str) -> Block:
-  """`rounds` of one worker under `vmap` on one device, or under `shard_map` with a device per worker."""
+def plain_side(workload: Workload) -> Block:
+  """The loop that one would write with JAX and optax alone: one worker, one jitted step."""
+  import jax
+  import optax
+
+  from ddl.models import MODELS
+
+  data = synthetic(workload.model, workload.pixels)
+  model = MODELS[workload.model](data.meta, **workload.sizes)
+  tx = optax.sgd(0.01, momentum=0.9)
+  params, extra = jax.jit(model.init)(jax.random.key(0))
+
+  def step(params: Any, opt: Any, extra: Any, batch: Any, key: Any) -> Any:
+    (loss, extra), grads = jax.value_and_grad(model.loss, has_aux=True)(params, extra, batch, key)
+    updates, opt = tx.update(grads, opt, params)
+    return optax.apply_updates(params, updates), opt, extra, loss
+
+  jitted = jax.jit(step, donate_argnums=(0, 1, 2))
+  everything = data.train.take(np.arange(data.train.size))
+  starts = itertools.cycle(range(0, data.train.size, workload.batch))
+  key = jax.random.key(1)
+  state = [params, tx.init(params), extra]
+
+  def block(steps: int) -> float:
+    began = time.perf_counter()
+    loss = None
+    for start in itertools.islice(starts, steps):
+      batch = {k: v[start : start + workload.batch] for k, v in everything.items()}
+      *state[:], loss = jitted(*state, batch, key)
+    jax.block_until_ready(loss)
+    return time.perf_counter() - began
+
+  return block
+
+
+def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
+  """Rounds of all workers under `vmap` on one device, or under `shard_map` with a device per worker."""
   import jax
 
-  if spread == "devices":
+  if layout == "devices":
     jax.config.update("jax_num_cpu_devices", workload.workers)
   import jax.numpy as jnp
   import optax
@@ -56,7 +89,7 @@ def jax_side(workload: Workload, algorithm: str, spread: str) -> Block:
   def alone(*args: Any) -> Any:
     return jax.tree.map(lambda x: x[None], rounds(*jax.tree.map(lambda x: x[0], args)))
 
-  if spread == "devices":
+  if layout == "devices":
     mesh = jax.make_mesh((workers,), ("worker",), axis_types=(AxisType.Auto,))
     split = PartitionSpec("worker")
     lifted = jax.shard_map(alone, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
@@ -64,26 +97,29 @@ def jax_side(workload: Workload, algorithm: str, spread: str) -> Block:
     lifted = jax.vmap(rounds, axis_name="worker")
   call = jax.jit(lifted, donate_argnums=0)
   carry = jax.tree.map(lambda x: jnp.stack([x] * workers), (params, tx.init(params)))
-  arrays, state = data.train.take(np.arange(data.train.size)), {"carry": carry, "call": 0}
+  arrays = data.train.take(np.arange(data.train.size))
   shape = (workers, CALL_STEPS // period, period, workload.batch)
+  first = 0  # example of the next call
 
   def block(steps: int) -> float:
+    nonlocal carry, first
+    calls = max(steps // CALL_STEPS, 1)
     began = time.perf_counter()
     before = None
-    for _ in range(max(steps // CALL_STEPS, 1)):
-      chosen = np.arange(np.prod(shape)) + state["call"] * np.prod(shape)
-      batches = {k: v.take(chosen % len(v), axis=0).reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
+    for _ in range(calls):
+      chosen = np.arange(first, first + np.prod(shape))
+      batches = {k: v.take(chosen, axis=0, mode="wrap").reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
       jax.block_until_ready(before)
-      state["carry"], before = call(state["carry"], batches)
-      state["call"] += 1
-    jax.block_until_ready(state["carry"])
-    return (time.perf_counter() - began) * steps / (max(steps // CALL_STEPS, 1) * CALL_STEPS)
+      carry, before = call(carry, batches)
+      first += len(chosen)
+    jax.block_until_ready(carry)
+    return (time.perf_counter() - began) * steps / (calls * CALL_STEPS)
 
   return block
 
 
 def torch_side(workload: Workload, algorithm: str) -> Block:
-  """Rank 0 of a process group with a process per worker; the others wait to hear how many steps come."""
+  """Rank 0 of a process group with a process per worker; it broadcasts the number of steps to the others."""
   import torch.multiprocessing as multiprocessing
 
   context = multiprocessing.get_context("spawn")
@@ -111,37 +147,38 @@ def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
   x, y = arrays["x"], arrays["y"].long()
   if x.ndim == 4:
     x = x.reshape(len(x), 1, *x.shape[1:3])
-  entropy, at = torch.nn.CrossEntropyLoss(), [rank * workload.batch]
+  entropy, first = torch.nn.CrossEntropyLoss(), rank * workload.batch
 
   def train(steps: int) -> None:
+    nonlocal first
     for _ in range(steps):
-      rows = slice(at[0], at[0] + workload.batch)
-      at[0] = (at[0] + workload.workers * workload.batch) % (len(x) - workload.batch)
+      rows = slice(first, first + workload.batch)
+      first = (first + workload.workers * workload.batch) % (len(x) - workload.batch)
       optimizer.zero_grad()
       entropy(net(x[rows]).flatten(0, -2), y[rows].flatten()).backward()
       optimizer.step()
       if averager:
         averager.average_parameters(model.parameters())
+    dist.barrier()
 
   def block(steps: int) -> float:
     dist.broadcast(torch.tensor([steps]), 0)
     began = time.perf_counter()
     train(steps)
-    dist.barrier()
     return time.perf_counter() - began
 
   if rank == 0:
     return block
-  told = torch.zeros(1, dtype=torch.long)
+  steps = torch.zeros(1, dtype=torch.long)
   with contextlib.suppress(RuntimeError):  # rank 0 has ended
     while True:
-      dist.broadcast(told, 0)
-      train(int(told))
-      dist.barrier()
+      dist.broadcast(steps, 0)
+      train(int(steps))
 
 
 def _torch_model(workload: Workload) -> Any:
   """The same layers as ddl's model of that name."""
+  import torch
   from torch import nn
 
   sizes: dict[str, Any] = dict(workload.sizes)
@@ -154,12 +191,7 @@ def _torch_model(workload: Workload) -> Any:
     convolve = partial(nn.Conv2d, kernel_size=kernel, padding="same")
     features = (convolve(1, first), nn.ReLU(), nn.MaxPool2d(2), convolve(first, second), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(*features, nn.Flatten(), nn.Linear(7 * 7 * second, hidden), nn.ReLU(), nn.Linear(hidden, 10))
-  return _torch_transformer(**sizes)
-
-
-def _torch_transformer(layers: int, width: int, heads: int) -> Any:
-  import torch
-  from torch import nn
+  width, heads = sizes["width"], sizes["heads"]
 
   class Transformer(nn.Module):
     def __init__(self) -> None:
@@ -169,7 +201,7 @@ def _torch_transformer(layers: int, width: int, heads: int) -> Any:
       block = nn.TransformerEncoderLayer(
         width, heads, 4 * width, 0.0, nn.GELU(approximate="tanh"), batch_first=True, norm_first=True
       )
-      self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+      self.blocks = nn.TransformerEncoder(block, sizes["layers"], enable_nested_tensor=False)
       self.register_buffer("past", nn.Transformer.generate_square_subsequent_mask(64), persistent=False)
 
     def forward(self, x: Any) -> Any:

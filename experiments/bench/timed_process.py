@@ -1,130 +1,138 @@
-"""One side of a measurement, a process of its own; runs a block of steps for each line it reads.
+"""One side of a measurement, a process of its own; runs a block of steps for each line that it reads.
 
 python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """
 
-import itertools
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+import warnings
 from typing import Any
 
-BEGAN = time.perf_counter()
+BEGAN = time.perf_counter()  # before what imports JAX
+
+from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload, synthetic  # noqa: E402
+
 BLOCK_SECONDS = 1.0
 FIRST_STEPS = 100  # of the whole-process time
+SCHEDULE = 1200  # steps of each worker: the one schedule of an asynchronous algorithm, repeated again and again
 
 
-def ddl_side(
-  workload: Any, algorithm: str, settings: dict[str, Any]
-) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
-  """A block through the runner that `train` uses, input included."""
-  import jax
-
-  from experiments.bench.workloads import ALGORITHMS, synthetic
+def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Any, Any]:
+  """Components and trainer as `train` makes them."""
   from experiments.config import default_experiment
-  from experiments.config.experiment import initial_key, training_key
   from experiments.config.options import RunOptions
   from experiments.train import build
   from experiments.train.processes import start_devices
 
-  options = RunOptions(**settings)
+  optimizer, clock = {"momentum": 0.9, "learning_rate": 0.01}, {}
+  if algorithm in ASYNCHRONOUS:
+    optimizer["learning_rate"] = 0.001
+    clock = {"steps": SCHEDULE, "times": {"jitter": 0.1}}
   experiment = default_experiment(
-    algorithm={"name": algorithm, **ALGORITHMS[algorithm]}, model={"name": workload.model, **workload.sizes},
-    workers=workload.workers, batch=workload.batch, optimizer={"momentum": 0.9, "learning_rate": 0.01},
+    algorithm={"name": algorithm, **(ALGORITHMS | ASYNCHRONOUS)[algorithm]},
+    model={"name": workload.model, **workload.sizes}, workers=workload.workers, batch=workload.batch,
+    optimizer=optimizer, **clock,
   )  # fmt: skip
+  options = RunOptions(**settings)
   start_devices(experiment.workers, options)
-  components = build.build(experiment, synthetic(workload.model, workload.pixels))
-  trainer = build.make_trainer(components, options)
-  feed, key = components.training_feed(trainer.workers.local), training_key(0)
-  state = {"carry": trainer.start(initial_key(0)), "step": 0}
-
-  def block(steps: int) -> float:
-    first = state["step"]
-    calls = trainer.plan(first, first + steps, 10**9)
-    began = time.perf_counter()
-    for _, carry, _losses in trainer.run(state["carry"], calls, feed, key):
-      state["carry"] = carry
-    jax.block_until_ready(state["carry"])
-    state["step"] += steps
-    return time.perf_counter() - began
-
-  def compiled() -> dict[str, Any]:
-    return {
-      "compile_s": trainer.compile_seconds,
-      "how": f"{trainer.workers.devices} dev, {'/'.join(trainer.execution[:2])}",
-    }
-
-  return block, compiled
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
+    components = build.build(experiment, synthetic(workload.model, workload.pixels))
+  return components, build.make_trainer(components, options)
 
 
-def plain_side(workload: Any) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
-  """A block of the loop that one would write with JAX and optax alone: one worker, one jitted step."""
+def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
+  """Blocks through the trainer that `train` uses, input included; and that trainer."""
   import jax
-  import numpy as np
-  import optax
 
-  from ddl.models import MODELS
-  from experiments.bench.workloads import synthetic
+  from experiments.config.experiment import initial_key, training_key
 
-  data = synthetic(workload.model, workload.pixels)
-  model = MODELS[workload.model](data.meta, **workload.sizes)
-  tx = optax.sgd(0.01, momentum=0.9)
-  params, extra = jax.jit(model.init)(jax.random.key(0))
+  components, trainer = _prepare(workload, algorithm, settings)
+  feed, key = components.training_feed(trainer.workers.local), training_key(0)
+  carry, waves = trainer.start(initial_key(0)), []
+  if algorithm in ASYNCHRONOUS:
+    waves = trainer.plan(0, SCHEDULE, SCHEDULE)
+  done = 0  # steps, or waves
 
-  def step(params: Any, opt: Any, extra: Any, batch: Any, key: Any) -> Any:
-    (loss, extra), grads = jax.value_and_grad(model.loss, has_aux=True)(params, extra, batch, key)
-    updates, opt = tx.update(grads, opt, params)
-    return optax.apply_updates(params, updates), opt, extra, loss
-
-  jitted = jax.jit(step, donate_argnums=(0, 1, 2))
-  everything = data.train.take(np.arange(data.train.size))
-  starts = itertools.cycle(range(0, data.train.size, workload.batch))
-  key = jax.random.key(1)
-  state = [params, tx.init(params), extra]
+  def next_calls(steps: int) -> list[Any]:
+    nonlocal done
+    if not waves:
+      done += steps
+      return trainer.plan(done - steps, done, 10**9)
+    calls = []
+    while sum(call.steps for call in calls) < steps:
+      calls.append(waves[done % len(waves)])
+      done += 1
+    return calls
 
   def block(steps: int) -> float:
+    nonlocal carry
+    calls = next_calls(steps)
     began = time.perf_counter()
-    loss = None
-    for start in itertools.islice(starts, steps):
-      batch = {k: v[start : start + workload.batch] for k, v in everything.items()}
-      *state[:], loss = jitted(*state, batch, key)
-    jax.block_until_ready(loss)
-    return time.perf_counter() - began
+    for _, latest, _losses in trainer.run(carry, calls, feed, key):
+      carry = latest
+    jax.block_until_ready(carry)
+    return (time.perf_counter() - began) * steps / sum(call.steps for call in calls)
 
-  return block, dict
+  return block, trainer
 
 
-def _side(
-  side: str, workload: Any, algorithm: str, settings: dict[str, Any]
-) -> tuple[Callable[[int], float], Callable[[], dict[str, Any]]]:
-  if side == "plain":
-    return plain_side(workload)
-  if side == "ddl":
-    return ddl_side(workload, algorithm, settings)
-  if side in ("waves", "one"):
-    from experiments.bench import asynchronous
-    from experiments.config.options import RunOptions
+def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> Block:
+  """The events of a server algorithm one at a time, in plain Python, on the same devices' cores."""
+  import jax
 
-    return (asynchronous.waves_side if side == "waves" else asynchronous.one_side)(
-      workload, algorithm, RunOptions(**settings)
-    )
+  from ddl.runtime.virtual.sequential import Sequential
+  from experiments.config.experiment import initial_key, training_key
+
+  components, trainer = _prepare(workload, algorithm, settings)
+  workers, rule = components.experiment.workers, components.algorithm
+  runner = Sequential(rule, components.model, trainer.events, trainer.operations, workers)
+  runner.start(*jax.jit(components.model.init)(initial_key(0)))
+  key, events, position = training_key(0), len(trainer.operations.kind), 0
+  feeds = [components.feed([worker]) for worker in range(workers)]
+
+  def take(worker: int, step: int) -> Any:
+    return {k: x[0, 0] for k, x in feeds[worker](step, 1).items()}, key
+
+  def block(steps: int) -> float:
+    nonlocal position
+    left = visits = max(steps * workers // rule.period, 1)
+    began = time.perf_counter()
+    while left:
+      first = position % events
+      if not first:
+        runner.begun.clear()
+      position = min(first + left, events)
+      runner.run(first, position, take)
+      left -= position - first
+    jax.block_until_ready((runner.params, runner.server))
+    return (time.perf_counter() - began) * steps * workers / rule.period / visits
+
+  return block
+
+
+def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
+  """The side's blocks, and its trainer if it is ddl's."""
   from experiments.bench import rivals
 
+  if side == "ddl":
+    return ddl_side(workload, algorithm, settings)
+  if side == "one":
+    return one_by_one_side(workload, algorithm, settings), None
+  if side == "plain":
+    return rivals.plain_side(workload), None
   if side == "torch":
-    return rivals.torch_side(workload, algorithm), dict
-  return rivals.jax_side(workload, algorithm, side), dict
+    return rivals.torch_side(workload, algorithm), None
+  return rivals.jax_side(workload, algorithm, side), None
 
 
 def main() -> None:
-  """Says {"ready": figures}, then answers each line on standard input with {"examples": ..., "seconds": ...}."""
-  from experiments.bench.workloads import WORKLOADS
-
-  side, name, algorithm = sys.argv[1:4]
+  """Print {"ready": true, ...}, then {"rate": examples per second} for each line on standard input."""
+  side, name, algorithm, *settings = sys.argv[1:]
   workload = WORKLOADS[name]
-  settings = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
-  block, figures = _side(side, workload, algorithm, settings)
+  block, trainer = _side(side, workload, algorithm, json.loads(settings[0]) if settings else {})
   workers = 1 if side == "plain" else workload.workers
   block(FIRST_STEPS)
   whole = time.perf_counter() - BEGAN
@@ -134,14 +142,13 @@ def main() -> None:
   while (seconds := block(steps)) < BLOCK_SECONDS / 2:
     steps = max(steps + 20, int(steps * BLOCK_SECONDS / seconds) // 20 * 20)
     block(steps)
-  _answer({"ready": True, "whole_s": whole, "peak_mb": peak, **figures()})
+  figures: dict[str, Any] = {"whole_s": whole, "peak_mb": peak}
+  if trainer and algorithm in ALGORITHMS:
+    figures["compile_s"] = trainer.compile_seconds
+    figures["how"] = f"{trainer.workers.devices} dev, {'/'.join(trainer.execution[:2])}"
+  print(json.dumps({"ready": True, **figures}), flush=True)
   for _line in sys.stdin:
-    seconds = block(steps)
-    _answer({"rate": steps * workers * workload.batch / seconds})
-
-
-def _answer(figures: dict[str, Any]) -> None:
-  print(json.dumps(figures), flush=True)
+    print(json.dumps({"rate": steps * workers * workload.batch / block(steps)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """The benchmark's workloads: models and batches of fixed sizes on synthetic data of the right shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ddl.api import Data, Source
 
+Block = Callable[[int], float]  # runs so many steps, returns their seconds
+
 
 class Workload(NamedTuple):
   """A model with its sizes, on `workers` workers of `batch` examples each."""
 
-  name: str
   model: str
   sizes: Mapping[str, Any]
   workers: int
@@ -25,18 +26,20 @@ SIZES: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
   "transformer": ({"layers": 2, "width": 128, "heads": 4}, [(2, 8), (8, 8)]),
 }
 WORKLOADS = {
-  f"{model} {p}x{batch}": Workload(f"{model} {p}x{batch}", model, sizes, p, batch)
+  f"{model} {workers}x{batch}": Workload(model, sizes, workers, batch)
   for model, (sizes, layouts) in SIZES.items()
-  for p, batch in layouts
+  for workers, batch in layouts
 }
 DIGITS = {"hidden": (64, 64)}  # the model of most configs: a call of JAX takes longer than a step
-WORKLOADS |= {f"digits 8x{batch}": Workload(f"digits 8x{batch}", "mlp", DIGITS, 8, batch, 8) for batch in (16, 64)}
+WORKLOADS |= {f"digits 8x{batch}": Workload("mlp", DIGITS, 8, batch, 8) for batch in (16, 64)}
 ALGORITHMS: dict[str, dict[str, Any]] = {
   "sync_sgd": {},
   "local_sgd": {"period": 10},
   "dasgd": {"period": 10, "delay": 2, "keep": 0.25},
   "easgd": {"period": 10},
 }
+ASYNCHRONOUS: dict[str, dict[str, Any]] = {"async_sgd": {}, "async_easgd": {"period": 10}, "downpour": {"period": 10}}
+COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}
 
 
 def synthetic(model: str, pixels: int = 28) -> Data:
@@ -48,10 +51,8 @@ def synthetic(model: str, pixels: int = 28) -> Data:
     arrays = {"x": tokens[:, :-1], "y": tokens[:, 1:]}
     meta = {"task": "language", "shape": (64,), "num_outputs": 64}
   else:
-    arrays = {
-      "x": rng.normal(size=(size, pixels, pixels, 1)).astype(np.float32),
-      "y": rng.integers(0, 10, size, dtype=np.int32),
-    }
+    images = rng.normal(size=(size, pixels, pixels, 1)).astype(np.float32)
+    arrays = {"x": images, "y": rng.integers(0, 10, size, dtype=np.int32)}
     meta = {"task": "classification", "shape": (pixels, pixels, 1), "num_outputs": 10}
   source = Source(size, lambda i: {k: v.take(i, axis=0) for k, v in arrays.items()})
   return Data(source, source, meta | {"description": "synthetic"})

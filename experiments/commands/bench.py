@@ -1,24 +1,23 @@
 """`python run.py bench`: examples per second of each workload and algorithm, against a plain optax loop.
 
 Both sides are processes of their own, as a user would start them, and take turns: the ratio is the median over pairs
-of blocks that follow each other, so that what else the machine does meets both. It is a report, not a test.
+of blocks that follow each other, so that other load on the machine meets both. It is a report, not a test.
 """
 
+import itertools
 import json
 import statistics
 import subprocess
 import sys
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
 
-from experiments.bench import predictions
-from experiments.bench.asynchronous import ASYNCHRONOUS
-from experiments.bench.rivals import PERIODS
-from experiments.bench.rivals import RIVALS as RIVAL_SIDES
-from experiments.bench.workloads import ALGORITHMS, WORKLOADS
+from experiments.bench import predictions, rivals
+from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, WORKLOADS
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
@@ -35,42 +34,43 @@ PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap"
 
 
 class Side:
-  """A running `experiments.bench.timed_process`."""
+  """A running `experiments.bench.timed_process`, a context manager that ends it."""
 
   def __init__(self, *arguments: str):
-    """Starts it and waits until it is warm."""
+    """Start the process and wait until it is warm."""
     command = [sys.executable, "-m", "experiments.bench.timed_process", *arguments]
     self._process = subprocess.Popen(
       command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
     self.figures = self._read()
 
+  def __enter__(self) -> "Side":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._process.kill()
+    self._process.wait()
+
   def rate(self) -> float:
-    """Examples per second of one more block."""
+    """Measure one more block; return its examples per second."""
     assert self._process.stdin
     self._process.stdin.write("go\n")
     self._process.stdin.flush()
     return self._read()["rate"]
 
-  def end(self) -> None:
-    """Ends the process."""
-    self._process.kill()
-    self._process.wait()
-
   def _read(self) -> dict[str, Any]:
     assert self._process.stdout
     line = self._process.stdout.readline()
     if not line:
-      raise ValueError("a side of the benchmark ended early; what it said is above")
+      raise ValueError("a side of the benchmark ended early; its messages are above")
     return json.loads(line)
 
 
 def main(line: CommandLine) -> int:
-  """Measures and prints; returns the exit code."""
+  """Measure and print; return the exit code."""
   if PERF.value:
-    unread = [
-      f"--{name}" for name in ("only", "turns", "rivals", "asynchronous", *PASSED_ON) if absl_flags.FLAGS[name].present
-    ]
+    flags = ("only", "turns", "rivals", "asynchronous", *PASSED_ON)
+    unread = [f"--{name}" for name in flags if absl_flags.FLAGS[name].present]
     if unread:
       raise ValueError(f"bench --perf has its own cases and takes --json alone, not {', '.join(unread)}")
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
@@ -89,100 +89,79 @@ def main(line: CommandLine) -> int:
   return 0
 
 
+def _chosen(case: str) -> bool:
+  return not ONLY.value or any(part.strip() in case for part in ONLY.value)
+
+
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
+  """Measure every case against one plain loop per workload."""
   print(f"{'case':28}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
-  results, plain, current = [], None, ""
-  for workload, algorithm in cases:
-    if workload != current:
-      if plain:
-        plain.end()
-      plain, current = Side("plain", workload, "-"), workload
-    assert plain
-    ours = Side("ddl", workload, algorithm, passed)
-    pairs = [(plain.rate(), ours.rate()) for _ in range(TURNS.value)]
-    ours.end()
-    results.append(_figures(workload, algorithm, pairs, ours.figures))
-    print(_row(results[-1]), flush=True)
-  if plain:
-    plain.end()
-  worst = min(results, key=lambda r: r["ratio"])
+  results = []
+  for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
+    with Side("plain", workload, "-") as plain:
+      for _, algorithm in group:
+        with Side("ddl", workload, algorithm, passed) as ours:
+          rates, ratios = _in_turn({"ddl": ours, "plain": plain})
+        found = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
+        figures = {k: v for k, v in ours.figures.items() if k != "ready"}
+        results.append({"workload": workload, "algorithm": algorithm, **found, **figures})
+        print(
+          f"{workload + ' ' + algorithm:28}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"
+          "{compile_s:7.1f} s{whole_s:6.1f} s{peak_mb:6,.0f} MB  {how}".format(**figures),
+          flush=True,
+        )
+  worst = min(results, key=lambda result: result["ratio"])
   print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
   print("the median error of the cost model's predictions: python run.py bench --perf (some minutes)")
   return results
 
 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """The cases with a device per worker on two cores, ddl and each rival in turn."""
-  cases = [(w, a) for w, a in cases if a in PERIODS and WORKLOADS[w].workers == 2]
+  """Measure the cases with a device per worker on two cores, ddl and each rival in turn."""
+  cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
   if not cases:
-    raise ValueError(f"--rivals measures two workers under {' or '.join(PERIODS)}; take e.g. --only='mlp 2x64'")
-  rivals = [r for r in RIVAL_SIDES if r != "torch" or find_spec("torch")]
-  if "torch" not in rivals:
+    raise ValueError(f"--rivals measures two workers under {' or '.join(rivals.PERIODS)}; take e.g. --only='mlp 2x64'")
+  names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
+  if "torch" not in names:
     print("PyTorch is not installed, so that it is left out (pip install torch)")
-  print(f"{'case':28}{'ddl':>9}" + "".join(f"{r:>10}{'ratio':>7}" for r in rivals) + "   (examples/s)")
-  results = []
-  for workload, algorithm in cases:
-    sides = {"ddl": Side("ddl", workload, algorithm, passed)}
-    sides |= {rival: Side(rival, workload, algorithm) for rival in rivals}
-    rates, ratios = _in_turn(sides, "ddl")
-    results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
-    row = "".join(f"{rates[r]:10,.0f}{ratios[r]:7.2f}" for r in rivals)
-    print(f"{workload + ' ' + algorithm:28}{rates['ddl']:9,.0f}{row}", flush=True)
-  return results
+  sides = {case: {"ddl": ("ddl", *case, passed)} | {name: (name, *case) for name in names} for case in cases}
+  return _side_by_side(sides, ["ddl", *names])
 
 
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Eight workers of equal pace with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
+  """Measure eight equal workers with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   if not cases:
     raise ValueError("--asynchronous measures eight workers; take e.g. --only='mlp 8x64'")
-  print(f"{'case':32}{'waves':>11}{'synchronous':>13}{'ratio':>7}{'one by one':>12}{'ratio':>7}   (examples/s)")
-  results = []
-  for workload, algorithm in cases:
-    counterpart = ASYNCHRONOUS[algorithm][1]
-    sides = {
-      "waves": Side("waves", workload, algorithm, passed),
-      "synchronous": Side("ddl", workload, counterpart, passed),
-      "one": Side("one", workload, algorithm, passed),
+  sides = {
+    (w, a): {
+      "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)
     }
-    rates, ratios = _in_turn(sides, "waves")
+    for w, a in cases
+  }  # fmt: skip
+  return _side_by_side(sides, ["waves", "synchronous", "one by one"])
+
+
+def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], heads: list[str]) -> list[dict[str, Any]]:
+  """Measure all sides of each case: their rates, and the ratios of the first side to each other; print a row per case.
+
+  cases: by (workload, algorithm), the arguments of each side's process. heads: of the columns, one per side.
+  """
+  print(f"{'case':32}{heads[0]:>11}" + "".join(f"{head:>13}{'ratio':>7}" for head in heads[1:]) + "   (examples/s)")
+  results = []
+  for (workload, algorithm), arguments in cases.items():
+    with ExitStack() as stack:
+      rates, ratios = _in_turn({name: stack.enter_context(Side(*each)) for name, each in arguments.items()})
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
-    print(
-      f"{f'{workload} {algorithm} / {counterpart}':32}{rates['waves']:11,.0f}{rates['synchronous']:13,.0f}"
-      f"{ratios['synchronous']:7.2f}{rates['one']:12,.0f}{ratios['one']:7.2f}",
-      flush=True,
-    )
+    label = f"{workload} {' / '.join(dict.fromkeys(each[2] for each in arguments.values()))}"
+    row = "".join(f"{rates[name]:13,.0f}{ratio:7.2f}" for name, ratio in ratios.items())
+    print(f"{label:32}{next(iter(rates.values())):11,.0f}{row}", flush=True)
   return results
 
 
-def _in_turn(sides: dict[str, Side], first: str) -> tuple[dict[str, float], dict[str, float]]:
-  """Median rates of the sides, measured in turn, and the median ratios of the first to each other; ends them."""
+def _in_turn(sides: dict[str, Side]) -> tuple[dict[str, float], dict[str, float]]:
+  """Return the median rates of the sides, measured in turn, and the median ratios of the first side to each other."""
   rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
-  for side in sides.values():
-    side.end()
   rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
-  return rates, {name: statistics.median(r[first] / r[name] for r in rounds) for name in sides if name != first}
-
-
-def _chosen(case: str) -> bool:
-  return not ONLY.value or any(part.strip() in case for part in ONLY.value)
-
-
-def _figures(
-  workload: str, algorithm: str, pairs: list[tuple[float, float]], figures: dict[str, Any]
-) -> dict[str, Any]:
-  return {
-    "workload": workload,
-    "algorithm": algorithm,
-    "examples_per_s": statistics.median(ours for _, ours in pairs),
-    "plain_examples_per_s": statistics.median(plain for plain, _ in pairs),
-    "ratio": statistics.median(ours / plain for plain, ours in pairs),
-    **{k: v for k, v in figures.items() if k != "ready"},
-  }
-
-
-def _row(r: dict[str, Any]) -> str:
-  return (
-    f"{r['workload'] + ' ' + r['algorithm']:28}{r['examples_per_s']:11,.0f}{r['plain_examples_per_s']:9,.0f}"
-    f"{r['ratio']:7.2f}{r['compile_s']:7.1f} s{r['whole_s']:6.1f} s{r['peak_mb']:6,.0f} MB  {r['how']}"
-  )
+  first, *others = sides
+  return rates, {name: statistics.median(r[first] / r[name] for r in rounds) for name in others}

@@ -14,11 +14,11 @@ from experiments.commands import reference
 from experiments.commands.config_flag import CommandLine
 from experiments.config.experiment import NETWORK, Network
 
-MARKDOWN = flags.DEFINE_string("markdown", "", "folder that gets all this and the flags as pages: docs/reference")
+MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 
 
 def main(_line: CommandLine | None = None) -> int:
-  """Prints it; returns the exit code."""
+  """Print the lists; return the exit code."""
   if MARKDOWN.value:
     print(*reference.write(Path(MARKDOWN.value)), sep="\n")
     return 0

@@ -4,7 +4,8 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
   "times": TIMES,
   "barrier": BARRIERS,
 }
+DEFINED = re.compile(  # at the top level of a module, with or without a name for it
+  r"^(?:\w+ = )?(?:\w*flags\.DEFINE\w*\(\s*(?:\w+\(\),\s*)?\"(\w+)\"|shared_flags\.(\w+)\(\))", re.MULTILINE
+)
 WORKERS = 8  # for which a default that depends on their number is shown
 
 
@@ -45,16 +49,17 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> list[Path]:
-  """Writes them; returns the files. ValueError where there is no such folder."""
+  """Write the pages and return their paths. ValueError where there is no such folder."""
   if not folder.is_dir():
     raise ValueError(f"--markdown={folder}: there is no such folder; the pages of the repository are in docs/reference")
-  for name, text in pages().items():
-    (folder / name).write_text(text)
-  return [folder / name for name in pages()]
+  made = {folder / name: text for name, text in pages().items()}
+  for path, text in made.items():
+    path.write_text(text)
+  return list(made)
 
 
 def rows() -> list[tuple[str, ...]]:
-  """A line of the table per algorithm, from its `Spec` alone."""
+  """Return a row of the table per algorithm, from its `Spec` alone."""
   out = []
   for name, spec in (COLLECTIVE | SERVER).items():
     hyper = ", ".join(f"{key} ({h.symbol})" for key, h in spec.hyper.items()) or "-"
@@ -76,31 +81,36 @@ def _row(cells: Iterable[str]) -> str:
   return f"| {' | '.join(cells)} |"
 
 
+def _page(title: str, text: str) -> list[str]:
+  """The beginning of a page."""
+  return [f"# {title}", "", MADE, "", *textwrap.wrap(text, 120)]
+
+
 def _algorithms() -> str:
-  out = ["# Algorithms", "", MADE, ""]
-  out += [
-    "All are data parallel. The axes are those of Langer et al. 2020, arXiv 2007.03970; the symbols are explained"
-  ]
-  out += ["in [Concepts](../concepts.md).", ""]
+  out = _page(
+    "Algorithms",
+    "All are data parallel. The axes are those of Langer et al. 2020, arXiv 2007.03970; the symbols are explained in "
+    "[Concepts](../concepts.md).",
+  )
+  out.append("")
   out += _table(HEAD, [(f"[`{name}`](#{name})", *rest) for name, *rest in rows()])
-  for name, spec in (COLLECTIVE | SERVER).items():
+  out += _specs("algorithm", COLLECTIVE | SERVER)
+  out += ["", "# Wrappers", ""]
+  out += ["`config.wrapper.name` compresses what a collective algorithm sends: each of its means and sums."]
+  out += _specs("wrapper", WRAPPERS)
+  return "\n".join(out) + "\n"
+
+
+def _specs(section: str, registry: Mapping[str, Any]) -> list[str]:
+  """A heading for each entry, with the first line of its docstring and its hyper-parameters."""
+  out = []
+  for name, spec in registry.items():
     out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", ""]
     out += _text(str(spec.factory.__doc__).partition("\n")[0])
     if spec.hyper:
       lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
-      out += ["", *_table(("`config.algorithm.`", "symbol", "default", "meaning"), lines)]
-  out += [
-    "",
-    "# Wrappers",
-    "",
-    "`config.wrapper.name` compresses what a collective algorithm sends: every mean and sum that it asks for.",
-  ]
-  for name, spec in WRAPPERS.items():
-    out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", ""]
-    out += _text(str(spec.factory.__doc__).partition("\n")[0])
-    lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
-    out += ["", *_table(("`config.wrapper.`", "symbol", "default", "meaning"), lines)]
-  return "\n".join(out) + "\n"
+      out += ["", *_table((f"`config.{section}.`", "symbol", "default", "meaning"), lines)]
+  return out
 
 
 def _default(default: Any) -> str:
@@ -115,19 +125,21 @@ def _text(text: str) -> list[str]:
 
 def _config() -> str:
   config, meanings = base(), _meanings()
-  out = ["# Config keys", "", MADE, ""]
-  out += [
-    "A config file sets what differs from these; `--config.KEY=VALUE` overrides any of them. In a section `name` picks",
-    "an entry and the other keys are its settings; a key that the entry does not take is an error, and one that is not",
+
+  def keys(values: Mapping[str, Any]) -> list[str]:
+    lines = [(f"`{key}`", f"`{values[key]!r}`", meaning) for key, meaning in meanings.items() if key in values]
+    return _table(("key", "default", "meaning"), lines)
+
+  out = _page(
+    "Config keys",
+    "A config file sets what differs from these; `--config.KEY=VALUE` overrides any of them. In a section `name` picks "
+    "an entry and the other keys are its settings; a key that the entry does not take is an error, and one that is not "
     "set has the default that stands here.",
-    "",
-  ]
-  plain = {k: v for k, v in config.items() if not isinstance(v, ConfigDict)}
-  out += _table(("key", "default", "meaning"), [_key(k, plain[k], meanings) for k in meanings if k in plain])
+  )
+  out.append("")
+  out += keys({k: v for k, v in config.items() if not isinstance(v, ConfigDict)})
   for section in ("compare", "sweep"):
-    keys = config[section].to_dict()
-    lines = [_key(k, keys[k], meanings) for k in meanings if k in keys]
-    out += ["", f"## config.{section}", "", *_table(("key", "default", "meaning"), lines)]
+    out += ["", f"## config.{section}", "", *keys(config[section].to_dict())]
   named = f"`name` is one of the [algorithms](algorithms.md), by default `{config.algorithm.name}`"
   out += ["", "## config.algorithm", "", f"{named}; its hyper-parameters are the other keys."]
   wrapped = f"`name` is one of the [wrappers](algorithms.md#wrappers), by default `{config.wrapper.name}`"
@@ -146,10 +158,6 @@ def _config() -> str:
   return "\n".join(out) + "\n"
 
 
-def _key(key: str, value: Any, meanings: dict[str, str]) -> tuple[str, ...]:
-  return (f"`{key}`", f"`{value!r}`", meanings[key])
-
-
 def _meanings() -> dict[str, str]:
   """Key -> the comment behind it in `base`, in the order of the source."""
   lines = re.findall(r"^\s+(?:config\.(\w+) =|\"(\w+)\":) [^#\n]*(?:# (.*))?$", inspect.getsource(base), re.MULTILINE)
@@ -159,9 +167,8 @@ def _meanings() -> dict[str, str]:
 def _commands() -> str:
   import run  # the file beside the folders
 
-  out = ["# Commands", "", MADE, ""]
-  out += ["`train`, `compare`, `sweep` and `plan` take `--config=FILE` and `--config.KEY=VALUE` besides these, see"]
-  out += ["[Config keys](config.md)."]
+  text = "`train`, `compare`, `sweep` and `plan` take `--config=FILE` and `--config.KEY=VALUE` besides these, see"
+  out = _page("Commands", f"{text} [Config keys](config.md).")
   for command in run.COMMANDS:
     module = importlib.import_module(f"experiments.commands.{command}")
     out += ["", f"## {command}", "", *inspect.cleandoc(str(module.__doc__)).partition("`: ")[2].splitlines(), ""]
@@ -171,7 +178,7 @@ def _commands() -> str:
 
 
 def _flags(command: str) -> list[Any]:
-  """The flags of a command alone, though others are loaded: those that it and what it imports define."""
+  """The flags that a command's module and its imports define, although other commands are loaded too."""
   seen, found, left = set(), set(), [f"experiments.commands.{command}"]
   while left:
     name = left.pop()
@@ -179,13 +186,9 @@ def _flags(command: str) -> list[Any]:
     if name in seen or not file.exists():
       continue
     seen.add(name)
-    for node in ast.parse(file.read_text()).body:
-      if isinstance(node, ast.ImportFrom) and str(node.module).startswith("experiments"):
+    text = file.read_text()
+    found |= {first or second for first, second in DEFINED.findall(text)}
+    for node in ast.parse(text).body:
+      if isinstance(node, ast.ImportFrom):
         left += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-      for call in ast.walk(node) if isinstance(node, ast.Assign | ast.Expr) else ():
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-          if call.func.attr.startswith("DEFINE_"):
-            found.add(ast.literal_eval(call.args[0]))
-          elif isinstance(call.func.value, ast.Name) and call.func.value.id == "shared_flags":
-            found.add(call.func.attr)
   return [flags.FLAGS[name] for name in sorted(found)]

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.findings import versus
-from experiments.report.formats import seconds
+from experiments.report.findings import next_one
+from experiments.report.formats import rate, seconds
 from experiments.report.reader import Comparison, read, run_name
 from experiments.report.settings_table import of_labels
 from experiments.report.statistics import summary
-from experiments.report.table_rows import Row, by_row, cell, cells, ranking, rows
+from experiments.report.table_rows import Cell, Row, column, ranking, rows
 
 STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
 TIME = "virtual_seconds"  # the column that holds a cluster's predicted seconds
@@ -21,7 +21,7 @@ PARTS = ("step", "exchange", "message", "service")
 
 
 class OnCluster(NamedTuple):
-  """A comparison in the seconds of a cluster, its rows, and the sentence on who reaches the target first."""
+  """A comparison in the seconds of a cluster, its rows, and the sentence on which reaches the target first."""
 
   entry: dict[str, Any]  # in comparison.json
   comparison: Comparison
@@ -40,33 +40,33 @@ def on_clusters(comparison: Comparison) -> list[OnCluster]:
 
 def sentences(folder: Path) -> list[str]:
   """One sentence or two per cluster, from a comparison's folder."""
-  return [each.sentence for each in on_clusters(read(Path(folder)))]
+  return [each.sentence for each in on_clusters(read(folder))]
 
 
-def section(comparison: Comparison) -> tuple[dict[str, Any] | None, list[Any]]:
-  """What the section's template needs, None for a comparison without clusters; and the section's pictures."""
+def section(comparison: Comparison) -> dict[str, Any] | None:
+  """The variables of the section's template; None for a comparison without clusters."""
   from experiments.report.figures import curves, line_data
 
-  found = on_clusters(comparison)
+  found = {each.entry["name"]: each for each in on_clusters(comparison)}
   if not found:
-    return None, []
+    return None
   pictures = []
-  for each in found:
+  for name, each in found.items():
     shown = line_data.chart(each.comparison, TIME, comparison.metric)
     if shown is not None:
-      name, metric = each.entry["name"], formats.NAMES[comparison.metric]
-      title = f"{metric[0].upper()}{metric[1:]} against predicted time on {name}"
+      title = f"{shown.title.partition(' against ')[0]} against predicted time on {name}"
       picture = curves.picture(shown._replace(title=title, x_label="predicted seconds"), comparison)
       pictures.append(picture._replace(name=f"{picture.name.partition('_')[0]}_on_{name}"))
   labels = [result.info["label"] for result in comparison.results]
-  parts = {each.entry["name"]: [_parts(each.entry["algorithms"][label]) for label in labels] for each in found}
+  entries = {name: each.entry for name, each in found.items()}
   return {
-    "found": [{"info": each.entry, "sentence": each.sentence, "link": _link(each.entry)} for each in found],
-    "rows": by_row(labels, {each.entry["name"]: cells(each.table, TIME, seconds) for each in found}),
-    "parts": by_row(labels, parts),
-    "notes": _notes([each.entry for each in found]),
-    "pictures": [picture.embedded() for picture in pictures],
-  }, pictures
+    "sentences": [each.sentence for each in found.values()],
+    "times": {name: column(each.table, TIME) for name, each in found.items()},
+    "parts": {name: [_parts(each["algorithms"][label]) for label in labels] for name, each in entries.items()},
+    "sources": {name: f"{each['title']}; {_link(each)}. {each['source']}." for name, each in entries.items()},
+    "notes": _notes(list(entries.values())),
+    "pictures": pictures,
+  }
 
 
 def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:
@@ -85,84 +85,75 @@ def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:
 
 
 def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[Row]) -> str:
-  goal = formats.target(comparison.metric, comparison.target)
+  goal = comparison.goal
   where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'))} workers"
   ranked, _ = ranking(table, TIME)
   if not ranked:
     return f"{where}: no algorithm reaches {goal} with every seed."
   best = ranked[0].estimates[TIME]
-  told = f"{where}: {ranked[0].label} reaches {goal} first, after {seconds(best.mean, best.half)}"
+  text = f"{where}: {ranked[0].label} reaches {goal} first, after {seconds(best.mean, best.half)}"
   if len(ranked) == 1:
-    return f"{told}; no other does with every seed."
-  second = versus(TIME, TIME, ranked[1], ranked[0])
-  return f"{told}; the next on average, {ranked[1].label}, {second}. {turns(entry)}"
+    return f"{text}; no other does with every seed."
+  return f"{text}; {next_one(TIME, ranked[1], ranked[0])}. {break_even(entry)}"
 
 
-def turns(entry: Mapping[str, Any]) -> str:
-  """The bandwidths at which another would be first."""
-  turn, here = entry["break_even"], entry["bandwidth"]
-  if not turn["turns"]:
-    low, high = (_rate(bandwidth) for bandwidth in turn["searched"])
-    slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in turn["ends"])
+def break_even(entry: Mapping[str, Any]) -> str:
+  """The bandwidths at which another algorithm would be first."""
+  found, here = entry["break_even"], entry["bandwidth"]
+  if not found["turns"]:
+    low, high = (rate(bandwidth) for bandwidth in found["searched"])
+    slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in found["ends"])
     return (
-      f"At no bandwidth from {low} to {high} would another be first: {turn['winner']} takes {slow} at the low "
+      f"At no bandwidth from {low} to {high} would another be first: {found['winner']} takes {slow} at the low "
       f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
     )
-  told = "; ".join(_overtaking(each, here) for each in turn["turns"])
-  return f"{told[0].upper()}{told[1:]}; the link {entry['link']} has {_rate(here)}."
+  text = "; ".join(_overtaking(turn, here) for turn in found["turns"])
+  return f"{text[0].upper()}{text[1:]}; the link {entry['link']} has {rate(here)}."
 
 
 def _overtaking(turn: Mapping[str, Any], here: float) -> str:
   """Below or above which bandwidth another would be first, with the interval over the seeds where that happens."""
   values = [value for value in turn["bandwidths"] if value is not None]
   log, half = summary(np.log(values or [turn["mean"]]))  # bandwidths are averaged as ratios
-  mean, spread = math.exp(log), ""
-  if half is not None:
-    spread = f" ({_rate(math.exp(log - half))} to {_rate(math.exp(log + half))})"
+  spread = f" ({rate(math.exp(log - half))} to {rate(math.exp(log + half))})" if half is not None else ""
   count = "" if len(values) == len(turn["bandwidths"]) else f", in {len(values)} of {len(turn['bandwidths'])} seeds"
-  return f"{'below' if turn['mean'] < here else 'above'} {_rate(mean)}{spread}{count}, {turn['other']} would be first"
+  side = "below" if turn["mean"] < here else "above"
+  return f"{side} {rate(math.exp(log))}{spread}{count}, {turn['other']} would be first"
 
 
-def _parts(figures: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(figures: Mapping[str, Any]) -> Cell:
   """Seconds of a step and its parts."""
   parts = [f"{name} {seconds(figures[f'{name}_seconds'])}" for name in PARTS if f"{name}_seconds" in figures]
-  if "staleness" in figures:
-    stale = figures["staleness"]
+  if stale := figures.get("staleness"):
     parts.append(f"staleness {stale['there']:.1f}, trained with {stale['trained']:.1f}")
-  return cell(seconds(figures["seconds_per_step"]), "", *parts)
+  return Cell(seconds(figures["seconds_per_step"]), details=tuple(parts))
 
 
 def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
   first = entries[0]
   nbytes = formats.figure("bytes_sent", first["params_bytes"])
-  told = [
+  notes = [
     "Seconds are predicted, not measured. For each array of parameters a step takes the larger of FLOP / (peak x "
     f"efficiency) and bytes / memory bandwidth, with {first['flop_per_example']:.3g} FLOP per example as XLA counts "
     f"the compiled step; an exchange takes what latency and bandwidth make of {nbytes} of parameters, by the cheapest "
     "collective of its kind. Jitter, slow workers, barrier and overlap are those of the config."
   ]
-  figures = [(entry["name"], part) for entry in entries for part in entry["algorithms"].values()]
-  if any("staleness" in part for _, part in figures):
-    told.append(
+  if any("staleness" in figures for entry in entries for figures in entry["algorithms"].values()):
+    notes.append(
       "Algorithms with a server or peers were trained in the order of events that results from the config's times and "
       "network. On a cluster the order differs: the predicted seconds are those of that order, the accuracy is that of "
-      "the order of training. The approximation is the better, the closer the two values of staleness are."
+      "the order of training. The closer the two values of staleness are, the better is the approximation."
     )
-  within = [entry["name"] for entry in entries if entry["link"] != "between nodes"]
-  if within:
-    told.append(f"One node of {formats.listed(within, 12)} holds all workers: no message leaves the node.")
-  short = dict.fromkeys(name for name, part in figures if part["step_seconds"] < STARTING)
-  if short:
-    told.append(
-      f"A step takes less than {seconds(STARTING)} on {formats.listed(list(short), 12)}, less than a device "
-      "needs to start one: for so small a model the times are lower bounds, and the network's share is too large."
+  if within := [entry["name"] for entry in entries if entry["link"] != "between nodes"]:
+    notes.append(f"One node of {formats.listed(within)} holds all workers: no message leaves the node.")
+  steps = {entry["name"]: [each["step_seconds"] for each in entry["algorithms"].values()] for entry in entries}
+  if short := [name for name, each in steps.items() if min(each) < STARTING]:
+    notes.append(
+      f"A step takes less than {seconds(STARTING)} on {formats.listed(short)}, less than a device needs to start one: "
+      "for so small a model the times are lower bounds, and the network's share is too large."
     )
-  return told
+  return notes
 
 
 def _link(entry: Mapping[str, Any]) -> str:
-  return f"{_rate(entry['bandwidth'])}, {seconds(entry['latency'])} latency {entry['link']}"
-
-
-def _rate(bandwidth: float) -> str:
-  return f"{formats.figure('bytes_sent', bandwidth)}/s"
+  return f"{rate(entry['bandwidth'])}, {seconds(entry['latency'])} latency {entry['link']}"

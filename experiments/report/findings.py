@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
-from experiments.report.reader import Comparison
-from experiments.report.table_rows import FINAL, Row, difference, ranking
+from experiments.report.reader import SCORES, Comparison
+from experiments.report.table_rows import Row, difference, ranking
 from experiments.report.wording import layout
 
 Sentence = tuple[str, str]  # its subject ("" for none), and the text
@@ -15,126 +15,124 @@ CLAIMS = {
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Which algorithm has the lowest cost of the target, which the best end; and which met the target."""
-  target = formats.target(comparison.metric, comparison.target)
-  goal = f"a {formats.NAMES[comparison.metric]} of {target}"
+  """Return the sentences: the lowest costs of the target, the best final metric, and the algorithms that met it."""
+  goal = f"a {formats.NAMES[comparison.metric]} of {comparison.goal}"
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
     return [("", "No algorithm has a result.")]
   complete = [row for row in ran if row.reached == row.seeds]
   partial = [row for row in ran if 0 < row.reached < row.seeds]
   never = [row for row in ran if not row.reached]
+  all_seeds = " with every seed" if any(row.seeds > 1 for row in ran) else ""
   sentences: list[Sentence] = []
   if len(ran) > 1 and all(row.seeds == 1 for row in ran):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
   if not complete:
-    ending = ", so none is ranked." if partial else "."
-    sentences.append(("", f"No algorithm reached {goal}{_seeds(ran)}{ending}"))
+    sentences.append(("", f"No algorithm reached {goal}{all_seeds}{', so none is ranked' if partial else ''}."))
   elif len(complete) > 1:
-    sentences += _costs(complete, comparison, target)
+    sentences += _costs(complete, comparison)
   word = "Highest" if comparison.higher_is_better else "Lowest"
-  ranked, rivals = ranking(ran, FINAL, comparison.higher_is_better)
+  ranked, rivals = ranking(ran, comparison.metric)
   if len(ranked) > 1:
     claim = f"{word} {formats.NAMES[comparison.metric]} at the end"
-    sentences.append((claim, _claim(FINAL, comparison.metric, ranked, rivals)))
+    sentences.append((claim, _claim(comparison.metric, ranked, rivals)))
   if complete:
-    reached = f"{_who(complete, table)} reached {goal}{_seeds(ran)}."
-    sentences.append(("", reached + (_alone(complete[0], comparison.seconds) if len(complete) == 1 else "")))
+    everyone = len(complete) == len(table) > 2
+    reached = f"{f'All {len(table)} algorithms' if everyone else _names(complete)} reached {goal}{all_seeds}."
+    sentences.append(("", reached + (_spent(complete[0], comparison.seconds) if len(complete) == 1 else "")))
   if partial:
     some = [f"{row.label} ({row.reached} of {row.seeds})" for row in partial]
-    sentences.append(("", f"Only some seeds met it with {formats.listed(some, 12)}: not ranked."))
+    sentences.append(("", f"Only some seeds met it with {formats.listed(some)}: not ranked."))
   if never and (complete or partial):
     sentences.append(("", f"No seed met it with {_names(never)}."))
-  nothing = [row for row in table if row not in ran]
-  if nothing:
+  if nothing := [row for row in table if row not in ran]:
     sentences.append(("", f"There is no result for {_names(nothing)}."))
   return sentences
 
 
 def _names(table: Sequence[Row]) -> str:
-  return formats.listed([row.label for row in table], 12)
+  return formats.listed([row.label for row in table])
 
 
-def _who(rows: Sequence[Row], table: Sequence[Row]) -> str:
-  return f"All {len(rows)} algorithms" if len(rows) == len(table) > 2 else _names(rows)
+def _figure(row: Row, name: str) -> str:
+  estimate = row.estimates[name]
+  return formats.figure(name, estimate.mean, estimate.half)
 
 
-def _seeds(table: Sequence[Row]) -> str:
-  return " with every seed" if any(row.seeds > 1 for row in table) else ""
-
-
-def _alone(row: Row, seconds: str) -> str:
-  found = [(name, row.estimates[name]) for name in ("examples", "bytes_sent", seconds)]
-  examples, sent, time = (formats.figure(name, estimate.mean, estimate.half) for name, estimate in found)
+def _spent(row: Row, seconds: str) -> str:
+  examples, sent, time = (_figure(row, name) for name in ("examples", "bytes_sent", seconds))
   time += " of virtual time" if seconds == "virtual_seconds" else ""
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
 
-def _costs(complete: Sequence[Row], comparison: Comparison, target: str) -> list[Sentence]:
+def _costs(complete: Sequence[Row], comparison: Comparison) -> list[Sentence]:
   sentences, where = [], layout(comparison)
-  silent = [row for row in complete if row.sends_nothing]
   for name in ("examples", "bytes_sent", comparison.seconds):
-    claim = f"{CLAIMS[name]} to {target}"
-    # Fewest bytes of all is no achievement of an algorithm that sends nothing.
-    counted = [row for row in complete if name != "bytes_sent" or row not in silent]
-    if name == "bytes_sent" and silent:
+    claim, counted = f"{CLAIMS[name]} to {comparison.goal}", complete
+    if name == "bytes_sent" and any(row.sends_nothing for row in complete):
+      # Fewest bytes of all is no achievement of an algorithm that sends nothing.
+      counted = [row for row in complete if not row.sends_nothing]
       claim += ", of those that send any"
     if name == "seconds" and where:
       claim += f" as measured with {where}"
     ranked, rivals = ranking(counted, name)
     if ranked:
-      sentences.append((claim, _claim(name, name, ranked, rivals)))
+      sentences.append((claim, _claim(name, ranked, rivals)))
   return sentences
 
 
-def _claim(name: str, kind: str, ranked: list[Row], rivals: list[Row]) -> str:
-  """The best, and by how much the next one differs; or those that do not differ significantly, without a winner."""
-
-  def told(row: Row) -> str:
-    found = row.estimates[name]
-    return f"{row.label} ({formats.figure(kind, found.mean, found.half)})"
-
+def _claim(name: str, ranked: list[Row], rivals: list[Row]) -> str:
+  """The best and its difference from the next one; or those that do not differ significantly, without a winner."""
+  best, *others = ranked
   if rivals:
-    return f"not significantly different are {formats.listed([told(row) for row in (ranked[0], *rivals)], 5)}."
-  if len(ranked) == 1:
-    return f"{told(ranked[0])}."
-  return f"{told(ranked[0])}; the next on average, {ranked[1].label}, {versus(name, kind, ranked[1], ranked[0])}."
+    tied = [f"{row.label} ({_figure(row, name)})" for row in (best, *rivals)]
+    return f"not significantly different are {formats.listed(tied, 5)}."
+  found = f"{best.label} ({_figure(best, name)})"
+  return f"{found}; {next_one(name, others[0], best)}." if others else f"{found}."
 
 
-def versus(name: str, kind: str, row: Row, best: Row) -> str:
-  """By how much a row differs from another, as the test of significance sees it: "takes 1.30 times as many (...)"."""
+def next_one(name: str, row: Row, best: Row) -> str:
+  """Name the second of a ranking and its difference from the first."""
+  return f"the next on average, {row.label}, {versus(name, row, best)}"
+
+
+def versus(name: str, row: Row, best: Row) -> str:
+  """Describe the tested difference of a row from the best one: "takes 1.30 times as many (...)"."""
   found = difference(name, row, best)
   values = found[:3]
   if found.ratio:
     mean, low, high = (f"{value:,.{formats.decimals(value, 3)}f}" for value in values)
-    told = f"takes {mean} times as {'long' if kind in ('seconds', 'virtual_seconds') else 'many'}"
+    text = f"takes {mean} times as {'long' if name in ('seconds', 'virtual_seconds') else 'many'}"
   else:
     values = values if found.mean >= 0 else (-found.mean, -found.high, -found.low)
-    mean, low, high = (formats.figure(kind, value).replace(" %", " points") for value in values)
-    told = f"is {mean} {'higher' if found.mean > 0 else 'lower'}" if name == FINAL else f"takes {mean} more"
+    mean, low, high = (formats.figure(name, value).replace(" %", " points") for value in values)
+    text = f"is {mean} {'higher' if found.mean > 0 else 'lower'}" if name in SCORES else f"takes {mean} more"
   if row.seeds == 1:
-    return f"{told} in the one seed"
+    return f"{text} in the one seed"
   doubt = "" if found.sign else ": not significantly different"
-  return f"{told} (95 % interval {low} to {high}, paired by seed{doubt})"
+  return f"{text} (95 % interval {low} to {high}, paired by seed{doubt})"
 
 
 def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Of the pairs in info["expected"], (sooner, later) at the target: which came out, which did not."""
+  """Compare the pairs in info["expected"], (sooner, later) at the target, with the results."""
   pairs = comparison.info["expected"]
   if not pairs:
     return []
-  rows, words = {row.label: row for row in table}, ("", "not significantly different: ", "the other way round: ")
-  found: dict[int, list[str]] = {-1: [], 0: [], 1: []}
+  rows = {row.label: row for row in table}
+  found: dict[int, list[str]] = {-1: [], 1: [], 0: []}
   for sooner, later in pairs:
     found[order(rows.get(sooner), rows.get(later), comparison.seconds)].append(f"{sooner} before {later}")
-  told = [words[sign + 1] + formats.listed(found[sign], 20) for sign in (-1, 1, 0) if found[sign]]
+  words = {-1: "", 1: "the other way round: ", 0: "not significantly different: "}
+  texts = [words[sign] + formats.listed(each, 20) for sign, each in found.items() if each]
   single = " in the one seed, which shows no spread" if len(comparison.info["seeds"]) == 1 else ""
   seconds = formats.NAMES[comparison.seconds]
-  return [(f"{len(found[-1])} of {len(pairs)} expected orderings in {seconds} came out{single}", "; ".join(told) + ".")]
+  return [
+    (f"{len(found[-1])} of {len(pairs)} expected orderings in {seconds} came out{single}", "; ".join(texts) + ".")
+  ]
 
 
 def order(first: Row | None, second: Row | None, seconds: str) -> int:
-  """-1 where the first is sooner, 1 where the second is; no seed at the target is later than every seed."""
+  """Return -1 where the first is sooner, 1 where the second is; without any seed at the target it is the later one."""
   if first is None or second is None:
     return 0
   if first.of_all(seconds) and second.of_all(seconds):

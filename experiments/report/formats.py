@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 NAMES = {
   "test_accuracy": "test accuracy",
   "test_loss": "test loss",
@@ -24,31 +24,34 @@ def decimals(value: float, significant: int) -> int:
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
   """`mean` or `mean ± half` of a quantity of NAMES: fractions become percent, bytes get a decimal prefix."""
-  scale, unit = 1.0, ""
-  if kind == "test_accuracy":
-    scale, unit, places = 0.01, " %", 2
-  elif kind in ("step", "examples"):
-    places = 0
-    if abs(mean) >= 1e7:
-      scale, unit, places = 1e6, " M", decimals(mean / 1e6, 3)
-  elif kind == "bytes_sent":
-    power = min(len(BYTES) - 1, int(math.log10(abs(mean)) // 3)) if abs(mean) >= 1 else 0
-    scale, unit = 1000.0**power, f" {BYTES[power]}"
-    places = decimals(mean / scale, 3) if power else 0
-  elif kind in ("seconds", "virtual_seconds"):
+  if kind in ("seconds", "virtual_seconds"):
     return seconds(mean, half)
-  else:
-    places = min(6, decimals(mean, 3))
-  spread = "" if half is None else f" ± {half / scale:,.{places}f}"
-  return f"{mean / scale:,.{places}f}{spread}{unit}"
+  if kind == "test_accuracy":
+    return _spread(mean, half, 0.01, "%", 2)
+  if kind == "bytes_sent":
+    scale, unit = next((each for each in BYTES if abs(mean) >= each[0]), BYTES[-1])
+    return _spread(mean, half, scale, unit, decimals(mean / scale, 3) if scale > 1 else 0)
+  if kind in ("step", "examples"):
+    millions = abs(mean) >= 1e7
+    return _spread(mean, half, 1e6, "M", decimals(mean / 1e6, 3)) if millions else _spread(mean, half, 1.0, "", 0)
+  return _spread(mean, half, 1.0, "", min(6, decimals(mean, 3)))
 
 
 def seconds(mean: float, half: float | None = None) -> str:
   """`mean` or `mean ± half`, in the unit that suits the larger one."""
   largest = max(abs(mean), half or 0.0)
-  scale, unit = next((each for each in UNITS if largest >= each[0]), UNITS[-1] if largest else UNITS[0])
-  places = decimals(largest / scale, 3)
-  return f"{mean / scale:,.{places}f}" + ("" if half is None else f" ± {half / scale:,.{places}f}") + f" {unit}"
+  scale, unit = next((each for each in SECONDS if largest >= each[0]), SECONDS[-1] if largest else SECONDS[0])
+  return _spread(mean, half, scale, unit, decimals(largest / scale, 3))
+
+
+def _spread(mean: float, half: float | None, scale: float, unit: str, places: int) -> str:
+  values = [mean] if half is None else [mean, half]
+  return " ± ".join(f"{value / scale:,.{places}f}" for value in values) + f" {unit}".rstrip()
+
+
+def rate(bandwidth: float) -> str:
+  """Bytes per second."""
+  return f"{figure('bytes_sent', bandwidth)}/s"
 
 
 def target(kind: str, value: float) -> str:
@@ -56,12 +59,12 @@ def target(kind: str, value: float) -> str:
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
+def listed(names: Sequence[str], most: int = 12) -> str:
   """ "a, b and c", or the first ones and the number of others."""
   names = list(names)
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
-  return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+  return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def between(values: Iterable[int]) -> str:

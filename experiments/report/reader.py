@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.train.run_dir import read_json
+from experiments.report import formats
+from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
+SCORES = ("test_accuracy", "test_loss")  # of the end of training; other columns are costs of the target
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
   "virtual_seconds",
@@ -22,8 +24,8 @@ class Run(NamedTuple):
   columns: dict[str, np.ndarray]
 
 
-class Spread(NamedTuple):
-  """Where a run's workers were: numbers of each."""
+class Layout(NamedTuple):
+  """Numbers of workers, and of the devices and processes that ran them."""
 
   workers: int
   devices: int
@@ -36,7 +38,7 @@ class Result(NamedTuple):
   info: dict[str, Any]
   runs: list[Run]
   missing: list[str]  # the runs that should have metrics and do not
-  spreads: set[Spread]  # of its runs; empty where it is not known
+  layouts: set[Layout]  # of its runs; empty where it is not known
 
 
 class Comparison(NamedTuple):
@@ -52,33 +54,37 @@ class Comparison(NamedTuple):
     return self.metric == "test_accuracy"
 
   @property
+  def goal(self) -> str:
+    """The target as text."""
+    return formats.target(self.metric, self.target)
+
+  @property
   def virtual(self) -> bool:
     """Whether time is virtual."""
     return self.seconds == "virtual_seconds"
 
 
 def read_run(path: Path) -> Run:
-  """Reads `path`/metrics.jsonl. Raises ValueError for a line that is not a JSON object of numbers."""
-  lines = []
-  for number, text in enumerate((path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(), 1):
+  """Read `path`/metrics.jsonl. Raises ValueError for a line that is not a JSON object of numbers."""
+  lines, file = [], path / METRICS
+  for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
     try:
       line = json.loads(text)
-      values = [float("nan") if line.get(name) is None else float(line[name]) for name in COLUMNS]
+      lines.append([float("nan") if line.get(name) is None else float(line[name]) for name in COLUMNS])
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-      raise ValueError(f"{path / 'metrics.jsonl'}: line {number} is not an object of numbers: {error}") from error
-    lines.append(values)
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {error}") from error
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
   return Run(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
 def read(folder: Path) -> Comparison:
-  """Reads a folder that `python run.py compare` has written.
+  """Read a folder that `python run.py compare` has written.
 
   Raises:
     FileNotFoundError: if it holds no comparison.json.
     ValueError: if the target's metric is unknown, a file is malformed, or virtual time is missing from a run.
   """
-  path = Path(folder) / "comparison.json"
+  path = folder / COMPARISON
   if not path.is_file():
     raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
   try:
@@ -86,19 +92,19 @@ def read(folder: Path) -> Comparison:
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
   metric = info["target"]["metric"]
-  if metric not in ("test_accuracy", "test_loss"):
-    raise ValueError(f"{path}: the target's metric is {metric!r}; it has to be test_accuracy or test_loss")
+  if metric not in SCORES:
+    raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
   seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
   results = []
   for entry in info["algorithms"]:
-    paths = [at for run in entry["runs"] if ((at := Path(folder) / run) / "metrics.jsonl").is_file()]
+    paths = [at for run in entry["runs"] if ((at := folder / run) / METRICS).is_file()]
     runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
         raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison again")
     names = [run.name for run in runs]
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
-    results.append(Result(entry, runs, missing, _spreads(entry["settings"]["workers"], paths)))
+    results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
   return Comparison(info, metric, float(info["target"]["value"]), seconds, results)
 
 
@@ -107,9 +113,8 @@ def run_name(path: str | Path) -> str:
   return Path(path).name.replace("-", " ")
 
 
-def _spreads(workers: int, paths: Sequence[Path]) -> set[Spread]:
-  """How an algorithm's runs were spread, as their folders say."""
-  files = [path / "about.json" for path in paths]
-  layouts = [read_json(file).get("layout") for file in files if file.is_file()]
-  known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
-  return {Spread(workers, layout["devices"], layout["processes"]) for layout in known}
+def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
+  """The layouts of an algorithm's runs, from their folders."""
+  found = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
+  known = [each for each in found if isinstance(each, dict) and {"devices", "processes"} <= each.keys()]
+  return {Layout(workers, each["devices"], each["processes"]) for each in known}

@@ -27,7 +27,7 @@ class Difference(NamedTuple):
   """Two algorithms over their common seeds: first minus second, or first over second."""
 
   mean: float  # of a ratio the geometric one
-  low: float  # the 95 % interval, which includes what the evaluations leave open; of one seed that alone
+  low: float  # the 95 % interval, widened by the spacing of evaluations; of one seed only that spacing
   high: float
   ratio: bool
   sign: int  # -1 where the first is significantly smaller, 1 where it is significantly larger, 0 for neither
@@ -48,7 +48,7 @@ def paired(first: Mapping[str, Span], second: Mapping[str, Span], ratio: bool = 
 
   Args:
     first, second: by seed; seeds that only one of them has are left out.
-    ratio: test log a_s - log b_s where all figures are above 0: costs scale with how hard a seed is.
+    ratio: test log a_s - log b_s where all figures are above 0: costs scale with the difficulty of a seed.
   """
   common = [seed for seed in first if seed in second]
   if not common:
@@ -77,7 +77,7 @@ def first_reaching(values: np.ndarray, target: float, higher_is_better: bool) ->
 
 
 def finite_prefix(x: np.ndarray, y: np.ndarray) -> Curve:
-  """The curve up to the first point where x or y is not finite: what comes after a divergence is not data."""
+  """Return the curve up to the first point where x or y is not finite: values after a divergence are not data."""
   bad = ~(np.isfinite(x) & np.isfinite(y))
   end = int(np.argmax(bad)) if bad.any() else len(x)
   return x[:end], y[:end]

@@ -1,15 +1,13 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.reader import Comparison, Result, Run
+from experiments.report.reader import SCORES, Comparison, Result, Run
 from experiments.report.statistics import Difference, Span, first_reaching, paired, summary
-
-FINAL = "final"  # the metric at the end, beside the columns of `spent`
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -30,22 +28,22 @@ class Row(NamedTuple):
   seeds: int  # runs that there should be
   finished: int  # runs that used the whole budget and ended finite
   reached: int  # runs that met the target
-  estimates: dict[str, Estimate]  # FINAL over the finished runs, what the target cost over those that met it
+  estimates: dict[str, Estimate]  # the metric over the finished runs, the costs of the target over those that met it
   sends_nothing: bool
   notes: list[str]
 
   def of_all(self, name: str) -> Estimate | None:
-    """The estimate if every seed is in it, else None: a mean without the diverged seeds flatters."""
+    """Return the estimate if it covers every seed, else None: a mean without the diverged seeds is biased."""
     found = self.estimates.get(name)
     return found if found and len(found.seeds) == self.seeds else None
 
 
 def rows(comparison: Comparison) -> list[Row]:
   """One row per algorithm, in the order of the comparison."""
-  ends = [run.columns["examples"][-1] for result in comparison.results for run in result.runs]
-  gaps = [np.diff(run.columns["examples"]).max(initial=0) for result in comparison.results for run in result.runs]
+  examples = [run.columns["examples"] for result in comparison.results for run in result.runs]
   # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
-  enough = max(ends, default=0) - max(gaps, default=0)
+  gap = max((np.diff(each).max(initial=0) for each in examples), default=0)
+  enough = max((each[-1] for each in examples), default=0) - gap
   return [_row(comparison, result, enough) for result in comparison.results]
 
 
@@ -54,25 +52,26 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  found: dict[str, dict[str, Span]] = {name: {} for name in (FINAL, *spent(comparison))}
+  found: dict[str, dict[str, Span]] = {name: {} for name in (comparison.metric, *spent(comparison))}
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
     else:
-      found[FINAL][run.name] = (float(values[-1]), float(values[-1]))
+      found[comparison.metric][run.name] = (float(values[-1]), float(values[-1]))
     index = first_reaching(values, comparison.target, comparison.higher_is_better)
     if index is not None:
       for name in spent(comparison):
-        found[name][run.name] = (float(run.columns[name][max(index - 1, 0)]), float(run.columns[name][index]))
+        before, after = run.columns[name][[max(index - 1, 0), index]].tolist()
+        found[name][run.name] = (before, after)
   return Row(
     label=info["label"],
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
-    finished=len(found[FINAL]),
+    finished=len(found[comparison.metric]),
     reached=len(found["step"]),
     estimates={
-      name: Estimate(*summary([value for _, value in spans.values()]), spans) for name, spans in found.items() if spans
+      name: Estimate(*summary([end for _, end in spans.values()]), spans) for name, spans in found.items() if spans
     },
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
@@ -91,55 +90,50 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
 
 
 def difference(name: str, first: Row, second: Row) -> Difference:
-  """The one test of significance of a report: FINAL is compared by its difference, costs by their ratio."""
-  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name != FINAL)
+  """The one test of significance of a report: scores are compared by their difference, costs by their ratio."""
+  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name not in SCORES)
 
 
-def ranking(table: Sequence[Row], name: str, higher: bool = False) -> tuple[list[Row], list[Row]]:
-  """The rows where every seed has an estimate, best mean first; and those beside the first that none is better than.
+def ranking(table: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
+  """Rank the rows where every seed has an estimate by their mean, the best first.
 
-  Better is significantly better; so no two of the first one and those others differ significantly.
+  Returns:
+    the ranked rows; and the rivals of the first one, than which no row is significantly better, so that no two of the
+    first and its rivals are significantly different.
   """
-  sign = -1 if higher else 1
-  means = [(estimate.mean, row) for row in table if (estimate := row.of_all(name))]
-  ranked = [row for _, row in sorted(means, key=lambda pair: sign * pair[0])]
-  return ranked, [
-    row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked if other is not row)
-  ]
+  sign = -1 if name == "test_accuracy" else 1
+  ranked = sorted((row for row in table if row.of_all(name)), key=lambda row: sign * row.estimates[name].mean)
+  rivals = [row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked)]
+  return ranked, rivals
 
 
-def marks(table: Sequence[Row], name: str, higher: bool = False) -> dict[str, str]:
+def marks(table: Sequence[Row], name: str) -> dict[str, str]:
   """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
-  ranked, rivals = ranking(table, name, higher)
-  means = {row.label: row.estimates[name].mean for row in ranked}
-  best = [label for label, mean in means.items() if mean == means[ranked[0].label]]
-  return dict.fromkeys((row.label for row in rivals), "tied") | dict.fromkeys(best, "best")
+  ranked, rivals = ranking(table, name)
+  best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
+  return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
 
 
-def cells(
-  table: Sequence[Row], name: str, text: Callable[[float, float | None], str], higher: bool = False
-) -> list[dict[str, Any]]:
-  """A column of the table: `text`, its `kind` ("best", "tied", "partial", "") and `of` how many seeds."""
-  marked, column = marks(table, name, higher), []
+class Cell(NamedTuple):
+  """A cell of a table."""
+
+  text: str
+  kind: str = ""  # "best", "tied", "partial" (not over all seeds), or ""
+  details: tuple[str, ...] = ()  # lines in small print
+
+
+def column(table: Sequence[Row], name: str, half: bool = True) -> list[Cell]:
+  """A column of the table: the estimates `name`, with their half-widths or without."""
+  marked = marks(table, name)
+  cells = []
   for row in table:
     estimate = row.estimates.get(name)
+    text = formats.figure(name, estimate.mean, estimate.half if half else None) if estimate else ""
     if estimate is None:
-      told = "never" if name != FINAL and (row.finished or row.reached) else "no result"
-      column.append(cell(told, "partial"))
+      cells.append(Cell("never" if name not in SCORES and (row.finished or row.reached) else "no result", "partial"))
     elif row.of_all(name):
-      column.append(cell(text(estimate.mean, estimate.half), marked.get(row.label, "")))
+      cells.append(Cell(text, marked.get(row.label, "")))
     else:
-      of = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name == FINAL else 'reached'}"
-      column.append(cell(text(estimate.mean, estimate.half), "partial", of))
-  return column
-
-
-def cell(text: str, kind: str = "", *of: str) -> dict[str, Any]:
-  """A cell of a table: its text, how it is marked, and lines in small print."""
-  return {"text": text, "kind": kind, "of": of}
-
-
-def by_row(labels: Sequence[str], columns: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """The rows of a table from its columns; each cell has its column's name too, for narrow screens."""
-  named = [[{"label": name} | cell for cell in column] for name, column in columns.items()]
-  return [{"label": label, "cells": found} for label, *found in zip(labels, *named, strict=True)]
+      count = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}"
+      cells.append(Cell(text, "partial", (count,)))
+  return cells

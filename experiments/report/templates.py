@@ -1,15 +1,17 @@
 """Pages of one look, each a file that opens from disk: Jinja templates and the style that they share."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 STYLE = Path(__file__).with_name("page.css")
+UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
 
 
 def template(path: Path) -> Any:
   """The Jinja template in this file, which may include those beside it; an undefined variable is an error.
 
-  Its variable `css` is the shared style; the filter `unbroken` keeps 97.2 ± 1.2 % on one line.
+  Its variable `css` is the shared style; the filter `unbroken` keeps 97.2 ± 1.2 % on one line, a number with its unit.
   """
   import jinja2  # only now: most commands make no page
   import markupsafe
@@ -22,4 +24,4 @@ def template(path: Path) -> Any:
 
 
 def _unbroken(text: str) -> str:
-  return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
+  return re.sub(rf"(?<=\d) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text)

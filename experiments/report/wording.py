@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from experiments.report import formats
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
-from experiments.report.table_rows import FINAL, Row, marks, spent
+from experiments.report.table_rows import Cell, Row, column, spent
 
 WIDTH = 100
 TIED = "no algorithm is significantly better."
 
 
 def legend(comparison: Comparison) -> list[str]:
-  """Sentences on what the figures are and are not."""
-  goal = formats.target(comparison.metric, comparison.target)
+  """Sentences on the meaning of the figures."""
   seeds = len(comparison.info["seeds"])
   if seeds == 1:
     sentences = ["One seed: no interval and no spread, so that any difference may be due to chance."]
@@ -27,31 +26,27 @@ def legend(comparison: Comparison) -> list[str]:
     ]
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
-  sentences.append(f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {goal}.")
+  sentences.append(
+    f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {comparison.goal}."
+  )
   sentences.append("Examples count all workers together, bytes are those sent per worker.")
   if not comparison.virtual:
     return sentences + clock(comparison)
-  return [*sentences, f"Seconds are virtual, not measured: {_virtual(comparison)}."]
-
-
-def _virtual(comparison: Comparison) -> str:
-  """What virtual time is made of, for each group of algorithms with the same."""
-  groups: dict[str, list[str]] = {}
+  groups: dict[str, list[str]] = {}  # labels by the components of their virtual time
   for result in comparison.results:
     groups.setdefault(result.info["virtual"].rstrip("."), []).append(result.info["label"])
-  if len(groups) == 1:
-    return next(iter(groups))
-  return "; ".join(f"{text} ({formats.listed(labels, 12)})" for text, labels in groups.items())
+  texts = [text + (f" ({formats.listed(labels)})" if len(groups) > 1 else "") for text, labels in groups.items()]
+  return [*sentences, f"Seconds are virtual, not measured: {'; '.join(texts)}."]
 
 
 def clock(comparison: Comparison) -> list[str]:
-  """Sentences on what measured seconds are: those of the hardware that ran all workers, and not a cluster's."""
+  """Sentences on measured seconds, which are of the hardware that ran all workers, not of a cluster."""
   where = layout(comparison)
   if where:
-    paces = sorted({spread.workers // spread.devices for result in comparison.results for spread in result.spreads})
-    where = f": {where}" + f", {' or '.join(map(str, paces))} workers per device" * (paces != [1])
-    local = all(spread.processes == 1 for result in comparison.results for spread in result.spreads)
-    where += ", and no message crossed a network" * local
+    layouts = [each for result in comparison.results for each in result.layouts]
+    per_device = sorted({each.workers // each.devices for each in layouts})
+    where = f": {where}" + f", {' or '.join(map(str, per_device))} workers per device" * (per_device != [1])
+    where += ", and no message crossed a network" * all(each.processes == 1 for each in layouts)
   others = "the section on other clusters has" if comparison.info.get("clusters") else "compare --cluster=... adds"
   return [
     f"Seconds were measured on the hardware that ran this, without compilation and evaluation{where}.",
@@ -60,43 +55,37 @@ def clock(comparison: Comparison) -> list[str]:
 
 
 def layout(comparison: Comparison) -> str:
-  """How many devices the workers shared, "" where it is not known."""
-  spreads = [spread for result in comparison.results for spread in result.spreads]
-  if not spreads:
+  """Return the numbers of workers and of their devices as text, "" where they are not known."""
+  layouts = [each for result in comparison.results for each in result.layouts]
+  if not layouts:
     return ""
-  devices = sorted({spread.devices for spread in spreads})
-  workers = formats.between(spread.workers for spread in spreads)
+  devices = sorted({each.devices for each in layouts})
+  workers = formats.between(each.workers for each in layouts)
   return f"{workers} workers on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
-  """The table for a terminal, at most 100 columns; * has the best mean of its column, ~ may be as good."""
-  metric, names = comparison.metric, (FINAL, *spent(comparison))
-  higher = {FINAL: comparison.higher_is_better}
-  marked = {name: marks(table, name, higher.get(name, False)) for name in names}
-  own = varying(comparison.info)
-  goal = formats.target(metric, comparison.target)
-  time = "virtual s" if comparison.virtual else "seconds"
-  head = ["algorithm", *own, formats.NAMES[metric], "steps", "examples", "bytes sent", time, f"to {goal}"]
-  lines = [head]
-  for place, row in enumerate(table):
-    line = [row.label, *(values[place] for values in own.values())]
-    for name in names:
-      found = row.estimates.get(name)
-      half = found.half if found and name == FINAL else None
-      text = formats.figure(metric if name == FINAL else name, found.mean, half) if found else "-"
-      text = f"({text})" if found and not row.of_all(name) else text
-      line.append(text + {"best": "*", "tied": "~", "": " "}[marked[name].get(row.label, "")])
-    lines.append([*line, f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result"])
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  """The table for a terminal, at most 100 columns; * is the best mean of its column, ~ not significantly worse."""
+  columns = varying(comparison.info) | {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
+  heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
+  columns |= {head: column(table, name, half=False) for head, name in zip(heads, spent(comparison), strict=True)}
+  reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in table]
+  lines = [["algorithm", *columns, f"to {comparison.goal}"]]
+  lines += map(list, zip([row.label for row in table], *map(_marked, columns.values()), reached, strict=True))
+  widths = [max(map(len, each)) for each in zip(*lines, strict=True)]
   widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
-  told = []
+  texts = []
   for label, *rest in lines:
     label = label if len(label) <= widths[0] else label[: widths[0] - 2] + ".."
-    cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-    told.append("  ".join([label.ljust(widths[0]), *cells]))
-  rule = "-" * len(told[0])
+    texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
+  rule = "-" * len(texts[0])
   key = "In brackets: the mean of the seeds that met the target alone, unranked. *: the best mean of its column. ~: "
   paragraphs = [" ".join([*legend(comparison), key + TIED])]
   paragraphs += [f"{row.label}: {note}." for row in table for note in row.notes]
-  return "\n".join([told[0], rule, *told[1:], rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
+  return "\n".join([texts[0], rule, *texts[1:], rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
+
+
+def _marked(cells: Sequence[Cell]) -> list[str]:
+  """Cells as text, with a mark behind the figure."""
+  texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
+  return [text + {"best": "*", "tied": "~"}.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

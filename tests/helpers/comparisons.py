@@ -112,9 +112,9 @@ def finding_of(folder: Path) -> dict[str, str]:
   return found
 
 
-def ranked(folder: Path, name: str, higher: bool = False) -> tuple[list[str], list[str]]:
+def ranked(folder: Path, name: str) -> tuple[list[str], list[str]]:
   """Labels: by their mean, and those beside the first that none is significantly better than."""
-  first, rivals = table_rows.ranking(list(rows_of(folder).values()), name, higher)
+  first, rivals = table_rows.ranking(list(rows_of(folder).values()), name)
   return [row.label for row in first], [row.label for row in rivals]
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report import formats as report_format
-from experiments.report import wording
+from experiments.report import formats, wording
 from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
 from experiments.report.figures.style import COLOURS, IDLE, INK, MARKERS, PAPER, PHONE, SLIDE, Picture, blank, rendered
 from experiments.report.reader import Comparison
@@ -18,29 +17,23 @@ FEW = 4  # algorithms that have room below each other
 def pictures(comparison: Comparison) -> list[Picture]:
   """The metric against examples, time and bytes; test loss and distance between workers against examples."""
   metric = comparison.metric
-  unused = "seconds" if comparison.seconds == "virtual_seconds" else "virtual_seconds"
-  wanted = [(x, metric) for x in ACROSS if x != unused] + [
-    ("examples", y) for y in ("test_loss", "distance") if y != metric
-  ]
-  charts = [chart(comparison, x, y) for x, y in wanted]
+  across = [x for x in ACROSS if x == comparison.seconds or not x.endswith("seconds")]
+  others = [y for y in ("test_loss", "distance") if y != metric]
+  charts = [chart(comparison, x, metric) for x in across] + [chart(comparison, "examples", y) for y in others]
   return [picture(each, comparison) for each in charts if each is not None]
 
 
 def picture(shown: Chart, comparison: Comparison) -> Picture:
   """One chart, drawn."""
-  ends = ", ".join(f"{line.label} {report_format.figure(shown.y, _end(line))}" for line in shown.lines)
+  last = [(line.label, line.mean[np.isfinite(line.mean)][-1]) for line in shown.lines]
+  ends = ", ".join(f"{label} {formats.figure(shown.y, value)}" for label, value in last)
   seeds = len(comparison.info["seeds"])
-  what = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
-  alt = f"{shown.title}: one line per algorithm, {what}. The lines end at: {ends}. {shown.absent}".strip()
-  prefix = {"test_accuracy": "accuracy", "test_loss": "loss"}.get(shown.y, shown.y)
-  name = f"{prefix}_vs_{shown.x.removesuffix('_sent')}"
+  lines = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
+  alt = f"{shown.title}: one line per algorithm, {lines}. The lines end at: {ends}. {shown.absent}".strip()
+  name = f"{shown.y.removeprefix('test_')}_vs_{shown.x.removesuffix('_sent')}"
   clock = wording.clock(comparison) if shown.x == "seconds" else []
   caption = [sentence for sentence in (shown.absent, *clock, *shown.notes) if sentence]
   return Picture(name, shown.title, alt, caption, *rendered(lambda wide: _draw(shown, wide), shown.absent))
-
-
-def _end(line: Line) -> float:
-  return float(line.mean[np.isfinite(line.mean)][-1])
 
 
 def _draw(shown: Chart, wide: bool) -> Any:
@@ -59,7 +52,6 @@ def _draw(shown: Chart, wide: bool) -> Any:
   axes = picture.add_subplot(main)
   for line in shown.lines:
     _mean(axes, line, 2.2 if wide else 1.8)
-    _stops(axes, line)
   _axes(axes, shown, wide)
   for line, cell in zip(shown.lines, cells, strict=True):
     _alone(picture.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
@@ -69,6 +61,7 @@ def _draw(shown: Chart, wide: bool) -> Any:
 
 
 def _mean(axes: Any, line: Line, width: float) -> Any:
+  """The mean, with crosses where seeds ended early; return the mean's artist."""
   # Eight markers per curve, shifted from line to line so that they do not cover each other.
   every = max(1, len(line.x) // 8)
   (drawn,) = axes.plot(
@@ -76,6 +69,8 @@ def _mean(axes: Any, line: Line, width: float) -> Any:
     markevery=(line.number * every // 5 % every, every), markersize=6, markeredgecolor=PAPER, markeredgewidth=0.7,
     zorder=3, solid_capstyle="round",
   )  # fmt: skip
+  for x, y in line.stopped:
+    axes.plot([x], [y], marker="x", color=_colour(line), markersize=9, markeredgewidth=2.2, zorder=4, clip_on=False)
   return drawn
 
 
@@ -88,7 +83,6 @@ def _alone(axes: Any, line: Line, shown: Chart, width: int) -> None:
     axes.fill_between(line.x, *line.band, color=_colour(line), alpha=0.28, linewidth=0, zorder=2)
   for x, y in line.rest:
     axes.plot(x, y, color=_colour(line), linewidth=0.8, alpha=0.8, zorder=2)
-  _stops(axes, line)
   key = _mean(axes, line, 1.6)
   key.set_markevery((0, len(line.x)))  # one, for the key; the line needs none here
   axes.legend(
@@ -98,11 +92,6 @@ def _alone(axes: Any, line: Line, shown: Chart, width: int) -> None:
   _target(axes, shown)
   axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
   axes.grid(True, linewidth=0.5)
-
-
-def _stops(axes: Any, line: Line) -> None:
-  for x, y in line.stopped:
-    axes.plot([x], [y], marker="x", color=_colour(line), markersize=9, markeredgewidth=2.2, zorder=4, clip_on=False)
 
 
 def _colour(line: Line) -> str:
@@ -119,30 +108,28 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
 
   if shown.log_x:
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=_ticks(low, high, dense=False)))
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=_ticks(*axes.get_xlim(), dense=False)))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
   else:
     ends = [x[-1] for line in shown.lines for x in (line.x, *(x for x, _ in line.rest))]
     axes.set_xlim(0, max(ends) * 1.01 or 1)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(6 if wide else 5, steps=[1, 2, 2.5, 5, 10]))
-  formats = {"examples": ticker.EngFormatter(sep=""), "bytes_sent": ticker.EngFormatter(unit="B")}
-  axes.xaxis.set_major_formatter(formats.get(shown.x, ticker.FuncFormatter(lambda value, _: f"{value:,.6g} s")))
-  axes.set_xlabel(shown.x_label + (", log scale" if shown.log_x else ""))
+  units = {"examples": ticker.EngFormatter(sep=""), "bytes_sent": ticker.EngFormatter(unit="B")}
+  axes.xaxis.set_major_formatter(units.get(shown.x, "{x:,.6g} s"))
   if shown.log_y:
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=_ticks(*shown.limits, dense=True)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
   elif shown.y == "test_accuracy":
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
-  axes.set_ylabel(textwrap.fill(shown.y_label + (", log scale" if shown.log_y else ""), 56 if wide else 36))
-  axes.set_ylim(*shown.limits)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+  y_label = textwrap.fill(shown.y_label + ", log scale" * shown.log_y, 56 if wide else 36)
+  axes.set(xlabel=shown.x_label + ", log scale" * shown.log_x, ylabel=y_label, ylim=shown.limits)
   axes.grid(True)
   _target(axes, shown)
   if shown.target is not None:
     axes.annotate(
-      f"target\n{report_format.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
+      f"target\n{formats.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
       xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9, color=INK,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A schedule as spans of time: when each worker computes, waits and exchanges; from the record of its events alone."""
+"""A schedule as spans of time, from the record of its events: when each worker computes, waits and exchanges."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,24 +12,12 @@ from experiments.report.reader import Comparison
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
-  "computing: cut where a turn begins or a reply is merged",
-  "exchanging: messages and the server's work",
-  "waiting: for others, the server or a reply",
-  "lost to a failure",
-  "computing, then possibly waiting for the reply",
-)
-
-SYNCHRONOUS = (  # what KINDS are there
-  "computing: cut between two steps",
-  "exchanging: a message between all workers",
-  "waiting: for the slowest worker, or for the message",
-  "lost to a failure",
-  "",
-)
+  "computing", "exchanging", "waiting", "lost to a failure", "computing, then possibly waiting for the reply"
+)  # fmt: skip
 
 
 class Spans(NamedTuple):
-  """What workers do from when to when: arrays [spans], seconds. Except `beneath`, those of a worker do not overlap."""
+  """Spans of the workers' time: arrays [spans], seconds. Those of a worker do not overlap, except `beneath`."""
 
   worker: np.ndarray
   begin: np.ndarray
@@ -52,16 +40,16 @@ def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
   """
   found: list[Schedule] = []
   for entry in (result.info for result in comparison.results):
-    file = entry["events"] or entry["lockstep"]
-    if file:
-      record = (load if entry["events"] else lockstep.load)(Path(folder) / file)
-      if not len(record[0]):
-        raise ValueError(f"{Path(folder) / file}: the record has no events")
-      same = [each for each in found if _equal(each.record, record)]
-      if same:
-        same[0].labels.append(entry["label"])
-      else:
-        found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
+    if not (name := entry["events"] or entry["lockstep"]):
+      continue
+    record = (load if entry["events"] else lockstep.load)(folder / name)
+    if not len(record[0]):
+      raise ValueError(f"{folder / name}: the record has no events")
+    same = next((each for each in found if _equal(each.record, record)), None)
+    if same:
+      same.labels.append(entry["label"])
+    else:
+      found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
   return found
 
 
@@ -72,7 +60,7 @@ def _equal(first: Events | Step, second: Events | Step) -> bool:
 
 
 def spans(record: Events | Step) -> Spans:
-  """Every worker's time from 0 to its last release, from the record alone."""
+  """Return the spans of every worker from 0 to its last release."""
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
 
@@ -91,7 +79,7 @@ def _asynchronous(events: Events) -> Spans:
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
-  """Of parts (begin, end, kind, beneath), without those of no length. worker: of each begin and end."""
+  """Return the spans of parts (begin, end, kind, beneath) that have a length. worker: of each begin and end."""
   rows = [np.broadcast_arrays(worker, *part) for part in parts]
   columns = [np.concatenate([each.ravel() for each in column]) for column in zip(*rows, strict=True)]
   real = columns[2] - columns[1] > rounding
@@ -99,7 +87,7 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
 
 
 def _joined(found: Spans, rounding: float) -> Spans:
-  """The spans by worker and time, those of one exchange that follow each other as one."""
+  """Sort the spans by worker and time, and join the consecutive ones of one exchange."""
   order = np.lexsort((found.begin, found.worker, found.beneath))
   worker, begin, end, kind, beneath = (column[order] for column in found)
   first = np.ones(len(order), bool)
@@ -110,12 +98,12 @@ def _joined(found: Spans, rounding: float) -> Spans:
 
 
 def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
-  """Parts of turns as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
+  """Parts of worker rounds as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
   start, arrival, served, released, came = events.start, events.arrival, events.served, events.released, ~events.dropped
   in_turn = (start[1:] >= released[:-1]).all()  # each worker waits for the one before
   may = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free
   leaves = np.where(came, np.maximum(start, arrival - reply), released)
-  told = np.where(came, released - reply, released)
+  replied = np.where(came, released - reply, released)
   return [
     (free, may, WAITING, False),
     (may, start, np.where(events.restarted | events.dropped, LOST, WAITING), False),
@@ -123,19 +111,19 @@ def _sent_after_the_steps(events: Events, free: np.ndarray, begun: np.ndarray, r
     (leaves, arrival, EXCHANGING, False),
     (arrival, begun, WAITING, False),
     (begun, np.where(came, served, begun), EXCHANGING, False),
-    (np.where(came, served, released), told, WAITING, False),
-    (told, released, EXCHANGING, False),
+    (np.where(came, served, released), replied, WAITING, False),
+    (replied, released, EXCHANGING, False),
   ]
 
 
 def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray, rounding: float) -> list[tuple]:
   """The same with a delay. The record does not contain when a worker began to wait for a reply that came after its
-  steps; nor a wait at a barrier after the turn, which counts as computing; nor when a failure ended the steps after
+  steps; nor a wait at a barrier after the round, which counts as computing; nor when a failure ended the steps after
   the reply, which count as lost.
   """
   start, arrival, released = events.start, events.arrival, events.released
   reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
-  after, again = np.full(len(start), np.nan), np.zeros(len(start), bool)  # the same worker's next turn, NaN for none
+  after, again = np.full(len(start), np.nan), np.zeros(len(start), bool)  # the same worker's next round, NaN for none
   after[before[before >= 0]] = start[before >= 0]
   again[before[before >= 0]] = events.restarted[before >= 0]
   return [
@@ -149,7 +137,7 @@ def _sent_before_the_steps(events: Events, before: np.ndarray, begun: np.ndarray
 
 
 def _service(events: Events, rounding: float) -> np.ndarray:
-  """When the server begins with each message: when it is done with the one before, unless nobody ever queues."""
+  """When the server begins with each message: when it is done with the one before, unless there is never a queue."""
   came = np.flatnonzero(~events.dropped)
   arrival, served = events.arrival[came], events.served[came]
   begun = events.arrival.copy()
@@ -159,7 +147,7 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 
 
 def _synchronous(record: Step) -> Spans:
-  """Every worker's time from 0 to its last release; `record` has arrays [steps, workers], of messages [steps, n, 2]."""
+  """Spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2]."""
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
     [np.broadcast_to(each[:, i, :, None], (len(each), 2, shape[1])) for i in range(each.shape[1])]
@@ -182,7 +170,7 @@ def _beneath(message: np.ndarray, record: Step) -> np.ndarray:
 
 
 def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) -> list[tuple]:
-  """Parts of the time in between: waiting, but for the messages, during which all stand still."""
+  """Parts of the time between `since` and `until`: waiting, and messages during which no worker computes."""
   parts = []
   for message in messages:
     leaves, arrives = message[:, 0], message[:, 1]

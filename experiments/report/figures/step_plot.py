@@ -24,7 +24,7 @@ class Bar(NamedTuple):
 
 
 def bars(shown: Timeline) -> list[Bar]:
-  """One step in the steady state: from the last backward pass but one to the next."""
+  """Return the bars of one step in the steady state: from the last backward pass but one to the next."""
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
@@ -42,18 +42,17 @@ def bars(shown: Timeline) -> list[Bar]:
 
 
 def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
-  """Of the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
+  """Draw the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
   shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
-  sent = shown.hidden + shown.exposed
-  told = f"A step takes {seconds_text(shown.seconds)}; its messages take {seconds_text(sent)}"
-  told += f", of which {seconds_text(shown.hidden)} are hidden behind computation."
+  took, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
+  caption = f"A step takes {took}; its messages take {sent}, of which {hidden} are hidden behind computation."
   found = bars(shown)
   drawn = rendered(lambda wide: _draw(title, found, wide))
-  return Picture(f"step_{curve.algorithm}", title, f"{title}. {told}", [told], *drawn)
+  return Picture(f"step_{curve.algorithm}", title, f"{title}. {caption}", [caption], *drawn)
 
 
 def _draw(title: str, found: list[Bar], wide: bool) -> Any:

@@ -51,11 +51,9 @@ def style(wide: bool) -> Any:
 def blank(size: tuple[float, float]) -> Any:
   """An empty figure, inches."""
   from matplotlib.figure import Figure
+  from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-  picture = Figure(figsize=size, layout="constrained")
-  layout: Any = picture.get_layout_engine()
-  layout.set(w_pad=0.12, h_pad=0.1)
-  return picture
+  return Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
 
 
 def rendered(draw: Callable[[bool], Any], note: str = "") -> tuple[str, str, bytes]:
@@ -74,23 +72,20 @@ def rendered(draw: Callable[[bool], Any], note: str = "") -> tuple[str, str, byt
     wide = _svg(figure)
     if note:
       figure.supxlabel(note, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    else:
+      figure.set_layout_engine("none")  # the SVG's layout fits
     figure.savefig(file, format="png", dpi=200)
   return wide, narrow, file.getvalue()
 
 
 def _svg(figure: Any) -> str:
-  """As SVG whose colours adapt to light and dark pages."""
+  """As SVG whose colours are variables that depend on the colour scheme of the page."""
   file = io.StringIO()
   figure.savefig(file, format="svg", metadata={"Date": None})
-  return _adaptive(file.getvalue())
-
-
-def _adaptive(svg: str) -> str:
-  """The SVG with its colours as variables that depend on the colour scheme."""
-  names = {colour: f"--c{number}" for number, colour in enumerate(DARK)}
-  light = "".join(f"{name}:{colour};" for colour, name in names.items())
-  dark = "".join(f"{name}:{DARK[colour]};" for colour, name in names.items())
+  svg, names = file.getvalue(), {colour: f"--c{number}" for number, colour in enumerate(DARK)}
   for colour, name in names.items():
     svg = svg.replace(colour, f"var({name})")
+  light = "".join(f"{name}:{colour};" for colour, name in names.items())
+  dark = "".join(f"{name}:{DARK[colour]};" for colour, name in names.items())
   style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-  return re.sub(r"(<svg[^>]*>)", lambda found: found.group(1) + style, svg, count=1)
+  return re.sub(r"(<svg[^>]*>)", rf"\1{style}", svg, count=1)

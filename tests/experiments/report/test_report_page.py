@@ -15,19 +15,24 @@ from experiments.report import reader, report, wording
 from experiments.report.figures import curves, line_data
 
 
-def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
-  path = report.write_report(realistic(tmp_path))
-  names = [
-    "accuracy_vs_bytes",
-    "accuracy_vs_examples",
-    "accuracy_vs_seconds",
-    "distance_vs_examples",
-    "loss_vs_examples",
-  ]
-  assert path == tmp_path / "report.html"
-  assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+  return report.write_report(realistic(tmp_path_factory.mktemp("realistic")))
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+  """Pages are made faster without."""
+  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(path):
+  names = [f"{name}_vs_examples" for name in ("accuracy", "distance", "loss")]
+  names += ["accuracy_vs_bytes", "accuracy_vs_seconds"]
+  assert path.name == "report.html"
+  assert {each.stem for each in path.parent.glob("*.png")} == set(names)
   for name in names:
-    head = (tmp_path / f"{name}.png").read_bytes()[:24]
+    head = (path.parent / f"{name}.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") == 1920
   page = Tags(path.read_text())
   assert not page.open
@@ -43,24 +48,16 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
   cells = [attrs for tag, attrs in page.found if tag == "td"]
   assert len(cells) == 7 * (5 + 6 + 2) and all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
   text = path.read_text()
-  for told in (
-    "2/3 reached",
-    "seed 1 diverged at step 180",
-    "Sends nothing",
-    "arXiv 2006.00441",
-    "0.10.2",
-    "0a1b2c3",
-  ):
-    assert told in text
+  for part in ("2/3 reached", "seed 1 diverged at step 180", "Sends nothing", "2006.00441", "0.10.2", "0a1b2c3"):
+    assert part in text
 
 
-def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(tmp_path):
-  found = reader.read(realistic(tmp_path))
-  drawn = curves.pictures(found)
-  assert len(drawn) == 5
-  for picture in drawn:
-    places = {label: picture.alt.find(f"{label} ", picture.alt.index("end at: ")) for label in ALGORITHMS}
-    places = [place for label, place in places.items() if label not in picture.caption[0]]
+def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(path):
+  alts = [attrs["alt"] for tag, attrs in Tags(path.read_text()).found if tag == "img"]
+  assert len(alts) == 5
+  for alt in alts:
+    drawn, _, absent = alt.partition("end at: ")[2].partition(". ")
+    places = [drawn.find(f"{label} ") for label in ALGORITHMS if label not in absent]
     assert -1 not in places and places == sorted(places)
 
 
@@ -71,7 +68,7 @@ def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
   assert low == pytest.approx(0.85) and 0.975 < high < 0.99
 
 
-def test_measured_seconds_are_said_to_be_of_what_ran_it(tmp_path):
+def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
   lines = [rising(0.1, 0.5, 0.96)] * 2
 
   def told(name, *layouts, settings=None):
@@ -101,7 +98,7 @@ def test_measured_seconds_are_said_to_be_of_what_ran_it(tmp_path):
   assert f"{soonest} as measured with 1 to 16 workers on 1 device" in finding
 
 
-def test_workers_and_batch_are_those_of_the_labels(tmp_path):
+def test_workers_and_batch_are_those_of_the_labels(tmp_path, no_pictures):
   """In the heading and as columns where labels set them; the number of examples is the same."""
   lines = [rising(0.1, 0.5, 0.96)] * 2
   runs, given = {"easgd": lines, "local_sgd": lines, "dasgd": lines}, {"local_sgd": {"workers": 1, "batch": 128}}
@@ -109,7 +106,8 @@ def test_workers_and_batch_are_those_of_the_labels(tmp_path):
     folder = comparison(tmp_path / name, runs, settings=settings)
     text = report.write_report(folder).read_text()
     assert f"; {workers} workers, batch of {batch} per worker, 2 seeds." in text
-    shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', text) for head in ("workers", "batch")]
+    results = text.partition('id="pictures"')[0]
+    shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', results) for head in ("workers", "batch")]
     assert shown == ([["8", "1", "8"], ["16", "128", "16"]] if settings else [[], []])
     head, _, *body = [line.split() for line in report.table(folder).splitlines()[:5]]
     assert (head[1:3] == ["workers", "batch"]) == bool(settings)
@@ -141,7 +139,7 @@ def test_a_comparison_without_results_still_reports(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_odd_values_are_drawn_without_complaint(tmp_path):
+def test_odd_values_are_drawn_without_a_warning(tmp_path):
   start = rising(0.1)  # nothing but the line before training
   odd = rising(0.1, 0.5, 0.9, 0.99999)
   for line, distance, loss in zip(odd, [0, 1, 1e-3, 0], [-1.0, -2.0, 50.0, 0.0], strict=True):
@@ -163,18 +161,18 @@ def test_the_axis_holds_a_target_that_nobody_comes_near(tmp_path):
   assert low < 0.2 and 0.95 < high <= 1.005
 
 
-def test_bad_folders_give_one_line(tmp_path):
-  with pytest.raises(FileNotFoundError, match=r"`python run\.py compare` writes it"):
+def test_bad_folders_are_refused(tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"comparison\.json"):
     report.table(tmp_path)
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5)]})
-  with pytest.raises(ValueError, match="metric is 'speed'"):
+  with pytest.raises(ValueError, match="'speed'"):
     report.table(comparison(tmp_path / "speed", {"easgd": [rising(0.1)]}, metric="speed"))
   with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
     file.write('{"step": 3')
-  with pytest.raises(ValueError, match=r"metrics\.jsonl: line 3 is not an object of numbers"):
+  with pytest.raises(ValueError, match=r"metrics\.jsonl: line 3"):
     report.table(folder)
   (folder / "comparison.json").write_text("{")
-  with pytest.raises(ValueError, match="is not JSON"):
+  with pytest.raises(ValueError, match=r"comparison\.json"):
     report.write_report(folder)
 
 

@@ -49,7 +49,7 @@ def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   assert "batch: 16 there, 8 here" in complaint(other)
 
 
-def test_what_diverged_is_told_and_not_trained_again(tmp_path):
+def test_a_divergence_is_reported_and_not_trained_again(tmp_path):
   config, folder = diverging(tmp_path), f"--workdir={tmp_path / 'c'}"
   some = Command("compare", config, folder).end()
   assert some.code == 0 and "every run diverged" not in some.error
@@ -59,9 +59,9 @@ def test_what_diverged_is_told_and_not_trained_again(tmp_path):
   assert not {"workers", "batch"} & set(page)  # the labels' settings have them
   assert [entry["settings"]["workers"] for entry in page["algorithms"]] == [2, 1]
   kept = json.loads((tmp_path / "c/wild/seed-0/failed.json").read_text())["diverged"]
-  (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "so it was said before"}))
+  (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "a recorded reason"}))
   again = Command("compare", config, folder, "--resume").end()
-  assert again.code == 0 and "so it was said before" in again.out and "diverged" in kept
+  assert again.code == 0 and "a recorded reason" in again.out and "diverged" in kept
   none = Command("compare", config, f"--workdir={tmp_path / 'd'}", "--only=wild").end()
   assert none.code == 1 and (tmp_path / "d/report.html").is_file()
   lines = none.error.splitlines()
@@ -69,7 +69,7 @@ def test_what_diverged_is_told_and_not_trained_again(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["nan", "95", "0", "-1.0"])
-def test_a_target_that_is_no_share_is_refused_before_training(tmp_path, target):
+def test_an_accuracy_target_outside_0_to_1_is_refused_before_training(tmp_path, target):
   words = complaint(Command("compare", *SMALL, f"--config.compare.target={target}", f"--workdir={tmp_path}/a").end())
   assert f"target is {float(target):g}; an accuracy" in words and not (tmp_path / "a").exists()
 
@@ -86,7 +86,7 @@ def test_labels_keep_the_order_of_the_file():
   assert list(variants(config)) == ["z", "a", "m"]
 
 
-def test_a_run_is_the_same_whatever_its_report_says(tmp_path):
+def test_only_the_same_experiment_reopens_a_run(tmp_path):
   there = RunFolder(tmp_path / "run")
   there.create(default_experiment(steps=3), {})
   there.reopen(default_experiment(steps=3))

@@ -87,16 +87,16 @@ def test_virtual_seconds_take_the_place_of_measured_ones(tmp_path):
   assert "2.50 ± 0.00 s of virtual time" in finding_of(alone)[""]
 
 
-def test_a_line_without_virtual_seconds_is_one_clear_error(tmp_path):
+def test_a_line_without_virtual_seconds_is_refused(tmp_path):
   folder = virtual(tmp_path, {"easgd": [rising(0.1, 0.96)]})
   with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
     file.write(json.dumps(rising(0.1, 0.2, 0.3)[2]) + "\n")
-  with pytest.raises(ValueError, match="easgd, seed 0 has lines without virtual_seconds"):
+  with pytest.raises(ValueError, match=r"easgd, seed 0 .*virtual_seconds"):
     report.table(folder)
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_an_interval_over_two_seeds_is_called_what_it_is(tmp_path, seeds):
+def test_an_interval_over_two_seeds_comes_with_a_warning(tmp_path, seeds):
   told = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
   assert ("has little meaning" in re.sub(r"\s+", " ", told)) == (seeds == 2)
   assert ("One seed" in told) == (seeds == 1)
@@ -123,7 +123,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_odd_schedules_are_drawn_without_complaint(tmp_path):
+def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
   one, many = events_of(turns=1), events_of(turns=400, workers=40)
   late = many._replace(staleness=many.staleness * 50)
   folder = virtual(
@@ -142,12 +142,12 @@ def test_a_short_run_is_shown_whole(tmp_path, turns):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
   (shown,) = schedules(folder, reader.read(folder))
   (drawn,) = schedule_plot.pictures(folder, reader.read(folder))
-  whole = shown.record.turn.max() < schedule_plot.TURNS
+  whole = shown.record.turn.max() < schedule_plot.ROUNDS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
   assert (schedule_plot.end_of(shown) == shown.record.released.max()) == whole
 
 
-def test_bad_records_give_one_line(tmp_path):
+def test_bad_records_are_refused(tmp_path):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of()})
   record = folder / "async_sgd/seed-0/events.npz"
   record.write_text("not a record")

@@ -1,4 +1,4 @@
-"""The settings in a comparison's report: what is shared is said once, what differs by label, where a rate is from."""
+"""The settings in a comparison's report: shared ones once, others by label, and the origin of learning rates."""
 
 import json
 
@@ -14,7 +14,7 @@ COMMON = {
 
 
 def entry(label, rate, hyper=None, momentum=0.9, tuned=None, virtual=None, **settings):
-  optimizer = {"nesterov": False, "name": "sgd", "momentum": momentum, "learning_rate": rate}
+  optimizer = {"name": "sgd", "nesterov": False, "momentum": momentum, "learning_rate": rate}
   settings = COMMON | {"optimizer": optimizer} | settings
   return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned, "virtual": virtual}
 
@@ -23,9 +23,14 @@ def info(*entries):
   return {"algorithms": list(entries), "seeds": [0, 1]}
 
 
-def test_what_is_shared_is_said_once_and_what_differs_by_label():
+def texts(found):
+  """The columns of the table as texts."""
+  return {head: [cell.text for cell in cells] for head, cells in found.columns.items()}
+
+
+def test_shared_settings_stand_once_and_others_by_label():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
-  assert dict(found.shared) == {
+  assert found.shared == {
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
@@ -36,47 +41,50 @@ def test_what_is_shared_is_said_once_and_what_differs_by_label():
     "schedule": "constant",
     "seeds": "0, 1",
   }
-  assert found.head == ["learning rate", "hyper-parameters", "momentum of optimizer"]
-  assert found.rows == [("a", ["0.3", "none", "0.9"]), ("b", ["0.1", "period 10, alpha 0.1125", "0"])]
+  assert list(texts(found).items()) == [
+    ("learning rate", ["0.3", "0.1"]),
+    ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
+    ("momentum of optimizer", ["0.9", "0"]),
+  ]
   assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
-def test_where_a_rate_is_from():
+def test_the_origin_of_learning_rates():
   sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
   both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
   hand_made = {"keys": ["algorithm.period"], "trials": 0}
   mixed = settings_table.settings(
     info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=hand_made))
   )
-  assert mixed.head[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
+  assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
   given = "the config, not from a sweep (--tuned)"
-  assert [cells[1] for _, cells in mixed.rows] == [
+  assert texts(mixed)["the rate is from"] == [
     given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
   ]  # fmt: skip
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
-  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.head
+  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.columns
 
 
 def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
   network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
   entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
   found = settings_table.settings(info(*entries))
-  assert dict(found.shared)["network"] == "message seconds 0.001"
-  assert found.rows[0] == ("a", ["0.3", "none", "not set"]) and found.rows[1][1][2] == "0.012"
+  assert found.shared["network"] == "message seconds 0.001"
+  assert texts(found)["exchange seconds of network"] == ["not set", "0.012"]
   measured = info(*(each | {"virtual": None} for each in entries))
-  assert "network" in dict(settings_table.settings(measured | {"clusters": [{}]}).shared)
-  assert "network" not in dict(settings_table.settings(measured).shared)
+  assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
+  assert "network" not in settings_table.settings(measured).shared
 
 
 def test_workers_that_labels_set_are_settings_of_the_labels():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  assert found.head[-2:] == ["workers", "batch (examples per worker and step)"]
-  assert [cells[-2:] for _, cells in found.rows] == [["8", "16"], ["1", "128"]]
-  assert dict(found.shared)["examples"] == "51,200 of all workers together"
-  assert not {"workers", "batch"} & set(dict(found.shared))
+  columns = texts(found)
+  assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
+  assert found.shared["examples"] == "51,200 of all workers together"
+  assert not {"workers", "batch"} & set(found.shared)
 
 
-def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
+def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
   best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
   file = tmp_path / "tuned.json"
   tried = [{"setting": best, "validation": None}] * 3
@@ -89,9 +97,7 @@ def test_a_sweeps_file_tells_what_it_tuned_and_with_how_many_trials(tmp_path):
 
 
 def test_the_page_shows_no_key_that_is_not_set(tmp_path):
-  config = {"times": {"seconds": None, "name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}}
-  assert settings_table.without_unset(config) == {
-    "times": {"name": "lognormal"}, "compare": {"algorithms": {"a": {"period": None}}}
-  }  # fmt: skip
+  config = {"common": {"times.seconds": None, "times.name": "lognormal"}, "algorithms": {"a": {"network.blocks": None}}}
+  assert settings_table.without_unset(config) == {"common": {"times.name": "lognormal"}, "algorithms": {"a": {}}}
   text = report.write_report(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config)).read_text()
-  assert "&#34;lognormal&#34;" in text and "&#34;seconds&#34;: null" not in text
+  assert "&#34;lognormal&#34;" in text and "&#34;times.seconds&#34;: null" not in text
