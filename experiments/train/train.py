@@ -66,6 +66,8 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     raise
   compiled = ""
   if isinstance(runner, CompiledRun):
+    if isinstance(runner.trainer, Simulator) and hosts.is_main():
+      replay.draw(path, components, runner.trainer.events, "time" if options.replay else "virtual time")
     compiled = f", compiled in {runner.trainer.compile_seconds:.1f} s{compilation_cache.note()}"
   say(f"{_shown(last)}\n{last['examples'] / max(last.get('seconds', 0), 1e-9):.0f} examples/s{compiled}; {path}")
   return last
@@ -81,7 +83,6 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
-    replay.draw(folder.path, components, trainer.events, "time" if options.replay else "virtual time")
   runner = CompiledRun(components, trainer, every=options.checkpoint_every)
   return runner, virtual_seconds(trainer, components.experiment)
 

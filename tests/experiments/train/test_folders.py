@@ -96,6 +96,15 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
   assert code == 0 and not error and out == f"step 400, test_loss 0.25\n{tmp_path}/train is complete\n"
 
 
+@pytest.mark.parametrize("runtime", ["simulator", "ray"])
+def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime):
+  config = config_flag.load(ROOT / "configs" / "async_easgd_digits.py")
+  RunFolder(tmp_path / "run").create(Experiment.from_config(config), {})
+  (tmp_path / "run" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
+  flags = ("--config=configs/async_easgd_digits.py", "--resume", f"--runtime={runtime}")
+  assert call("train", *flags)[:2] == (0, f"step 400, test_loss 0.25\n{tmp_path}/run is complete\n")
+
+
 def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   wrong(["--resume", "--workdir="], "--resume needs the folder to continue: --workdir=")
   wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")

@@ -108,6 +108,16 @@ def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(carry.messages))
 
 
+def test_progress_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(train_loop, "QUIET_SECONDS", 0.0)
+  Run(config(steps=20))(tmp_path, label="here")
+  lines = capsys.readouterr().out.splitlines()
+  assert [line.split(",")[0] for line in lines] == [f"here: step {step} of 20" for step in (0, 10, 20)]
+  monkeypatch.setattr(train_loop, "QUIET_SECONDS", 1e9)
+  Run(config(steps=20))(tmp_path / "again")
+  assert not capsys.readouterr().out
+
+
 def test_resuming_a_complete_run_changes_nothing(tmp_path):
   run = Run(config(steps=20))
   last = run(tmp_path)
