@@ -125,6 +125,7 @@ class Progress:
     now = time.monotonic()
     if self._lines and line and now - self._said >= QUIET_SECONDS:
       shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
-      left = (now - self._since) / (step - self._first) * (self._total - step) if step > self._first else 0.0
-      print(f"{self._label}: step {step} of {self._total}, {shown}, about {left:.0f} s left", flush=True)
+      done = step - self._first
+      left = f", about {(now - self._since) / done * (self._total - step):.0f} s left" if done else ""
+      print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
       self._said = now
