@@ -87,8 +87,8 @@ class LockFree(NamedTuple):
 class ServerAlgorithm(NamedTuple):
   """An algorithm whose workers exchange with a server one at a time, in any order: pure functions, no collectives.
 
-  A worker's turn is `period` steps and one request. With `delay` = 0 it sends the request after its last step and
-  waits for the reply, which `merge` takes before the next turn's first step. With `delay` = d > 0 it sends the request
+  A worker's worker round is `period` steps and one request. With `delay` = 0 it sends the request after its last step and
+  waits for the reply, which `merge` takes before the next worker round's first step. With `delay` = d > 0 it sends the request
   before its first step and merges the reply after d steps, which can hide the exchange. Peer-to-peer algorithms are
   the same with a "server" that holds every worker's model and moves two of them: what waits there is what others see.
   """

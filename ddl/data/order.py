@@ -48,11 +48,13 @@ def batches(
   source: Source, order: Order, workers: Sequence[int], first_step: int, num_steps: int
 ) -> dict[str, np.ndarray]:
   """The batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
-  return turns(source, order, [(worker, first_step) for worker in workers], num_steps)
+  return round_batches(source, order, [(worker, first_step) for worker in workers], num_steps)
 
 
-def turns(source: Source, order: Order, pairs: Sequence[tuple[int, int]], num_steps: int) -> dict[str, np.ndarray]:
-  """The batches of several turns, each a (worker, first step), in one `take`: [len(pairs), num_steps, batch, ...]."""
+def round_batches(
+  source: Source, order: Order, pairs: Sequence[tuple[int, int]], num_steps: int
+) -> dict[str, np.ndarray]:
+  """The batches of several worker rounds, each a (worker, first step), in one `take`: [len(pairs), num_steps, batch, ...]."""
   chosen = np.stack([order.indices(worker, first, num_steps) for worker, first in pairs])
   taken = source.take(chosen.reshape(-1))
   return {name: array.reshape(chosen.shape + array.shape[1:]) for name, array in taken.items()}

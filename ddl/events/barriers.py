@@ -1,15 +1,15 @@
-"""When a worker that is done with a turn may start its next: barriers by name.
+"""When a worker that is done with a worker round may start its next: barriers by name.
 
-A *bounded* barrier lets a worker that has finished `clock` turns go on if clock - min(clocks of those in question) is
+A *bounded* barrier lets a worker that has finished `clock` worker rounds go on if clock - min(clocks of those in question) is
 at most its bound. A *quorum* barrier runs rounds: all compute, the first messages to come are served as one mean, the
 others are dropped, and everybody starts anew from that answer.
 
-A dropped worker abandons its turn, as in Chen et al. 2016 (arXiv 1604.00981): none of the turn's steps counts, done or
-half done. Its parameters are those with which the turn began, and its next turn begins with the round's answer, like
+A dropped worker abandons its worker round, as in Chen et al. 2016 (arXiv 1604.00981): none of the worker round's steps counts, done or
+half done. Its parameters are those with which the worker round began, and its next worker round begins with the round's answer, like
 that of a served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last
-served turn. Its model's `extra` (batch-norm statistics) becomes the mean over the round's served workers, so that the
-mean over all workers is theirs. Its step numbers go on: the next turn has its own batches and keys, and the abandoned
-turn's examples are not seen in that epoch. A worker that is down is dropped until it is back.
+served worker round. Its model's `extra` (batch-norm statistics) becomes the mean over the round's served workers, so that the
+mean over all workers is theirs. Its step numbers go on: the next worker round has its own batches and keys, and the abandoned
+worker round's examples are not seen in that epoch. A worker that is down is dropped until it is back.
 """
 
 import math
@@ -23,7 +23,7 @@ from ddl.events.cutoff import ESTIMATORS, best
 
 
 class Bounded(NamedTuple):
-  """A worker may be `bound` turns ahead of `sample` others, drawn without replacement; None: of all others."""
+  """A worker may be `bound` worker rounds ahead of `sample` others, drawn without replacement; None: of all others."""
 
   bound: float
   sample: int | None = None
@@ -57,7 +57,7 @@ def bsp() -> Barrier:
 
 
 def ssp(*, bound: int) -> Barrier:
-  """Stale synchronous parallel: clock - min(clocks) <= bound turns (Ho et al. 2013); 0 is bsp."""
+  """Stale synchronous parallel: clock - min(clocks) <= bound worker rounds (Ho et al. 2013); 0 is bsp."""
   return Bounded(_bound("ssp", bound))
 
 
@@ -65,7 +65,7 @@ def psp(*, sample: int, bound: int, redraw: bool = False) -> Barrier:
   """Probabilistic synchronous parallel (arXiv 1709.07772): ssp towards `sample` others only, not itself.
 
   The sample is drawn without replacement when the worker comes to the barrier, and kept while it waits; with `redraw`
-  a waiting worker draws another one each time that anybody finishes a turn. sample = workers - 1 is ssp.
+  a waiting worker draws another one each time that anybody finishes a worker round. sample = workers - 1 is ssp.
   """
   if sample < 0:
     raise ValueError(f"psp: sample is {sample}; a worker looks at 0 others or more")
@@ -124,7 +124,7 @@ class Gate:
     self._kept = [list[int]() for _ in everyone]
 
   def blocker(self, worker: int, clocks: Sequence[int], *, waiting: bool) -> int | None:
-    """A worker that this one has to wait for, None where it may go on. waiting: it has been asked for this turn."""
+    """A worker that this one has to wait for, None where it may go on. waiting: it has been asked for this worker round."""
     bound, sample, redraw = self._barrier
     if bound == math.inf:
       return None
@@ -146,7 +146,7 @@ class Gate:
 
 def _bound(name: str, bound: int) -> int:
   if not (bound >= 0 and bound == int(bound)):
-    raise ValueError(f"{name}: bound is {bound}; a worker may be 0, 1, 2, ... turns ahead")
+    raise ValueError(f"{name}: bound is {bound}; a worker may be 0, 1, 2, ... worker rounds ahead")
   return int(bound)
 
 

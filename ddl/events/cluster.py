@@ -1,4 +1,4 @@
-"""What a turn costs on the simulated cluster: its steps, its messages, the server's time; and whom it touches."""
+"""What a worker round costs on the simulated cluster: its steps, its messages, the server's time; and whom it touches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Arrivals(Protocol):
 
 
 class Work(NamedTuple):
-  """A turn from its worker's point of view, in seconds from 0; `rest` is a duration."""
+  """A worker round from its worker's point of view, in seconds from 0; `rest` is a duration."""
 
   start: float  # computing begins, after what a death has cost
   leaves: float  # the request leaves
@@ -41,11 +41,11 @@ class Row:
   """One of `Events`, without what follows from the whole."""
 
   worker: int
-  turn: int
+  round: int
   start: float
   arrival: float
   served: float
-  told: int
+  answered: int
   released: float
   dropped: bool
   restarted: bool
@@ -67,10 +67,10 @@ class Cluster:
     self.service = _by_worker("service_seconds", service_seconds, workers)
     self._period, self._times = period, times
 
-  def work(self, worker: int, turn: int, time: float) -> Work:
-    """The worker's turn if it may begin at `time`. One that dies in it sends nothing, comes back, and does it again."""
-    steps = self._times.steps(worker, turn, self._period)
-    death = self._times.deaths(worker, turn)
+  def work(self, worker: int, round_: int, time: float) -> Work:
+    """The worker's worker round if it may begin at `time`. One that dies in it sends nothing, comes back, and does it again."""
+    steps = self._times.steps(worker, round_, self._period)
+    death = self._times.deaths(worker, round_)
     seconds = float(steps.sum())
     if death is not None:
       time += death.share * seconds + death.down_seconds
@@ -80,8 +80,8 @@ class Cluster:
     return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, death is not None)
 
 
-def draw_peers(worker: np.ndarray, turn: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
-  """Each visit's peer, a pure function of (seed, worker, turn): [events] int32, -1 for none.
+def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
+  """Each visit's peer, a pure function of (seed, worker, worker round): [events] int32, -1 for none.
 
   ValueError, one line, where the workers can't be paired as `arrivals` says.
   """
@@ -99,7 +99,7 @@ def draw_peers(worker: np.ndarray, turn: np.ndarray, *, workers: int, arrivals: 
   for each in range(workers):
     mine = worker == each
     if mine.any():
-      draws[mine] = stream.take(each, 0, int(turn[mine].max()) + 1)[turn[mine]]
+      draws[mine] = stream.take(each, 0, int(round_[mine].max()) + 1)[round_[mine]]
   if peers == "uniform":
     other = np.minimum((draws[:, 1] * (workers - 1)).astype(np.int32), workers - 2)
     other += other >= worker  # skips itself

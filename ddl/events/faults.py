@@ -8,17 +8,17 @@ from ddl.events.rng import Stream
 
 
 class Death(NamedTuple):
-  """A worker dies in a turn, comes back, and does the whole turn again; what was in the turn is lost."""
+  """A worker dies in a worker round, comes back, and does the whole worker round again; what was in the worker round is lost."""
 
-  share: float  # of the turn's steps done when it died, in [0, 1)
+  share: float  # of the worker round's steps done when it died, in [0, 1)
   down_seconds: float
 
 
 class Trouble:
-  """Per worker and turn: how many times slower, and whether it dies. A pure function of (seed, worker, turn).
+  """Per worker and worker round: how many times slower, and whether it dies. A pure function of (seed, worker, worker round).
 
-  A worker that is not a straggler becomes one at a turn with probability `rate`, and stops being one at each later
-  turn with probability 1 / turns: a geometric number of turns with mean `turns`.
+  A worker that is not a straggler becomes one at a worker round with probability `rate`, and stops being one at each later
+  worker round with probability 1 / worker rounds: a geometric number of worker rounds with mean `worker rounds`.
   """
 
   def __init__(
@@ -28,7 +28,7 @@ class Trouble:
     slow: tuple[float, ...],
     straggler_rate: float,
     straggler_factor: float,
-    straggler_turns: float,
+    straggler_rounds: float,
     death_rate: float,
     down_seconds: float,
   ):
@@ -40,36 +40,40 @@ class Trouble:
     for index, value in enumerate(slow):
       positive(f"slow[{index}]", value)
     positive("straggler_factor", straggler_factor)
-    if positive("straggler_turns", straggler_turns) < 1:
-      raise ValueError(f"straggler_turns is {straggler_turns:g}; the mean is at least one turn")
+    if positive("straggler_rounds", straggler_rounds) < 1:
+      raise ValueError(f"straggler_rounds is {straggler_rounds:g}; the mean is at least one worker round")
     if not 0 <= straggler_rate <= 1:
-      raise ValueError(f"straggler_rate is {straggler_rate:g}: invalid: must be a probability per turn, from 0 to 1")
+      raise ValueError(
+        f"straggler_rate is {straggler_rate:g}: invalid: must be a probability per worker round, from 0 to 1"
+      )
     if not 0 <= death_rate < 1:
-      raise ValueError(f"death_rate is {death_rate:g}: invalid: must be a probability per turn, from 0 to below 1")
+      raise ValueError(
+        f"death_rate is {death_rate:g}: invalid: must be a probability per worker round, from 0 to below 1"
+      )
     not_negative("down_seconds", down_seconds)
     self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
-    self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_turns
+    self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_rounds
     self._death_rate, self._down = death_rate, float(down_seconds)
     self._chance = Stream(lambda rng, count: rng.random((count, 3)), seed=seed, purpose=1)  # straggles, dies, when
-    self._straggles: list[list[bool]] = [[] for _ in range(workers)]  # a chain, so it is filled from turn 0 on
+    self._straggles: list[list[bool]] = [[] for _ in range(workers)]  # a chain, so it is filled from worker round 0 on
 
-  def factor(self, worker: int, turn: int) -> float:
-    """By how much this worker's steps take longer in this turn."""
+  def factor(self, worker: int, round_: int) -> float:
+    """By how much this worker's steps take longer in this worker round."""
     if not self._rate:
       return self._slow[worker]
     chain = self._straggles[worker]
-    while len(chain) <= turn:
+    while len(chain) <= round_:
       draws = self._chance.take(worker, len(chain), 256)[:, 0]
       for draw in draws.tolist():
         chain.append(draw >= self._stop if chain and chain[-1] else draw < self._rate)
-    return self._slow[worker] * (self._factor if chain[turn] else 1.0)
+    return self._slow[worker] * (self._factor if chain[round_] else 1.0)
 
-  def death(self, worker: int, turn: int) -> Death | None:
-    """What the turn loses, None where it doesn't."""
+  def death(self, worker: int, round_: int) -> Death | None:
+    """What the worker round loses, None where it doesn't."""
     if not self._death_rate:
       return None
-    _, dies, share = self._chance.take(worker, turn, 1)[0].tolist()
+    _, dies, share = self._chance.take(worker, round_, 1)[0].tolist()
     return Death(share, self._down) if dies < self._death_rate else None
 
 

@@ -63,7 +63,7 @@ def walk(
   *,
   workers: int,
   steps: int,
-  turn: int,
+  round_steps: int,
   times: Times,
   exchanges: Sequence[Exchange] = (),
   local_seconds: float | None = None,
@@ -78,22 +78,22 @@ def walk(
   period * step + max(0, exchange - min(delay, period) * step) seconds.
 
   Args:
-    turn: steps of a turn of `times`; a death keeps everybody waiting.
+    round_steps: steps of a worker round of `times`; a death delays all workers.
     exchanges: those that send anything.
     local_seconds: of the collectives of each local step; None where it has none.
 
   Raises:
     ValueError: one line, for invalid values.
   """
-  if workers < 1 or steps < 0 or turn < 1:
-    raise ValueError(f"{workers} workers, {steps} steps, turns of {turn}; invalid: must be at least 1, 0 and 1")
+  if workers < 1 or steps < 0 or round_steps < 1:
+    raise ValueError(f"{workers} workers, {steps} steps, rounds of {round_steps}; invalid: must be at least 1, 0 and 1")
   for each in exchanges:
     not_negative("exchange_seconds", each.seconds)
     if each.delay < 0:
       raise ValueError(f"delay is {each.delay}; invalid: must be at least 0 steps")
   not_negative("local_seconds", local_seconds or 0.0)
-  span = min(turn, steps)  # of a turn that is longer, no more is made
-  memory.require(8 * workers * span, f"a turn of {span} steps of {workers} workers")
+  span = min(round_steps, steps)
+  memory.require(8 * workers * span, f"a worker round of {span} steps of {workers} workers")
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
   under_way = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
   clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
@@ -105,7 +105,7 @@ def walk(
     return leaves, link
 
   for step in range(steps):
-    number, index = divmod(step, turn)
+    number, index = divmod(step, round_steps)
     if index == 0:
       durations = np.stack([times.steps(worker, number, span) for worker in range(workers)])  # [workers, span]
       lost = np.array([_lost(times, worker, number, own.sum()) for worker, own in enumerate(durations)])
@@ -137,7 +137,7 @@ def walk(
 NONE = (np.nan, np.nan)
 
 
-def _lost(times: Times, worker: int, turn: int, seconds: float) -> float:
-  """What a death in this turn of so many seconds costs."""
-  death = times.deaths(worker, turn)
+def _lost(times: Times, worker: int, round_: int, seconds: float) -> float:
+  """What a death in this worker round of so many seconds costs."""
+  death = times.deaths(worker, round_)
   return 0.0 if death is None else death.share * seconds + death.down_seconds

@@ -4,11 +4,11 @@ import sys
 
 from ddl.events.barriers import Bounded, Gate
 
-ABSENT = sys.maxsize  # turns: nobody waits for a worker that is not there
+ABSENT = sys.maxsize  # worker rounds: nobody waits for a worker that is not there
 
 
 class MembershipBarrier:
-  """How many turns each worker has finished, and who may begin another. Callers with several threads hold a lock."""
+  """How many worker rounds each worker has finished, and who may begin another. Callers with several threads hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
     """present: whether all workers are there at the start. ValueError where a sample is larger than the others."""
@@ -23,13 +23,13 @@ class MembershipBarrier:
     self._there.add(worker)
 
   def leave(self, worker: int) -> list[int]:
-    """It is gone: dead, or without another turn to make. Returns those who may go on now."""
+    """It is gone: dead, or without another worker round to make. Returns those who may go on now."""
     self._there.discard(worker)
     self.held.pop(worker, None)
     return self._ask(worker)
 
   def finish(self, worker: int) -> list[int]:
-    """It is done with a turn. Returns those who may go on now, by rank; it is held if it is not among them."""
+    """It is done with a worker round. Returns those who may go on now, by rank; it is held if it is not among them."""
     self._clocks[worker] += 1
     return self._ask(worker, worker)
 

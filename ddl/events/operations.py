@@ -14,8 +14,8 @@ class Operations(NamedTuple):
 
   SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, is told the center
   anew. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last collected;
-  DROP: a worker that the round did not wait for abandons its turn. RESTART: a worker that died comes back from the
-  center, before its turn. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
+  DROP: a worker that the round did not wait for abandons its worker round. RESTART: a worker that died comes back from the
+  center, before its worker round. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
   """
 
   kind: np.ndarray  # int8
@@ -53,13 +53,13 @@ def operations(
   if blocks < 0 or (quorum and blocks):
     raise ValueError(f"blocks is {blocks}; " + ("a quorum needs a lock: 0" if quorum else "0 or more"))
   index = np.arange(len(events.worker))
-  back = known(events.worker, events.start, events.served, events.told, events.restarted)[events.restarted]
+  back = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
   parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]
   if quorum:
     parts += _rounds(events)
   elif rereads:
-    held = events.told > index + 1
-    parts.append(_part(READ, index[held], events.told[held] - 0.5, events.served[events.told[held] - 1]))
+    held = events.answered > index + 1
+    parts.append(_part(READ, index[held], events.answered[held] - 0.5, events.served[events.answered[held] - 1]))
   if blocks:
     parts += _lock_free(events, blocks, reads_first, seed)
   elif not quorum:
@@ -94,15 +94,15 @@ def _part(
 def _rounds(events: Events) -> list[_Part]:
   index = np.arange(len(events.worker))
   came, dropped = index[~events.dropped], index[events.dropped]
-  count = np.bincount(events.turn[came])
+  count = np.bincount(events.round[came])
   last = np.zeros_like(count)
-  np.maximum.at(last, events.turn[came], came)
-  all_workers = np.lexsort((events.worker, events.turn))
+  np.maximum.at(last, events.round[came], came)
+  all_workers = np.lexsort((events.worker, events.round))
   return [
-    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.turn[came]]),
+    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.round[came]]),
     _part(APPLY, last, last + 0.25, events.served[last]),
     _part(DROP, dropped, dropped, events.served[dropped]),
-    _part(READ, all_workers, events.told[all_workers] - 0.5, events.served[events.told[all_workers] - 1]),
+    _part(READ, all_workers, events.answered[all_workers] - 0.5, events.served[events.answered[all_workers] - 1]),
   ]
 
 

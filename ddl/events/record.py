@@ -15,19 +15,21 @@ class Events(NamedTuple):
   """
 
   worker: np.ndarray  # int32
-  turn: np.ndarray  # int32: each worker's turns are 0, 1, 2, ...
-  start: np.ndarray  # float64: the turn's computing begins
+  round: np.ndarray  # int32: each worker's rounds are 0, 1, 2, ...
+  start: np.ndarray  # float64: the worker round's computing begins
   arrival: np.ndarray  # float64: the request reaches the server
   served: np.ndarray  # float64: the server is done with it
-  told: np.ndarray  # int32: events done when the server answered: index + 1, more where a barrier held the answer back
-  released: np.ndarray  # float64: the worker goes on with the answer, delay 0: to its next turn
+  answered: (
+    np.ndarray
+  )  # int32: events done when the server answered: index + 1, more where a barrier held the answer back
+  released: np.ndarray  # float64: the worker goes on with the answer, delay 0: to its next worker round
   staleness: np.ndarray  # int32: visits of others since the worker last learnt the center
   peer: np.ndarray  # int32: the other worker of a peer-to-peer exchange, -1 for none
   dropped: np.ndarray  # bool: a quorum barrier went on without this message
-  restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this turn's start
+  restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this worker round's start
 
 
-TYPES: dict[str, Any] = dict.fromkeys(("worker", "turn", "told", "staleness", "peer"), np.int32)
+TYPES: dict[str, Any] = dict.fromkeys(("worker", "round", "answered", "staleness", "peer"), np.int32)
 TYPES |= dict.fromkeys(("start", "arrival", "served", "released"), np.float64)
 TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
@@ -42,11 +44,11 @@ def previous(worker: np.ndarray) -> np.ndarray:
 
 
 def known(
-  worker: np.ndarray, start: np.ndarray, served: np.ndarray, told: np.ndarray, restarted: np.ndarray
+  worker: np.ndarray, start: np.ndarray, served: np.ndarray, answered: np.ndarray, restarted: np.ndarray
 ) -> np.ndarray:
   """How many events the center held that each event's worker started from: [events], 0 for the initial center."""
   before = previous(worker)
-  learnt = np.where(before < 0, 0, told[before])
+  learnt = np.where(before < 0, 0, answered[before])
   back = np.minimum(np.searchsorted(served, start, side="right"), np.arange(len(worker)))  # equal times: it knows them
   return np.where(restarted, np.maximum(back, learnt), learnt)
 
@@ -75,16 +77,20 @@ def check(events: Events, workers: int) -> None:
   _refuse(bad, events.peer, f"peer is another worker in 0..{workers - 1}, or -1 for none")
   before = previous(events.worker)
   first = before < 0
-  _refuse(events.turn != np.where(first, -1, events.turn[before]) + 1, events.turn, "a worker's turns are 0, 1, 2, ...")
+  _refuse(
+    events.round != np.where(first, -1, events.round[before]) + 1, events.round, "a worker's rounds are 0, 1, 2, ..."
+  )
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served goes back; events are sorted by it")
-  told = (events.told <= np.arange(count)) | (events.told > count)
-  _refuse(told, events.told, f"told counts events done, from its own to all {count}")
+  wrong = (events.answered <= np.arange(count)) | (events.answered > count)
+  _refuse(wrong, events.answered, f"answered counts events done, from its own to all {count}")
   came = ~events.dropped
   _refuse(events.arrival < events.start, events.arrival, "arrival is before start")
   _refuse(came & (events.served < events.arrival), events.served, "served is before arrival")
   _refuse(events.arrival > events.released, events.released, "released is before arrival")
   _refuse(events.released < events.served, events.released, "released is before served")
-  _refuse(~first & (events.start < events.released[before]), events.start, "start is before the last turn's release")
+  _refuse(
+    ~first & (events.start < events.released[before]), events.start, "start is before the last worker round's release"
+  )
 
 
 def _refuse(bad: np.ndarray, values: np.ndarray, why: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from ddl import memory
 from ddl.events.barriers import Barrier, Quorum, asp
 from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
-from ddl.events.event_loop import first_come, in_rounds, in_turn
+from ddl.events.event_loop import first_come, quorum_rounds, round_robin
 from ddl.events.operations import Operations, operations
 from ddl.events.record import TYPES, Events, known
 from ddl.events.times import Times
@@ -58,15 +58,15 @@ def make_schedule(
   Raises:
     ValueError: one line, for invalid values or don't go together.
   """
-  turns = visits(algorithm, workers, steps)
-  if turns < 1:
+  rounds = visits(algorithm, workers, steps)
+  if rounds < 1:
     raise ValueError(
       f"steps is {steps} of {workers} workers, who come to the server after {algorithm.period} steps: give at least "
       "so many that one of them comes"
     )
   events = schedule(
     workers=workers,
-    turns_total=turns,
+    num_visits=rounds,
     period=algorithm.period,
     delay=algorithm.delay,
     times=times,
@@ -125,7 +125,7 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
 def schedule(
   *,
   workers: int,
-  turns_total: int,
+  num_visits: int,
   period: int,
   delay: int,
   times: Times,
@@ -135,9 +135,9 @@ def schedule(
   seed: int,
   arrivals: Arrivals,
 ) -> Events:
-  """Who computes, waits and is served when, until `turns_total` visits are served.
+  """Who computes, waits and is served when, until `num_visits` visits are served.
 
-  Quorum barriers make whole rounds, until there are so many turns with the dropped ones.
+  Quorum barriers make whole rounds, until there are so many worker rounds with the dropped ones.
 
   delay 0: period steps, message, queue, service, message back, barrier. delay d: the request leaves at the start; the
   worker waits for the answer after d steps; period - d more steps; barrier. The arguments determine all.
@@ -151,14 +151,14 @@ def schedule(
     arrivals: a `ddl.api.Arrivals`; nobody queues where it has blocks.
 
   Returns:
-    `Events`; `check` holds. The last turn of a worker whom a barrier holds at the end is released there.
+    `Events`; `check` holds. The last worker round of a worker whom a barrier holds at the end is released there.
 
   Raises:
     ValueError: one line, for invalid values or don't go together.
   """
-  if turns_total < 1:
-    raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
-  memory.require(turns_total * EVENT_BYTES, f"a schedule of {turns_total} visits")
+  if num_visits < 1:
+    raise ValueError(f"num_visits is {num_visits}; a schedule has at least one visit")
+  memory.require(num_visits * EVENT_BYTES, f"a schedule of {num_visits} visits")
   if times.workers != workers:
     raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
   if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:
@@ -177,23 +177,23 @@ def schedule(
   with np.errstate(over="ignore"):  # told by `_check_clock`
     if isinstance(barrier, Quorum):
       _check_quorum(delay, arrivals)
-      rows = in_rounds(cluster, barrier, turns_total=turns_total)
+      rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:
         raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-      rows = in_turn(cluster, turns_total=turns_total)
+      rows = round_robin(cluster, num_visits=num_visits)
     else:
-      rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=arrivals.blocks > 0)
+      rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
   columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
-  worker, turn, start, served = (columns[name] for name in ("worker", "turn", "start", "served"))
+  worker, round_, start, served = (columns[name] for name in ("worker", "round", "start", "served"))
   _check_clock(columns["released"])
-  seen = known(worker, start, served, columns["told"], columns["restarted"])
+  seen = known(worker, start, served, columns["answered"], columns["restarted"])
   staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
-  peer = draw_peers(worker, turn, workers=workers, arrivals=arrivals, seed=seed)
+  peer = draw_peers(worker, round_, workers=workers, arrivals=arrivals, seed=seed)
   return Events(**columns, staleness=staleness.astype(np.int32), peer=peer)
 
 
-_ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
+_ROW = ("worker", "round", "start", "arrival", "served", "answered", "released", "dropped", "restarted")
 EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
 
 

@@ -2,9 +2,9 @@
 
 The keyword-only arguments of a factory are its settings. All but the first two are of one kind:
   slow: a multiplier per worker, () for none
-  straggler_rate, straggler_factor, straggler_turns: a worker becomes that many times slower with that probability per
-    turn, for a geometric number of turns with that mean
-  death_rate, down_seconds: a worker dies with that probability per turn and comes back so many seconds later
+  straggler_rate, straggler_factor, straggler_rounds: a worker becomes that many times slower with that probability per
+    worker round, for a geometric number of worker rounds with that mean
+  death_rate, down_seconds: a worker dies with that probability per worker round and comes back so many seconds later
 """
 
 import sys
@@ -18,20 +18,20 @@ from ddl.events.rng import Stream
 
 
 class Times:
-  """Step times as a pure function of (seed, worker, step); a turn of `count` steps has those from turn * count on."""
+  """Step times as a pure function of (seed, worker, step); a worker round of `count` steps has those from worker round * count on."""
 
   def __init__(self, plain: Callable[[int, int, int], np.ndarray], trouble: Trouble):
     """plain: (worker, first step, count) -> [count] seconds without any trouble."""
     self._plain, self._trouble = plain, trouble
     self.workers = trouble.workers
 
-  def steps(self, worker: int, turn: int, count: int) -> np.ndarray:
-    """How long each of the turn's steps takes: [count] seconds."""
-    return self._plain(worker, turn * count, count) * self._trouble.factor(worker, turn)
+  def steps(self, worker: int, round_: int, count: int) -> np.ndarray:
+    """How long each of the worker round's steps takes: [count] seconds."""
+    return self._plain(worker, round_ * count, count) * self._trouble.factor(worker, round_)
 
-  def deaths(self, worker: int, turn: int) -> Death | None:
-    """What is lost of this turn before it is done in full; None for nothing."""
-    return self._trouble.death(worker, turn)
+  def deaths(self, worker: int, round_: int) -> Death | None:
+    """What is lost of this worker round before it is done in full; None for nothing."""
+    return self._trouble.death(worker, round_)
 
 
 def constant(
@@ -42,13 +42,13 @@ def constant(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """Every step takes the same time. ValueError, one line, for invalid values."""
   positive("seconds", seconds)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
 
 
@@ -61,7 +61,7 @@ def lognormal(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
@@ -69,7 +69,7 @@ def lognormal(
   variance = np.log1p(_square(jitter))
   center, spread = np.log(positive("seconds", seconds)) - variance / 2, np.sqrt(variance)
   stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   return Times(stream.take, trouble)
 
 
@@ -82,12 +82,12 @@ def gamma(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   positive("seconds", seconds)
   variance = _square(jitter)
   if not variance:  # the limit, for which there is no shape
@@ -104,7 +104,7 @@ def trace(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
@@ -113,7 +113,7 @@ def trace(
   FileNotFoundError, ValueError, one line, for a file that isn't there or isn't that, for fewer columns than workers,
   and in `steps` where it ends.
   """
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   table = _read(path)
   if table.shape[1] < workers:
     raise ValueError(f"{path}: {table.shape[1]} columns, one for each worker, are too few for {workers} workers")

@@ -1,7 +1,7 @@
-"""Waves: runs of operations whose turns are independent of each other, so that they can be computed side by side.
+"""Waves: runs of operations whose worker rounds are independent of each other, so that they can be computed side by side.
 
-Between two visits a worker's turn depends on its own last reply alone. So operations can be taken in order until one
-needs a turn whose reply came within the same wave; everything before it is one wave: its turns are computed first, in
+Between two visits a worker's worker round depends on its own last reply alone. So operations can be taken in order until one
+needs a worker round whose reply came within the same wave; everything before it is one wave: its worker rounds are computed first, in
 any order, then its operations are carried out one after the other.
 """
 
@@ -14,7 +14,7 @@ from ddl.events.operations import READ, RESTART, Operations
 
 
 class Wave(NamedTuple):
-  """Operations first..last-1, and the visits whose turns they need first."""
+  """Operations first..last-1, and the visits whose worker rounds they need first."""
 
   first: int
   last: int
@@ -60,7 +60,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """[operations] bool: the first of a visit's own operations, for which its turn has to be there."""
+  """[operations] bool: the first of a visit's own operations, for which its worker round has to be there."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

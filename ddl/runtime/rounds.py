@@ -18,8 +18,7 @@ from ddl.api import Algorithm, Model, Tree
 from ddl.group import Group
 from ddl.runtime.calls import Kind
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.local_step import gradient_of, make_local_step
-from ddl.runtime.loops import over_steps, over_workers
+from ddl.runtime.local_step import gradient_of, make_local_step, over_steps, over_workers
 from ddl.runtime.replication import Replication, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due, Schedule

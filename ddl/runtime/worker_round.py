@@ -1,4 +1,4 @@
-"""One worker's turn of a server algorithm: what it does between two visits, as one pure function."""
+"""One worker's worker round of a server algorithm: what it does between two visits, as one pure function."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,33 +8,32 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.runtime.local_step import make_local_step
-from ddl.runtime.loops import over_steps
+from ddl.runtime.local_step import make_local_step, over_steps
 
 REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: nothing, or only asks; its steps; none; comes back anew
 
 
 class Worker(NamedTuple):
-  """What a worker keeps from turn to turn."""
+  """What a worker keeps from worker round to worker round."""
 
   params: Tree
   state: Tree
   extra: Tree  # the model's non-trained state
 
 
-def first_step(delay: int, turn: int, period: int) -> int:
-  """The number of the first of the worker's steps that are computed before its visit `turn`; negative for none."""
-  return (turn - 1 if delay else turn) * period
+def first_step(delay: int, round_: int, period: int) -> int:
+  """The number of the first of the worker's steps that are computed before its visit `round_`; negative for none."""
+  return (round_ - 1 if delay else round_) * period
 
 
-def make_turn(
+def make_worker_round(
   algorithm: ServerAlgorithm, model: Model, steps: str, drops: bool
 ) -> Callable[..., tuple[Worker, jax.Array]]:
-  """turn(mode, worker, reply, anew, take) -> (worker, losses [period]).
+  """worker_round(mode, worker, reply, anew, take) -> (worker, losses [period]).
 
   mode: [] int32, one of REST, FULL, DROPPED, RESTART; reply: of the last visit; anew: the model that a worker which
   comes back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period].
-  Losses are 0 where no step was made. `steps`: "scan" or "unroll". drops: some workers are DROPPED: their turn ends as
+  Losses are 0 where no step was made. `steps`: "scan" or "unroll". drops: some workers are DROPPED: their worker round ends as
   it began, with the answer of the last visit.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
@@ -53,7 +52,7 @@ def make_turn(
     worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
     return worker, jnp.concatenate(before + after)
 
-  def turn(mode: Any, worker: Worker, reply: Tree, anew: Tree | None, take: Callable[[], Any]) -> Any:
+  def worker_round(mode: Any, worker: Worker, reply: Tree, anew: Tree | None, take: Callable[[], Any]) -> Any:
     losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
     nothing = jnp.zeros(losses.shape, losses.dtype)
 
@@ -72,4 +71,4 @@ def make_turn(
     branches = [rest, lambda: full(worker, reply, take()), dropped if drops else rest, restart]
     return lax.switch(mode, branches[: (3 if drops else 2) if anew is None else 4])
 
-  return turn
+  return worker_round

@@ -23,7 +23,7 @@ from ddl.events.barriers import asp, backup, cutoff, ssp
 from ddl.events.operations import COLLECT, READ, RESTART
 from ddl.events.waves import stops, waves
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.server_traffic import exchange_nbytes
+from ddl.runtime.traffic import exchange_nbytes
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers
@@ -170,7 +170,7 @@ def test_bytes_of_a_visit(name, models):
 
 
 def test_bytes_of_a_quorum():
-  """Whose turn is cut short sends nothing and is told the new model, but for the last round's, which nobody awaits."""
+  """A dropped worker sends nothing and gets the new model, except in the last round, whose replies nobody awaits."""
   chosen = experiment("async_sgd")
   schedule = events_of(chosen.algorithm, backup(spare=1))
   assert len(schedule[0].worker) == WORKERS * STEPS

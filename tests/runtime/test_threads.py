@@ -18,7 +18,7 @@ from ddl.api import LockFree, Model
 from ddl.events import barriers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, operations
 from ddl.events.record import check
-from ddl.runtime.progress import NotFinite
+from ddl.runtime.consensus import NotFinite
 from ddl.runtime.threads import shared_memory
 from ddl.runtime.threads.shared_memory import FirstCome, SharedCenter
 from ddl.runtime.threads.shared_server import SharedServer
@@ -121,9 +121,9 @@ def same(threads, one, rtol=0.0):
 
 
 def furthest_ahead(events):
-  """The most turns that anybody was ahead of the slowest one when it began a turn."""
+  """The most worker rounds that anybody was ahead of the slowest one when it began a worker round."""
   clocks = [[np.sum((events.worker == w) & (events.served <= t)) for w in range(WORKERS)] for t in events.start]
-  return int(np.max(events.turn - np.min(clocks, axis=1)))
+  return int(np.max(events.round - np.min(clocks, axis=1)))
 
 
 # ---- replay
@@ -295,7 +295,7 @@ def test_watch_sees_each_visit_its_losses_and_the_models(name, blocks):
 
   threads, _, events, _ = run(name, blocks=blocks, watch=watch)
   algorithm = threads.algorithm
-  steps = np.where((events.turn == 0) & bool(algorithm.delay), 0, algorithm.period)
+  steps = np.where((events.round == 0) & bool(algorithm.delay), 0, algorithm.period)
   assert seen == list(zip(range(1, VISITS + 1), steps, strict=True))
   params = np.stack(threads.params)
   np.testing.assert_allclose(last["distance"], np.sqrt(np.mean(np.sum((params - params.mean(0)) ** 2, 1))), rtol=1e-6)

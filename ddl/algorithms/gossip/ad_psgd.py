@@ -19,7 +19,7 @@ def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgor
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:

@@ -29,7 +29,7 @@ def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: i
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn, tested at sum_i a_i x_i.
+    A `ServerAlgorithm` of one step a worker round, tested at sum_i a_i x_i.
 
   Raises:
     ValueError: if the probability is not in 0..1.

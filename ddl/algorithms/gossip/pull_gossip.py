@@ -16,7 +16,7 @@ from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, desc
 
 class PeerState(NamedTuple):
   inner: optax.OptState
-  start: Tree  # the model at the start of the turn
+  start: Tree  # the model at the start of the worker round
 
 
 def partner(visit: Visit) -> jax.Array:
@@ -32,7 +32,7 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn. The server is the board with every worker's model, [workers, ...]; a worker
+    A `ServerAlgorithm` of one step a worker round. The server is the board with every worker's model, [workers, ...]; a worker
     sends its change u, since others may have moved its model meanwhile.
   """
 

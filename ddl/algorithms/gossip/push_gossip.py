@@ -20,7 +20,7 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:

@@ -19,7 +19,7 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: float, workers:
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
 
   Raises:
     ValueError: if the momentum is not in [0, 1).

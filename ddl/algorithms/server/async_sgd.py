@@ -26,7 +26,7 @@ def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlg
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the worker's state is its gradient.
+    A `ServerAlgorithm` of one step a worker round; the worker's state is its gradient.
   """
   del workers
 

@@ -35,7 +35,7 @@ def dc_asgd(
     workers: number of workers p; the server keeps p + 1 models.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
 
   Raises:
     ValueError: if the compensation is negative.

@@ -29,7 +29,7 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) ->
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, AwareServer, Tree]:

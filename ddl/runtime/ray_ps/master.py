@@ -244,4 +244,4 @@ class Shard:
     exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
     self.record.restore(events, exchanges)
     self.served = label
-    np.maximum.at(self.turns, events.worker, events.turn + 1)
+    np.maximum.at(self.turns, events.worker, events.round + 1)

@@ -101,7 +101,7 @@ class SharedCenter:
 
 
 class Pace:
-  """Who may start a turn: the barrier, or the round robin, and the end of all."""
+  """Who may start a worker round: the barrier, or the round robin, and the end of all."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """All may start; in a round robin rank 0."""
@@ -117,7 +117,7 @@ class Pace:
     self._go[worker].wait()
 
   def finish(self, worker: int) -> list[int]:
-    """The worker is done with a turn: returns those who may go on now, who have to be told so. Under a lock."""
+    """The worker is done with a worker round: returns those who may go on now, who have to be told so. Under a lock."""
     free = self._members.finish(worker)
     if worker not in free:
       self._stop(worker)

@@ -12,7 +12,7 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import Row, draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import TYPES, Events, known
-from ddl.runtime.progress import Progress
+from ddl.runtime.consensus import Progress
 from ddl.runtime.threads.shared_memory import Clock, FirstCome, Pace, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
 
@@ -57,9 +57,9 @@ class SharedServer:
     self._server, self._replies = server, [reply] * workers
     self.pace = Pace(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
     self._waits = barrier.bound != np.inf  # somebody may have to
-    turns = np.arange(visits)
+    rounds = np.arange(visits)
     how = {"workers": workers, "arrivals": algorithm.arrivals, "seed": seed}
-    self._peers = [draw_peers(np.full(visits, worker), turns, **how) for worker in range(workers)]
+    self._peers = [draw_peers(np.full(visits, worker), rounds, **how) for worker in range(workers)]
     self.open()
     self._line, self._places, self._tickets = FirstCome(self.now), itertools.count(), itertools.count()
     self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
@@ -126,13 +126,13 @@ class SharedServer:
     self.pace.wait(worker)
     if not self._rules.reply:
       return jax.device_put(self._replies[worker], device)
-    if self._rules.read and row.told > event + 1:
+    if self._rules.read and row.answered > event + 1:
       looks = self._look(worker)
       self._operations += [(place, LOOK, worker, event, block) for place, _, block in looks]
     return self._rules.reply(message, self._seen[worker])
 
   def leave(self, worker: int) -> None:
-    """The worker's turn is over altogether."""
+    """The worker's worker round is over altogether."""
     if self._algorithm.arrivals.round_robin:
       self.pace.next_rank(worker)
     elif self._algorithm.delay and self._waits:
@@ -154,7 +154,7 @@ class SharedServer:
       order[served:] = sorted(order[served:], key=lambda done: done[3])
     kinds: dict[str, Any] = {n: kind for n, kind in TYPES.items() if n not in ("staleness", "peer")}
     columns: Any = {n: np.array([getattr(row, n) for row in rows], kind) for n, kind in kinds.items()}
-    learnt = known(*(columns[n] for n in ("worker", "start", "served", "told", "restarted")))
+    learnt = known(*(columns[n] for n in ("worker", "start", "served", "answered", "restarted")))
     staleness = (np.arange(len(rows)) - learnt).astype(np.int32)
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
     _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
@@ -169,7 +169,7 @@ class SharedServer:
     return Events(**columns, staleness=staleness, peer=peer), operations
 
   def _visit_of(self, row: Row) -> Visit:
-    return Visit(np.int32(row.worker), self._peers[row.worker][row.turn])
+    return Visit(np.int32(row.worker), self._peers[row.worker][row.round])
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
     """All blocks are read and added to. Returns (place, kind, block) of each operation."""
@@ -193,7 +193,7 @@ class SharedServer:
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
     self._latest[row.worker] = len(self._rows) - 1
     if self._algorithm.delay:
-      row.told = len(self._rows)
+      row.answered = len(self._rows)
     else:
       free = self.pace.finish(row.worker)
       self._tell(free)
@@ -208,8 +208,8 @@ class SharedServer:
     """Under the lock: these are answered, those anew whom the barrier held back."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
-      row.told = len(self._rows)
-      if self._rules.read and not self._rules.reply and row.told > event + 1:
+      row.answered = len(self._rows)
+      if self._rules.read and not self._rules.reply and row.answered > event + 1:
         done = self._rules.read(self._server, self._replies[worker], self._visit_of(row))
         self._server, self._replies[worker] = jax.block_until_ready(done)
         self._operations.append((next(self._places), READ, worker, event, 0))

@@ -23,9 +23,8 @@ from ddl.events.cluster import Row
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.group import Group
-from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.consensus import Consensus, NotFinite, Progress, agree
 from ddl.runtime.local_step import make_local_step
-from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.threads.shared_server import SharedServer, make_rules
 from ddl.runtime.worker_round import Worker
 
@@ -124,7 +123,7 @@ class Threads:
   def _live(self, worker: int) -> None:
     try:
       with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are a thread's own
-        self._turns(worker)
+        self._worker_rounds(worker)
     except BaseException as error:  # it is the caller's, unless it came from what the run no longer needs
       if not self._shared.pace.over:
         error.add_note(f"in the thread of worker {worker}, at its step {self._at[worker] + 1}")
@@ -137,15 +136,15 @@ class Threads:
     self._shared.pace.halt()
     self._ready.abort()
 
-  def _turns(self, worker: int) -> None:
+  def _worker_rounds(self, worker: int) -> None:
     delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
     me = Worker(self.params[worker], self.state[worker], self.extra[worker])
     reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
     self._warm_up(worker, me, reply)
     self._ready.wait()
-    for turn in itertools.count():
+    for round_ in itertools.count():
       shared.pace.wait(worker)
-      first, row = turn * period, Row(worker, turn, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+      first, row = round_ * period, Row(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
       if not delay:
         me, made = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, made)
@@ -185,7 +184,7 @@ class Threads:
     return values
 
   def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
-    """Compiles all that a turn needs, and forgets it; twice, as what a first turn gives may have other types."""
+    """Compiles all that a worker round needs, and forgets it; twice, as what a first worker round gives may have other types."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
       reply = self._shared.warm_up(worker, self._request(me.state, me.params), self.devices[worker])

@@ -18,7 +18,7 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 
 
 class Sequential:
-  """Workers in a list, a server, and one operation after the other; a turn is made when its visit begins."""
+  """Workers in a list, a server, and one operation after the other; a worker round is made when its visit begins."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
     """events, operations: what happens when. ValueError as of `check_schedule`."""
@@ -53,7 +53,7 @@ class Sequential:
       kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])
       if kind not in (READ, RESTART) and event not in self.begun:
         self.begun.add(event)
-        self._turn(w, event, take)
+        self._worker_round(w, event, take)
       visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]))
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
@@ -78,8 +78,8 @@ class Sequential:
       elif kind in (LOOK, ADD):
         self._block(w, int(o.block[i]), kind)
 
-  def _turn(self, w: int, event: int, take: Take) -> None:
-    turn, delay, period = int(self.events.turn[event]), self.algorithm.delay, self.algorithm.period
+  def _worker_round(self, w: int, event: int, take: Take) -> None:
+    round_, delay, period = int(self.events.round[event]), self.algorithm.delay, self.algorithm.period
     restarted = bool(self.events.restarted[event])
     if self.events.dropped[event]:
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
@@ -90,8 +90,8 @@ class Sequential:
       self.reply[w] = self.reply[w] if self._read else told
     elif self._reply and self._lock_free and self.message[w] is not None:
       self.reply[w] = self._reply(self.message[w], from_blocks(self.seen[w], self.params[w]))
-    if not delay or (turn and not restarted):
-      first = first_step(delay, turn, period)
+    if not delay or (round_ and not restarted):
+      first = first_step(delay, round_, period)
       self._some_steps(w, first, delay, take)
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
       self._some_steps(w, first + delay, period - delay, take)

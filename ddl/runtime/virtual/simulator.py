@@ -23,13 +23,13 @@ from ddl.group import Group
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
-from ddl.runtime.server_traffic import exchange_nbytes, extra_nbytes, reply_nbytes
+from ddl.runtime.traffic import visit_nbytes
 from ddl.runtime.virtual import server_state
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
-from ddl.runtime.worker_round import DROPPED, Worker, make_turn
-from ddl.runtime.workers import AXIS, Workers
+from ddl.runtime.worker_round import DROPPED, Worker, make_worker_round
+from ddl.runtime.workers import AXIS, Workers, nbytes
 
-TurnFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
+RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
 
 
 class SimulatorCarry(NamedTuple):
@@ -54,7 +54,7 @@ class Simulator:
   ):
     """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
     self.model, self.workers, self.execution = model, workers, execution
-    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
@@ -63,8 +63,8 @@ class Simulator:
     self._compiled: dict[Any, Any] = {}
     self.follow(events, operations)
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
-    self._exchange, self._reply = exchange_nbytes(algorithm, model), reply_nbytes(algorithm, model)
-    self._extra = extra_nbytes(model)
+    self._message, self._reply = visit_nbytes(algorithm, params)
+    self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
     """From now on this schedule; what is compiled serves it too, if its calls fit.
@@ -81,7 +81,7 @@ class Simulator:
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """The carry before the first turn: every worker and the server with the model that `key` gives.
+    """The carry before the first worker round: every worker and the server with the model that `key` gives.
 
     Raises:
       ValueError: if it does not fit into the devices' memory.
@@ -116,7 +116,7 @@ class Simulator:
     return [call for call in calls if call.first >= first]
 
   def run(
-    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: TurnFeed, key: jax.Array
+    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
     """Makes the calls, one more each time that the iterator is advanced, at most two under way (see `Trainer.run`).
 
@@ -126,10 +126,10 @@ class Simulator:
     before_last = last = None
     for call in calls:
       arrays = self._arrays(call)
-      batches, turns = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
+      batches, rounds = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
       server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
-      args = (carry, batches, turns, server, key)
+      args = (carry, batches, rounds, server, key)
       carry, losses = self._executable(args)(*args)
       before_last, last = last, losses
       yield call, carry, losses
@@ -149,9 +149,10 @@ class Simulator:
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]
-    told = np.count_nonzero(self.events.dropped[read])  # a quorum answers those too whose message it does not take
-    extra = self._extra if COLLECT in self.kinds else 0  # what a quorum's messages and its answers to those bring along
-    return (len(visits) * (self._exchange + extra) + told * (self._reply + extra)) / self.workers.count
+    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum answers these too
+    extra = self._extra if COLLECT in self.kinds else 0  # sent along with a quorum's messages and replies
+    total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
+    return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
     """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
@@ -162,13 +163,13 @@ class Simulator:
       raise ValueError("a simulator plans its calls before it runs them")
     return self.plans.arrays(call, self._shape)
 
-  def _rows(self, arrays: Arrays, feed: TurnFeed) -> dict[str, np.ndarray]:
+  def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
     """The batches of this process's devices: [devices, rows, period, batch, ...]."""
     parts = []
     for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
-      turns = arrays.turns[device] or [(device * self.workers.virtual, 0)]
-      rows = feed(turns, self.algorithm.period)
-      short = arrays.most_rows - len(turns)
+      rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]
+      rows = feed(rounds, self.algorithm.period)
+      short = arrays.most_rows - len(rounds)
       parts.append({k: np.concatenate([x, np.repeat(x[:1], short, axis=0)]) if short else x for k, x in rows.items()})
     return {k: np.stack([part[k] for part in parts]) for k in parts[0]}
 
@@ -185,13 +186,13 @@ class Simulator:
       self.compile_seconds += time.perf_counter() - began
     return self._compiled[kind]
 
-  def _call(self, carry: SimulatorCarry, batches: Tree, turns: Any, server: Any, key: jax.Array) -> Any:
+  def _call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
     """Some waves on one device."""
     virtual, period = self.workers.virtual, self.algorithm.period
     apart = self.execution.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
-    turn = make_turn(self.algorithm, self.model, self.execution.steps, DROP in self.kinds)
+    worker_round = make_worker_round(self.algorithm, self.model, self.execution.steps, DROP in self.kinds)
     serve = server_state.make_serving(self.algorithm, self.kinds, self.blocks)
 
     def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
@@ -200,7 +201,7 @@ class Simulator:
         keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
         return jax.tree.map(lambda x: x[row], batches), keys
 
-      return turn(mode, worker, reply, anew, take)
+      return worker_round(mode, worker, reply, anew, take)
 
     def wave(k: Any, state: tuple[Any, server_state.ServerState, jax.Array]) -> Any:
       workers, desk, all_losses = state
@@ -230,7 +231,7 @@ class Simulator:
       workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
     desk = jax.tree.map(lambda x: x[0], carry.desk)
     waves, *tasks = server
-    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), turns), tasks)
+    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rounds), tasks)
     losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
     workers, desk, losses = lax.fori_loop(0, waves, wave, (workers, desk, losses))
     if apart:

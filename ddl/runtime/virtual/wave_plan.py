@@ -1,4 +1,4 @@
-"""A schedule cut into compiled calls of one shape: which turns and which operations each wave of a call makes."""
+"""A schedule cut into compiled calls of one shape: which worker rounds and which operations each wave of a call makes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,18 +32,18 @@ class Shape(NamedTuple):
 
   waves: int
   operations: int  # per wave
-  rows: int  # turns with steps, per device
+  rows: int  # worker rounds with steps, per device
 
 
 class Arrays(NamedTuple):
   """A call as arrays."""
 
   mode: np.ndarray  # [workers, waves] int32
-  row: np.ndarray  # [workers, waves] int32: the turn's place among its device's batches
-  first: np.ndarray  # [workers, waves] int32: number of the turn's first step
+  row: np.ndarray  # [workers, waves] int32: the worker round's place among its device's batches
+  first: np.ndarray  # [workers, waves] int32: number of the worker round's first step
   count: np.ndarray  # [waves] int32: operations
   steps: Step  # [waves, operations]
-  turns: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
+  rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
   most_rows: int  # that a device has room for
 
 
@@ -78,7 +78,7 @@ class WavePlan:
 
   def shape(self, calls: Sequence[SimulatorCall]) -> Shape:
     """The smallest that fits all calls."""
-    rows = [len(turns) for call in calls for turns in self._turns(call)]
+    rows = [len(rounds) for call in calls for rounds in self._worker_rounds(call)]
     most = max((w.last - w.first for call in calls for w in call.waves), default=1)
     return Shape(max(len(call.waves) for call in calls) or 1, most, max(rows, default=1) or 1)
 
@@ -90,13 +90,13 @@ class WavePlan:
     size = (shape.waves, shape.operations)
     kind, who, peer, block = np.zeros((4, *size), np.int32)
     steps = Step(kind, who, peer, block, np.zeros(size))
-    turns: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
         worker = int(self.events.worker[event])
         mode[worker, k] = self._mode(event)
         if self.has_steps(event):
-          mine = turns[worker // self.virtual]
+          mine = rounds[worker // self.virtual]
           row[worker, k], first[worker, k] = len(mine), self._first(event)
           mine.append((worker, self._first(event)))
       count[k] = wave.last - wave.first
@@ -107,18 +107,18 @@ class WavePlan:
       steps.peer[k, : count[k]] = self.events.peer[event]
       steps.block[k, : count[k]] = self.operations.block[part]
       steps.weight[k, : count[k]] = self.operations.weight[part]
-    return Arrays(mode, row, first, count, steps, turns, shape.rows)
+    return Arrays(mode, row, first, count, steps, rounds, shape.rows)
 
-  def _turns(self, call: SimulatorCall) -> list[list[tuple[int, int]]]:
-    turns: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
+  def _worker_rounds(self, call: SimulatorCall) -> list[list[tuple[int, int]]]:
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
     for wave in call.waves:
       for event in wave.visits:
         if self.has_steps(event):
-          turns[int(self.events.worker[event]) // self.virtual].append((0, 0))
-    return turns
+          rounds[int(self.events.worker[event]) // self.virtual].append((0, 0))
+    return rounds
 
   def _first(self, event: int) -> int:
-    return first_step(self.algorithm.delay, int(self.events.turn[event]), self.algorithm.period)
+    return first_step(self.algorithm.delay, int(self.events.round[event]), self.algorithm.period)
 
   def _mode(self, event: int) -> int:
     if self.events.dropped[event]:
@@ -128,8 +128,8 @@ class WavePlan:
     return FULL if self.has_steps(event) else REST
 
   def has_steps(self, event: int) -> bool:
-    """Whether the visit's turn has steps, or the worker only asks, or is dropped."""
+    """Whether the visit's worker round has steps, or the worker only asks, or is dropped."""
     if self.events.dropped[event]:
       return False
     delayed = self.algorithm.delay > 0
-    return not delayed or bool(self.events.turn[event] > 0 and not self.events.restarted[event])
+    return not delayed or bool(self.events.round[event] > 0 and not self.events.restarted[event])

@@ -96,7 +96,7 @@ def _shown(shown: Schedule) -> str:
   """What `_end` lets the picture show, as a sentence."""
   if not isinstance(shown.record, Events):
     return "The start of the run."
-  turns = int(shown.record.turn.max()) + 1
+  turns = int(shown.record.round.max()) + 1
   return "The whole run." if turns <= TURNS else f"The start of the run, up to about turn {TURNS} of {turns:,}."
 
 
@@ -107,10 +107,10 @@ def end_of(shown: Schedule) -> float:
     exchanges = shown.record.released[np.isfinite(sent).any(axis=(1, 2))].max(axis=1)
     return float(exchanges[:TURNS][-1] if len(exchanges) else shown.record.released.max())
   events = shown.record
-  if events.turn.max() < TURNS:
+  if events.round.max() < TURNS:
     return float(events.released.max())
   last = np.full(int(events.worker.max()) + 1, np.nan)
-  early = events.turn < TURNS
+  early = events.round < TURNS
   np.fmax.at(last, events.worker[early], events.released[early])
   return float(np.nanmedian(last))
 
