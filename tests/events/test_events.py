@@ -99,7 +99,7 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
 
 def test_step_times_of_other_workers_are_refused():
   times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match="times are those of 2 workers, not of 3"):
+  with pytest.raises(ValueError, match="^times "):
     schedule(
       workers=3,
       num_visits=3,
@@ -123,7 +123,7 @@ def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):
 
 
 class Rule(NamedTuple):
-  """What a schedule asks of an algorithm."""
+  """The fields of an algorithm that a schedule depends on."""
 
   period: int = 3
   delay: int = 0
@@ -145,9 +145,9 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
 @pytest.mark.parametrize(
   ("rule", "changes", "line"),
   [
-    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers, who come to the server after 9 steps"),
-    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2; an algorithm without a lock-free rule"),
-    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers serve the mean of a round"),
+    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers"),
+    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2"),
+    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers "),
   ],
 )
 def test_what_no_schedule_can_be_made_of(rule, changes, line):
@@ -323,16 +323,16 @@ def put(name, index, value):
 @pytest.mark.parametrize(
   ("change", "line"),
   [
-    (put("served", 3, np.nan), "event 3: served must be finite"),
-    (put("start", 0, -1.0), "event 0: start must be finite and not negative"),
-    (put("released", 5, np.inf), "event 5: released must be finite"),
-    (put("worker", 2, 4), "event 2: worker lies in 0..3; here it is 4"),
-    (put("worker", 2, -1), "event 2: worker lies in 0..3"),
-    (put("round", 7, 9), "event 7: a worker's rounds are 0, 1, 2"),
-    (put("served", 6, 1e-9), "event 6: served goes back"),
-    (put("peer", 1, 4), "event 1: peer is another worker"),
-    (put("answered", 8, 8), "event 8: answered counts events done"),
-    (put("answered", 8, 201), "event 8: answered counts events done"),
+    (put("served", 3, np.nan), "event 3: served "),
+    (put("start", 0, -1.0), "event 0: start "),
+    (put("released", 5, np.inf), "event 5: released "),
+    (put("worker", 2, 4), "event 2: worker .* 4"),
+    (put("worker", 2, -1), "event 2: worker "),
+    (put("round", 7, 9), "event 7: a worker's rounds"),
+    (put("served", 6, 1e-9), "event 6: served "),
+    (put("peer", 1, 4), "event 1: peer "),
+    (put("answered", 8, 8), "event 8: answered "),
+    (put("answered", 8, 201), "event 8: answered "),
     (put("arrival", 4, 0.0), "event 4: arrival is before start"),
     (put("arrival", 4, 0.9), "event 4: served is before arrival"),
     (put("released", 4, 0.001), "event 4: released is before"),
@@ -346,10 +346,10 @@ def test_a_record_that_cannot_be(change, line):
     check(change(events), 4)
 
 
-def test_a_turn_begins_after_the_last_one():
+def test_a_round_begins_after_the_last_one():
   events = run()
   at = np.flatnonzero(events.worker == 0)[1]
-  with pytest.raises(ValueError, match=f"event {at}: start is before the last worker round's release"):
+  with pytest.raises(ValueError, match=f"event {at}: start "):
     check(put("start", at, 0.0)(events), 4)
 
 
@@ -363,8 +363,8 @@ def test_a_turn_begins_after_the_last_one():
     (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),
     (dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0), "service_seconds of worker 2 is nan"),
     (dict(arrivals=Arrivals(peers="ring")), "peers is 'ring'"),
-    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "an even number if bipartite; here are 3"),
-    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "two or more workers"),
+    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "peers of 3 workers"),
+    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "peers of 1 workers"),
     (dict(arrivals=Arrivals(peers="uniform", peer_probability=1.5)), "peer_probability is 1.5"),
     (dict(arrivals=Arrivals(peers="uniform"), seed=-1), "seed is -1"),
     (dict(arrivals=Arrivals("round_robin"), barrier=bsp()), "asp"),
@@ -542,7 +542,7 @@ def test_a_trace(tmp_path):
     np.testing.assert_allclose(times.steps(2, 1, 2), table[2:4, 2], rtol=1e-12)
     events = run(bsp(), workers=3, times=times, num_visits=18)  # to the last row
     check(events, 3)
-    with pytest.raises(ValueError, match=r"^\S+: the trace is too short: it has 6 steps, worker \d needs another$"):
+    with pytest.raises(ValueError, match=r"^\S+: the trace ends after 6 steps; [^\n]*$"):
       run(bsp(), workers=3, times=times, num_visits=19)
 
 

@@ -42,7 +42,7 @@ def packed_server(reference):
 
 
 def same_bits(carry, reference):
-  server = jax.tree.map(lambda x: x[0], carry.desk.server)
+  server = jax.tree.map(lambda x: x[0], carry.server_state.server)
   pairs = [*zip(leaves(server), leaves(packed_server(reference)), strict=True)]
   pairs += [*zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True)]
   return all(a.tobytes() == b.tobytes() for a, b in pairs)
@@ -70,7 +70,7 @@ def test_every_layout_gives_the_same_to_1e_12(name, x64):
     for a, b in zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
     for device in range(devices):
-      for a, b in zip(leaves(carry.desk.server), leaves(packed_server(reference)), strict=True):
+      for a, b in zip(leaves(carry.server_state.server), leaves(packed_server(reference)), strict=True):
         np.testing.assert_allclose(a[device], b, rtol=1e-12, atol=1e-13)
 
 

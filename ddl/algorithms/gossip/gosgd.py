@@ -35,7 +35,7 @@ def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: i
     ValueError: if the probability is not in 0..1.
   """
   if not 0 <= probability <= 1:
-    raise ValueError(f"gosgd: probability is {probability}; it lies in 0..1")
+    raise ValueError(f"gosgd: probability is {probability}; invalid: must be in 0..1")
   plain = pull_gossip(inner, workers=workers)
 
   def init(params: Tree) -> tuple[PeerState, Weighted, Tree]:

@@ -1,9 +1,9 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
 The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
-workers; every device holds the server and carries out all its operations, as it needs the replies for its own workers.
-Where that is faster (`choose.packs`) and the server's rule allows it (`packed.divides`), it has the parameters as one
-vector.
+workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
+server holds the parameters as one vector where that is faster (`execution.packs`) and its rule works coordinate by
+coordinate (`flat_params.divides`).
 """
 
 import time
@@ -17,26 +17,28 @@ import numpy as np
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.events.operations import COLLECT, DROP, READ, Operations
+from ddl.events.operations import COLLECT, DROP, LOOK, READ, Operations
 from ddl.events.record import Events
 from ddl.group import Group
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
 from ddl.runtime.traffic import visit_nbytes
-from ddl.runtime.virtual import server_state
+from ddl.runtime.virtual.server_state import Sent, ServerState, from_blocks, make_serving, open_server
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
 from ddl.runtime.worker_round import DROPPED, Worker, make_worker_round
 from ddl.runtime.workers import AXIS, Workers, nbytes
 
-RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
+RoundFeed = Callable[
+  [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
+]  # ([(worker, first step)], steps) -> [rounds, steps, ...]
 
 
 class SimulatorCarry(NamedTuple):
-  """What goes from call to call."""
+  """The state between two calls."""
 
   worker: Worker  # [workers, ...]
-  desk: server_state.ServerState  # [devices, ...]
+  server_state: ServerState  # [devices, ...]
 
 
 class Simulator:
@@ -52,7 +54,7 @@ class Simulator:
     operations: Operations,
     widest: int | None = None,
   ):
-    """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
+    """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
     self.model, self.workers, self.execution = model, workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
@@ -67,7 +69,7 @@ class Simulator:
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """From now on this schedule; what is compiled serves it too, if its calls fit.
+    """Follow this schedule from now on. What is compiled is used again if the calls fit.
 
     Raises:
       ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
@@ -81,7 +83,7 @@ class Simulator:
     self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """The carry before the first worker round: every worker and the server with the model that `key` gives.
+    """Return the carry before the first step: every worker and the server with the model that `key` gives.
 
     Raises:
       ValueError: if it does not fit into the devices' memory.
@@ -92,15 +94,15 @@ class Simulator:
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def shapes(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Shapes and shardings of the carry: what a checkpoint restores."""
+    """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
-    """The model to test, and how far the workers are from their mean. Leaves the carry alone."""
+    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on.
+    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`.
 
     Raises:
       ValueError: one line, if the schedule ends before.
@@ -118,14 +120,16 @@ class Simulator:
   def run(
     self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
-    """Makes the calls, one more each time that the iterator is advanced, at most two under way (see `Trainer.run`).
+    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `Trainer.run`).
 
-    Yields (call, carry after it, losses [workers, waves, period]). A yielded carry is gone once the next call is made.
+    Yields (call, carry after it, losses [workers, waves, period]). The next call donates a yielded carry.
     """
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
-      arrays = self._arrays(call)
+      if self._shape is None:
+        raise ValueError("a simulator plans its calls before it runs them")
+      arrays = self.plans.arrays(call, self._shape)
       batches, rounds = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
       server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
@@ -135,7 +139,7 @@ class Simulator:
       yield call, carry, losses
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
-    """The losses of the steps that were made: [steps made]."""
+    """Return the losses of the steps that were made: [steps made]."""
     made = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
@@ -143,7 +147,7 @@ class Simulator:
     return np.asarray(losses)[made].ravel()
 
   def nbytes(self, call: SimulatorCall) -> float:
-    """Bytes that a worker sends and is sent in a call, on average over the workers."""
+    """Return the bytes that a worker sends and receives in a call, on average over the workers."""
     visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
     if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
@@ -155,16 +159,11 @@ class Simulator:
     return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
     return self.plans.seconds(step)
 
-  def _arrays(self, call: SimulatorCall) -> Arrays:
-    if self._shape is None:
-      raise ValueError("a simulator plans its calls before it runs them")
-    return self.plans.arrays(call, self._shape)
-
   def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
-    """The batches of this process's devices: [devices, rows, period, batch, ...]."""
+    """Return the batches of this process's devices: [devices, rows, period, batch, ...]."""
     parts = []
     for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
       rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]
@@ -193,99 +192,94 @@ class Simulator:
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
     worker_round = make_worker_round(self.algorithm, self.model, self.execution.steps, DROP in self.kinds)
-    serve = server_state.make_serving(self.algorithm, self.kinds, self.blocks)
+    serve = make_serving(self.algorithm, self.kinds, self.blocks)
 
-    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
+    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
       def take() -> Any:
         numbers = first + jnp.arange(period, dtype=first.dtype)
         keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
         return jax.tree.map(lambda x: x[row], batches), keys
 
-      return worker_round(mode, worker, reply, anew, take)
+      return worker_round(mode, worker, reply, fresh, take)
 
-    def wave(k: Any, state: tuple[Any, server_state.ServerState, jax.Array]) -> Any:
-      workers, desk, all_losses = state
+    def wave(k: Any, carry: tuple[Any, ServerState, jax.Array]) -> Any:
+      workers, state, all_losses = carry
       (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
-      replies, anew = self._told(workers, desk, rank), desk.anew if jax.tree.leaves(desk.anew) else None
+      replies, fresh = self._replies(workers, state, rank), state.fresh if jax.tree.leaves(state.fresh) else None
       if not apart:
-        own = jax.tree.map(lambda x: x[:virtual], anew)
+        own = jax.tree.map(lambda x: x[:virtual], fresh)
         args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
         batched = self.execution.gradients == "vmap"
         workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
       else:
         done = []
         for i in range(virtual):
-          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
+          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
           done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
         workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
-      messages = self._sent(workers)
+      messages = _of_each(workers, self._message_of)
       if self.workers.devices > 1:  # XLA copies what one device gathers
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
-      desk = serve(desk, messages, steps, count, rank)
+      state = serve(state, messages, steps, count, rank)
       if DROP in self.kinds:
-        workers = _take_up(workers, mode, desk.extra)
-      return workers, desk, all_losses.at[k].set(losses.astype(all_losses.dtype))
+        workers = _replace_extra(workers, mode, state.extra)
+      return workers, state, all_losses.at[k].set(losses.astype(all_losses.dtype))
 
     workers: Any = carry.worker
     if apart:
       workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
-    desk = jax.tree.map(lambda x: x[0], carry.desk)
+    state = jax.tree.map(lambda x: x[0], carry.server_state)
     waves, *tasks = server
     inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rounds), tasks)
     losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
-    workers, desk, losses = lax.fori_loop(0, waves, wave, (workers, desk, losses))
+    workers, state, losses = lax.fori_loop(0, waves, wave, (workers, state, losses))
     if apart:
       workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
     losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
-    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], desk)), losses
+    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], state)), losses
 
-  def _told(self, workers: Any, desk: server_state.ServerState, rank: Any) -> Tree:
-    """[virtual, ...]: the reply of each worker's last visit."""
+  def _replies(self, workers: Any, state: ServerState, rank: Any) -> Tree:
+    """Return the replies of each worker's last visit: [virtual, ...]."""
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
-    if rule is None or not self._lock_free:
-      return jax.tree.map(lambda x: x[:virtual], desk.replies)
-    message = self._messages(workers)
-    mine = lax.dynamic_slice_in_dim(desk.seen, rank, virtual)
-    seen = jax.vmap(lambda x: server_state.from_blocks(x, desk.server))(mine)
+    if rule is None or LOOK not in self.kinds:
+      return jax.tree.map(lambda x: x[:virtual], state.replies)
+    message = _of_each(workers, self._request_of)  # of its last visit, as its state has not changed since
+    mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
+    seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
     return jax.vmap(rule.reply)(message, seen)
 
-  def _messages(self, workers: Any) -> Tree:
-    """[virtual, ...]: each worker's last request, which it has not touched since."""
-    if isinstance(workers, Worker):
-      return jax.vmap(self.algorithm.request)(workers.state, workers.params)
-    return jax.tree.map(lambda *x: jnp.stack(x), *(self.algorithm.request(w.state, w.params) for w in workers))
+  def _request_of(self, worker: Worker) -> Tree:
+    return self.algorithm.request(worker.state, worker.params)
 
-  def _sent(self, workers: Any) -> Tree:
-    messages = self._messages(workers)
-    if COLLECT not in self.kinds:
-      return messages
-    if isinstance(workers, Worker):
-      return server_state.Sent(messages, workers.extra)
-    return server_state.Sent(messages, jax.tree.map(lambda *x: jnp.stack(x), *(w.extra for w in workers)))
-
-  @property
-  def _lock_free(self) -> bool:
-    return server_state.LOOK in self.kinds
+  def _message_of(self, worker: Worker) -> Tree:
+    message = self._request_of(worker)
+    return Sent(message, worker.extra) if COLLECT in self.kinds else message
 
   def _start_of(self, params: Tree, extra: Tree) -> SimulatorCarry:
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
     worker = Worker(params, state, extra)
-    desk = server_state.open_server(
-      self.algorithm, params, extra, self.kinds, virtual + 1, self.workers.count, self.blocks
-    )
+    count, blocks = self.workers.count, self.blocks
+    server = open_server(self.algorithm, params, extra, self.kinds, virtual + 1, count, blocks)
     several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
-    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))
+    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
 
   def _consensus_of(self, carry: SimulatorCarry) -> Consensus:
     lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
     extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
-    server = jax.tree.map(lambda x: x[0], carry.desk.server)
+    server = jax.tree.map(lambda x: x[0], carry.server_state.server)
     return Consensus(self.algorithm.evaluate(server), extra, distance)
 
 
-def _take_up(workers: Any, mode: Any, extra: Tree) -> Any:
-  """Workers, stacked or one by one, of whom those that a round has dropped go on with the `extra` of the served."""
+def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
+  """Return fn of each worker, [virtual, ...]; workers: stacked, or a tuple."""
+  if isinstance(workers, Worker):
+    return jax.vmap(fn)(workers)
+  return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))
+
+
+def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
+  """Give the mean `extra` of the served workers to those that a quorum has dropped."""
 
   def one(worker: Worker, mode: Any) -> Worker:
     return worker._replace(
