@@ -67,7 +67,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
       f"tensorflow-datasets knows no set {dataset!r}, and {data_dir or 'its data folder'} holds none of that name"
       + (f"; the nearest are {', '.join(nearest)}" if nearest else "")
     ) from error
-  except Exception as error:  # a wrong version or configuration: AssertionError, ValueError, ... by turns
+  except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
     raise ValueError(f"tensorflow-datasets can't load {dataset!r}: {_line(error)}") from error
 
 
@@ -116,7 +116,7 @@ def _source(records: Any, image: str, label: str, where: str) -> Source:
     in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # by grain's threads
     try:
       return [record[key] for piece in in_order for record in piece]
-    except Exception as error:  # a missing, cut off or damaged file: RuntimeError, IndexError, ... by turns
+    except Exception as error:  # a missing, cut off or damaged file: RuntimeError, IndexError
       raise ValueError(f"{where} can't be read: {_line(error)}; prepare the set again") from error
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
 
 
 def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
-  """`lax.scan`, or the same unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  """Run `lax.scan`, or the same unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if how == "scan" and count > 1:
     return lax.scan(step, carry, xs)
@@ -43,9 +43,9 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
 
 
 def over_workers(fn: Callable[..., Any], how: str, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
-  """`jax.vmap(fn, in_axes, out_axes)` without a named axis: as it is, as a loop, or unrolled, one copy per worker.
+  """Return `jax.vmap(fn, in_axes, out_axes)` without a named axis, as a loop, or unrolled, one copy per worker.
 
-  how: "vmap", "map" or "unroll". A result whose out_axes is None is the same for all workers: the last one's.
+  how: "vmap", "map" or "unroll". A result whose out_axes is None is equal for all workers; the last one's is taken.
   """
   if how == "vmap":
     return jax.vmap(fn, in_axes, out_axes)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.runs import HYPER
 from helpers.twins import INNER, build, close, flat_of, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -17,18 +18,6 @@ from ddl.as_optax import as_optax
 from ddl.group import Group
 
 WORKERS, STEPS = 8, 8
-OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
-HYPER = {
-  "local_sgd": {"period": 3},
-  "post_local_sgd": {"period": 3, "start": 2},
-  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
-  "diloco": {"period": 3, **OUTER},
-  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
-  "d_psgd": {"graph": "one_peer_exponential"},
-  "easgd": {"alpha": 0.1, "period": 3},
-  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
-  "round_robin_easgd": {"alpha": 0.1},
-}
 
 
 def mesh(name, count):

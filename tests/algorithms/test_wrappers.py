@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.runs import STEPS, model, record
+from helpers.runs import HYPER, STEPS, model, record
 from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -24,18 +24,6 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
-OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
-HYPER = {
-  "local_sgd": {"period": 3},
-  "post_local_sgd": {"period": 3, "start": 2},
-  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
-  "diloco": {"period": 3, **OUTER},
-  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
-  "d_psgd": {"graph": "ring"},
-  "easgd": {"alpha": 0.1, "period": 2},
-  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 2},
-  "round_robin_easgd": {"alpha": 0.1},
-}
 LOSSLESS = {"topk": {"share": 1.0}, "powersgd": {"rank": 2}}  # of a kernel of 2 x 3
 LOSSY = {"topk": {"share": 0.34}, "powersgd": {"rank": 1}}  # 2 of 6 values
 REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift"}

@@ -78,7 +78,7 @@ def test_partition_follows_the_seed(name):
 
 @pytest.mark.parametrize("name", ["sharded", "dirichlet"])
 def test_more_workers_than_examples(name):
-  with pytest.raises(ValueError, match=r"^6 workers can't share 5 examples[^\n]*$"):
+  with pytest.raises(ValueError, match=r"^6 workers for 5 [^\n]*$"):
     check(name, 5, 6, 0)
 
 

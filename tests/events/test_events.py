@@ -99,7 +99,7 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
 
 def test_step_times_of_other_workers_are_refused():
   times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match="^times "):
+  with pytest.raises(ValueError, match=r"^times "):
     schedule(
       workers=3,
       num_visits=3,

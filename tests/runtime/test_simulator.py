@@ -113,17 +113,23 @@ def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   assert np.isclose(losses.mean(), np.concatenate(expected).mean(), rtol=1e-12)
 
 
+def test_several_lock_free_workers_restart_within_one_wave():
+  chosen = experiment("hogwild_easgd")
+  plan = events_of(chosen.algorithm, seed=1, message=0.05, death_rate=0.35, down_seconds=0.0)
+  _, carry, _ = simulate(chosen, plan, gradients="map")
+  assert same_bits(carry, one_by_one(chosen, plan))
+
+
 def test_another_schedule_uses_the_same_executable():
   chosen = experiment("async_sgd")
   simulator, _, _ = simulate(chosen, events_of(chosen.algorithm), gradients="map")
-  compiled, seconds, begin = len(simulator._compiled), simulator.compile_seconds, simulator._start
+  seconds = simulator.compile_seconds
   plan = events_of(chosen.algorithm, seed=3)
   simulator.follow(*plan)
   carry = simulator.start(jax.random.key(0))
   for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, 4), chosen.training_feed([]), KEY):
     carry = after
-  assert simulator._start is begin
-  assert (len(simulator._compiled), simulator.compile_seconds) == (compiled, seconds) == (1, seconds)
+  assert simulator.compile_seconds == seconds > 0
   assert same_bits(carry, one_by_one(chosen, plan))
 
 
