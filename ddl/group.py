@@ -199,7 +199,7 @@ class Recorder(Group):
   def __init__(self, workers: int):
     """workers: p."""
     super().__init__("workers")
-    self.workers, self.sent, self.asked = workers, list[Sent](), False
+    self.workers, self.sent, self.used = workers, list[Sent](), False
     self._trace = get_opaque_trace_state(convention="flax")
 
   def size(self) -> int:
@@ -208,7 +208,7 @@ class Recorder(Group):
 
   def index(self) -> jax.Array:
     """Rank 0."""
-    self.asked = True
+    self.used = True
     return jnp.int32(0)
 
   def sum(self, tree: Tree) -> Tree:
@@ -236,7 +236,7 @@ class Recorder(Group):
     return self._keep("permute", tree) if any(s not in (None, i) for i, s in enumerate(sources)) else tree
 
   def _keep(self, kind: str, tree: Tree, times: int = 1) -> Tree:
-    self.asked = True
+    self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
       raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
     leaves = jax.tree.leaves(tree)

@@ -50,8 +50,8 @@ def classification(train: Source, test: Source, *, num_outputs: int, description
       f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
     )
   if num_outputs > train.size + test.size:
-    told = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
-    warnings.warn(f"{description}: {told} leave most classes without any; number them from 0", stacklevel=2)
+    warning = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
+    warnings.warn(f"{description}: {warning} leave most classes without any; number them from 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
     raise ValueError(f"{description}: examples of shape {list(shape)} have no values: invalid: must have at least one")

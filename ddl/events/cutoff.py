@@ -76,7 +76,7 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
   """The c that maximises c / E[x_(c)] among `workers`; seconds, seen: [k] times >= 0, and False where censored."""
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to move the clock
   mean, deviation = fit(np.log(seconds), seen)
-  if estimator == "elfving":  # a normal can be negative, where the times can't
+  if estimator == "elfving":  # a normal can be negative, unlike the times
     expected = np.maximum(elfving(mean, deviation, workers), seconds.min())
   else:
     expected = order_statistics(mean, deviation, workers)

@@ -1,4 +1,4 @@
-"""What slows a worker down beyond jitter: unequal hardware, stragglers that persist, deaths."""
+"""Delays of a worker beyond jitter: unequal hardware, stragglers that persist, deaths."""
 
 from typing import NamedTuple
 

@@ -50,7 +50,7 @@ def make_schedule(
     workers: number of workers.
     steps: of each worker, on average; at least 1.
     times: seconds of each step, and deaths, of so many workers: from `ddl.events.times`.
-    barrier: who waits for whom, from `ddl.events.barriers`; by default nobody.
+    barrier: from `ddl.events.barriers`; by default none.
     message_seconds: one way, to or from the server: a number or a function of the worker.
     service_seconds: for which the server is busy with one message; likewise.
     seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.

@@ -1,4 +1,4 @@
-"""What a run reports: the model to test, the workers' distance from each other, and its progress in real time."""
+"""The reports of a run: the model to test, the workers' distance from each other, and its progress in real time."""
 
 from typing import NamedTuple
 

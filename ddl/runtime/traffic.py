@@ -20,7 +20,7 @@ class Traffic(NamedTuple):
   local: tuple[Sent, ...]  # at each step
   exchanges: tuple[tuple[Sent, ...], ...]  # at each launch with its merge
   evaluate: tuple[Sent, ...]
-  local_asks: bool  # whether a local step uses the group at all, its rank included
+  local_uses_group: bool  # whether a local step uses the group at all, its rank included
 
   def nbytes(self, due: Iterable[Due]) -> float:
     """Lower bound of the bytes that a worker sends in these steps."""
@@ -48,7 +48,7 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
     launch, (message, _) = record(exchange.launch, state, params, workers=workers)
     merge, _ = record(exchange.merge, message, state, params, workers=workers)
     exchanges.append((*launch.sent, *merge.sent))
-  return Traffic(workers, tuple(local.sent), tuple(exchanges), tuple(evaluate.sent), local.asked)
+  return Traffic(workers, tuple(local.sent), tuple(exchanges), tuple(evaluate.sent), local.used)
 
 
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:

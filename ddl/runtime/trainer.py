@@ -33,7 +33,7 @@ class Trainer:
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)
     self.replication, self._messages = find_replication(algorithm, workers, params)
-    self.rounds = Rounds(algorithm, model, workers, execution, self.replication, not self.traffic.local_asks)
+    self.rounds = Rounds(algorithm, model, workers, execution, self.replication, not self.traffic.local_uses_group)
     self.compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
@@ -114,8 +114,8 @@ class Trainer:
       (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), own),) * clock.slots
       for shapes, own, clock in zip(self._messages, copies.messages, self.schedule.clocks, strict=True)
     )
-    everybody = jax.tree.map(lambda _: True, extra)
-    return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, everybody), empty)
+    all_workers = jax.tree.map(lambda _: True, extra)
+    return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, all_workers), empty)
 
   def _consensus_of(self, carry: Carry) -> Consensus:
     everyone, (own_params, own_state, _) = group.Group(AXIS), self.replication

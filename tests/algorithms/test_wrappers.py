@@ -183,9 +183,9 @@ def plain(name):
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
   if name in REFUSED:
-    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`, which can't be"):
+    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
       traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
-    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`"):
+    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
       run(algorithm, steps=1)
     return
   for ours, expected in zip(run(algorithm)[:2], plain(name), strict=True):
@@ -293,7 +293,7 @@ def test_nothing_is_compressed_twice(outer, wrapper):
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
-  with pytest.raises(ValueError, match=f"{wrapper}: can't compress where workers are left out"):
+  with pytest.raises(ValueError, match=f"^{wrapper}: .*all workers"):
     run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
 
 
@@ -308,7 +308,7 @@ def test_other_questions_of_any_function_are_refused(question):
   launch = base.exchanges[0]._replace(launch=lambda group, state, params: (ask(group, params), state))
   for exchange in (merge, launch):
     algorithm = WRAPPERS["topk"].factory(base._replace(exchanges=(exchange,)), share=0.5)
-    with pytest.raises(ValueError, match=f"topk: the algorithm asks for `{question}`") as refused:
+    with pytest.raises(ValueError, match=f"^topk: .*`{question}`") as refused:
       traffic.of(algorithm, PARAMS, 8)
     assert "\n" not in str(refused.value)
 

@@ -30,7 +30,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
 
 
 class Record(NamedTuple):
-  """What a run left behind, in NumPy."""
+  """The results of a run, in NumPy."""
 
   ends: list[int]  # the step after each call
   params: np.ndarray  # [calls, local workers, n]
