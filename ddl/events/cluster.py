@@ -1,7 +1,6 @@
 """The simulated cluster: seconds of a worker round's steps, messages and service, and the peers of its visits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,21 +32,6 @@ class Work(NamedTuple):
   leaves: float  # the request leaves
   ready: float  # the worker waits for the answer
   rest: float  # steps after the answer
-  restarted: bool
-
-
-@dataclass(slots=True)
-class Row:
-  """A row of `Events`, without the columns that are derived from the whole."""
-
-  worker: int
-  round: int
-  start: float
-  arrival: float
-  served: float
-  answered: int
-  released: float
-  dropped: bool
   restarted: bool
 
 

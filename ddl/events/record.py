@@ -1,5 +1,7 @@
 """The record of an asynchronous run, virtual or real: one row for each visit to the server."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +53,32 @@ def known(
     np.searchsorted(served, start, side="right"), np.arange(len(worker))
   )  # events of the same moment included
   return np.where(restarted, np.maximum(back, learnt), learnt)
+
+
+@dataclass(slots=True)
+class Row:
+  """A row of `Events`, without the columns that are derived from the whole."""
+
+  worker: int
+  round: int
+  start: float
+  arrival: float
+  served: float
+  answered: int
+  released: float
+  dropped: bool
+  restarted: bool
+
+
+ROW = tuple(field.name for field in fields(Row))
+
+
+def make_events(rows: Sequence[Row], *, quorum: bool = False) -> Events:
+  """Return the rows as `Events` with their staleness, which is 0 in the rounds of a quorum, and without peers."""
+  columns: Any = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in ROW}
+  seen = known(*(columns[name] for name in ("worker", "start", "served", "answered", "restarted")))
+  staleness = np.zeros(len(rows)) if quorum else np.arange(len(rows)) - seen
+  return Events(**columns, staleness=staleness.astype(np.int32), peer=np.full(len(rows), -1, np.int32))
 
 
 def save(path: str | Path, events: Events) -> None:

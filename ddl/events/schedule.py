@@ -9,7 +9,7 @@ from ddl.events.barriers import Barrier, Quorum, asp
 from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
 from ddl.events.event_loop import first_come, quorum_rounds, round_robin
 from ddl.events.operations import Operations, operations
-from ddl.events.record import TYPES, Events, known
+from ddl.events.record import ROW, TYPES, Events, make_events
 from ddl.events.times import Times
 
 NOBODY_WAITS = asp()
@@ -172,18 +172,13 @@ def schedule(
       rows = round_robin(cluster, num_visits=num_visits)
     else:
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
-  columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
-  worker, round_, start, served = (columns[name] for name in ("worker", "round", "start", "served"))
-  if not np.isfinite(columns["released"]).all():
+  events = make_events(rows, quorum=isinstance(barrier, Quorum))
+  if not np.isfinite(events.released).all():
     raise ValueError("the seconds of steps, messages and services overflow a float: give smaller ones")
-  seen = known(worker, start, served, columns["answered"], columns["restarted"])
-  staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
-  peer = draw_peers(worker, round_, workers=workers, arrivals=arrivals, seed=seed)
-  return Events(**columns, staleness=staleness.astype(np.int32), peer=peer)
+  return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
-_ROW = ("worker", "round", "start", "arrival", "served", "answered", "released", "dropped", "restarted")
-EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
+EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(ROW)  # as an array and as a row
 
 
 def _check_quorum(delay: int, arrivals: Arrivals) -> None:

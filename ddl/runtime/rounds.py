@@ -159,9 +159,7 @@ class Rounds:
         params, state = self._merge[i](under_way[i].pop(0), carry.state, carry.params)
         carry = carry._replace(params=params, state=state)
       for i in due.exchange:
-        message, state = self._launch[i](carry.state, carry.params)
-        params, state = self._merge[i](message, state, carry.params)
-        carry = carry._replace(params=params, state=state)
+        carry, _ = self._exchange(i, carry, None)
     messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(under_way, carry.messages, strict=True))
     return carry._replace(messages=messages), jnp.concatenate(losses, axis=1)
 
@@ -218,7 +216,7 @@ class Rounds:
     carry = carry._replace(params=params, state=state)
     return self._replaced(carry, i, (*rest, message)), count.at[i].add(-1)
 
-  def _exchange(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
+  def _exchange(self, i: int, carry: Carry, count: Any) -> tuple[Carry, Any]:
     message, state = self._launch[i](carry.state, carry.params)
     params, state = self._merge[i](message, state, carry.params)
     return carry._replace(params=params, state=state), count

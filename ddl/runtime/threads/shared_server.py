@@ -9,9 +9,9 @@ import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
 from ddl.events.barriers import Bounded
-from ddl.events.cluster import Row, draw_peers
+from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
-from ddl.events.record import TYPES, Events, known
+from ddl.events.record import Events, Row, make_events
 from ddl.runtime.consensus import Progress
 from ddl.runtime.threads.shared_memory import Clock, FairLock, RoundGate, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
@@ -153,10 +153,6 @@ class SharedServer:
     if not self._rules.reply:  # the last visit released some, the end the others: merged by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
-    kinds: dict[str, Any] = {n: kind for n, kind in TYPES.items() if n not in ("staleness", "peer")}
-    columns: Any = {n: np.array([getattr(row, n) for row in rows], kind) for n, kind in kinds.items()}
-    learnt = known(*(columns[n] for n in ("worker", "start", "served", "answered", "restarted")))
-    staleness = (np.arange(len(rows)) - learnt).astype(np.int32)
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
     _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
     operations = Operations(
@@ -167,7 +163,7 @@ class SharedServer:
       np.ones(len(order)),
       len(self._latest),
     )
-    return Events(**columns, staleness=staleness, peer=peer), operations
+    return make_events(rows)._replace(peer=peer), operations
 
   def _visit_of(self, row: Row) -> Visit:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round])

@@ -19,9 +19,8 @@ import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.barriers import Barrier, Quorum
-from ddl.events.cluster import Row
 from ddl.events.operations import Operations
-from ddl.events.record import Events
+from ddl.events.record import Events, Row
 from ddl.group import Group
 from ddl.runtime.consensus import Consensus, NotFinite, Progress, agree
 from ddl.runtime.local_step import make_local_step
