@@ -190,7 +190,7 @@ def test_a_clock_that_does_not_fit_is_refused_at_once():
 def test_inject_hyperparams(x64):
   def make(rate):
     inner = optax.sgd(rate, momentum=0.9)
-    return as_optax(COLLECTIVE["local_sgd"].factory(inner, period=3), "w")
+    return as_optax(COLLECTIVE["local_sgd"].factory(inner, **HYPER["local_sgd"]), "w")
 
   tx = optax.inject_hyperparams(make)(rate=0.05)
   close(train(lift_vmap, tx, lambda state, params: params)[0], twin_of("local_sgd").params)
