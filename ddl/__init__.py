@@ -1,8 +1,7 @@
 # ruff: noqa: F403, F405
 """ddl: distributed SGD variants as pure functions, run for real and compared fairly.
 
-The names below are those of `ddl.public`, imported when the first is asked for: parts such as the cost model do
-without JAX.
+The names below are those of `ddl.public`, imported on first use, as parts such as the cost model do without JAX.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
   if name not in __all__:
-    raise AttributeError(f"module 'ddl' has no attribute '{name}'; there are {', '.join(__all__)}")
+    raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")
   from ddl import public
 
   return getattr(public, name)

@@ -1,4 +1,4 @@
-"""The contracts: what an algorithm, a model and a data set are. Everything else plugs into these."""
+"""The contracts of algorithms, models and data sets, into which everything else plugs."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -49,48 +49,48 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
 
 
 class Visit(NamedTuple):
-  """Whose message is served: [] int32 each."""
+  """The worker whose message is served and its peer: [] int32 each."""
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
 
 
 class Arrivals(NamedTuple):
-  """How workers come to the server and whom they meet: what a schedule (`ddl.events`) needs to know of an algorithm."""
+  """The order and the peers of visits to the server, on which a schedule (`ddl.events`) depends."""
 
   order: str = "first_come"  # one of ORDERS
-  peers: str = "none"  # whom a visit touches: one of PEERS
-  peer_probability: float = 1.0  # of having a peer at all
-  blocks: int = 0  # that a visit without a lock reads, and adds to, one by one; 0: a lock
+  peers: str = "none"  # of a visit: one of PEERS
+  peer_probability: float = 1.0  # of a visit with a peer
+  blocks: int = 0  # that a lock-free visit reads, and adds to, one by one; 0: a lock
 
   @property
   def round_robin(self) -> bool:
-    """Whether workers are served by rank, each starting when the one before it is done."""
+    """Whether workers are served by rank, each starting when the one before it has finished."""
     return self.order == "round_robin"
 
 
-ORDERS = ("first_come", "round_robin")  # who is done first; by rank
-PEERS = ("none", "uniform", "bipartite")  # nobody; any other worker; ring neighbours, even ranks with odd ones
+ORDERS = ("first_come", "round_robin")  # first come, first served; by rank
+PEERS = ("none", "uniform", "bipartite")  # none; any other worker; ring neighbours, even ranks with odd ones
 
 
 class LockFree(NamedTuple):
-  """How workers use the center of a shared memory without a lock; coordinate by coordinate, on trees of one shape.
+  """The rule of a center in shared memory without a lock; coordinate by coordinate, on trees of one shape.
 
   A visit reads the center block by block and adds to it block by block, while other visits do the same.
   """
 
-  increment: Callable[[Tree, Tree], Tree]  # (message, what was read) -> what is added
-  reply: Callable[[Tree, Tree], Tree]  # (message, what was read) -> reply
+  increment: Callable[[Tree, Tree], Tree]  # (message, seen) -> increment
+  reply: Callable[[Tree, Tree], Tree]  # (message, seen) -> reply
   reads_first: bool  # False: adds, then reads
 
 
 class ServerAlgorithm(NamedTuple):
   """An algorithm whose workers exchange with a server one at a time, in any order: pure functions, no collectives.
 
-  A worker's turn is `period` steps and one request. With `delay` = 0 it sends the request after its last step and
-  waits for the reply, which `merge` takes before the next turn's first step. With `delay` = d > 0 it sends the request
-  before its first step and merges the reply after d steps, which can hide the exchange. Peer-to-peer algorithms are
-  the same with a "server" that holds every worker's model and moves two of them: what waits there is what others see.
+  A worker round is `period` steps and one request, which begins a visit to the server. With `delay` = 0 a worker sends
+  the request after its last step and waits for the reply, which `merge` takes before the first step of the next round.
+  With `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
+  exchange. Peer-to-peer algorithms are the same with a "server" that holds every worker's model and changes two.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)
@@ -102,13 +102,13 @@ class ServerAlgorithm(NamedTuple):
   period: int = 1  # steps (tau)
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
-  # what a worker is told that a barrier kept back, or that comes back; None: what it was told stays right
+  # a new reply to a worker that a barrier held back, or that comes back after a failure; None: the old one stays valid
   lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
-  arrivals: Arrivals = Arrivals()  # who comes when, and meets whom
+  arrivals: Arrivals = Arrivals()
 
 
 class Hyper(NamedTuple):
-  """A hyper-parameter as data: the paper's symbol, the value an experiment starts from, and what it means."""
+  """A hyper-parameter as data: the paper's symbol, the default and the meaning."""
 
   symbol: str
   default: Any  # a value, or a function of the number of workers; None: a config must set it
@@ -116,7 +116,7 @@ class Hyper(NamedTuple):
 
 
 class Taxonomy(NamedTuple):
-  """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and what is sent."""
+  """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and the payload."""
 
   parallelism: str  # one of PARALLELISM
   optimization: str  # one of OPTIMIZATION
@@ -133,7 +133,7 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 
 
 class Spec(NamedTuple):
-  """A registry entry: the factory and what the algorithm declares of itself."""
+  """A registry entry: the factory and its description."""
 
   factory: Callable[..., Any]  # (inner, *, **hyper) -> Algorithm or ServerAlgorithm; it may also take `workers`
   title: str  # one line for tables
@@ -143,7 +143,7 @@ class Spec(NamedTuple):
 
 
 class Wrapper(NamedTuple):
-  """A registry entry of what makes another algorithm of an algorithm."""
+  """A registry entry of a factory that turns an algorithm into another one."""
 
   factory: Callable[..., Algorithm]  # (algorithm, *, **hyper) -> Algorithm
   title: str  # one line for tables
@@ -154,10 +154,10 @@ class Wrapper(NamedTuple):
 class Model(NamedTuple):
   """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), {} if it has none.
 
-  `loss` trains. `metrics` gives per-example figures for tests, with "loss" always and "accuracy" where it means
-  something; None means that the loss itself (with a fixed key) is the only figure.
-  `dense` says that its gradients keep their speed under vmap and scan on a CPU, as those of XLA's own convolutions do
-  not (`ddl.models.cpu.convolve` does).
+  `loss` trains. `metrics` gives per-example figures for tests: "loss", and "accuracy" for classes and tokens;
+  None: the loss itself, with a fixed key, is the only figure.
+  dense: its gradients keep their speed under vmap and scan on a CPU, unlike those of XLA's own convolutions (see
+  `ddl.models.cpu.convolve`).
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
@@ -167,7 +167,7 @@ class Model(NamedTuple):
 
 
 class Source(NamedTuple):
-  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and how many there are."""
+  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and their number."""
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -175,7 +175,7 @@ class Source(NamedTuple):
 
 
 class Data(NamedTuple):
-  """A data set: training, validation and test examples, and what a model must know of them.
+  """A data set: training, validation and test examples, and their description.
 
   meta: {"task": "classification" | "regression" | "language", "shape": one example's x shape, "num_outputs":
   classes, outputs or vocabulary, "description": one line that says where the examples come from, ...}

@@ -1,4 +1,4 @@
-"""Any collective algorithm as an optax transformation, for training loops that are not ours."""
+"""Any collective algorithm as an optax transformation, for training loops outside of ddl."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from ddl.schedule import Clock
 
 
 class Queue(NamedTuple):
-  """An exchange between two steps: its messages under way, oldest first, and its clock where the period changes."""
+  """State of an exchange: its messages under way, oldest first, and its clock where the period changes."""
 
   messages: tuple[Tree, ...]  # [slots]; what is not under way is stale
   clock: Any  # (launches so far [], finished steps at the next one [], and when each message left [slots], -1: free)
@@ -29,9 +29,9 @@ class AsOptaxState(NamedTuple):
 
 
 def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
-  """The algorithm as `init` and `update`, one call of `update` per step and worker.
+  """Return the algorithm as `init` and `update`, one call of `update` per step and worker.
 
-  `update(grads, state, params)` takes this worker's own gradients and gives new params - params. It must run where
+  `update(grads, state, params)` takes this worker's own gradients and returns new params - params. It must run where
   `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` where the state
   depends on the number of workers (`sharded_sync_sgd`) or messages stay under way between steps.
 
@@ -46,7 +46,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     An optax transformation; `algorithm.evaluate(Group(axis_name), state.algorithm, params)` gives the consensus params.
 
   Raises:
-    ValueError: if `update` gets no params, or a clock does not fit.
+    ValueError: if `update` gets no params, or a clock is invalid.
   """
   group = Group(axis_name)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
@@ -54,7 +54,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
 
   def init(params: Tree) -> AsOptaxState:
     state = algorithm.init(group, params, jax.random.key(seed))
-    # Its types must be those that `update` gives back, so that the state can be a scan's carry.
+    # The types must be those that `update` returns, so that the state can be a scan's carry.
     vary = _varying((state, params))
     state = state if always else vary(state)  # the branches of a condition are cast so, counters with the rest
     queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
@@ -95,7 +95,7 @@ class _Flight:
     self.messages: Any = queue.messages  # with as many slots as `capacity` during the step
 
   def leave(self, state: Tree, params: Tree) -> Tree:
-    """A message with a delay leaves, if it is time; returns the state."""
+    """Launch a message with a delay if it is due. Return the state."""
     if not self.clock.delay:
       return state
     group, clock, launch = self.group, self.clock, self.clock.exchange.launch
@@ -115,7 +115,7 @@ class _Flight:
     return state
 
   def arrive(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """The oldest message arrives, if it is time."""
+    """Merge the oldest message if it is due."""
     if not self.clock.delay:
       return params, state
     group, merge, arrived = self.group, self.clock.exchange.merge, self.count + 1 - self.clock.delay
@@ -132,7 +132,7 @@ class _Flight:
     return params, state
 
   def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """A message without a delay leaves and arrives, if it is time."""
+    """Launch and merge a message without a delay if it is due."""
     if self.clock.delay:
       return params, state
     group, (launch, merge, *_) = self.group, self.clock.exchange
@@ -145,11 +145,11 @@ class _Flight:
     return self.cond(due, yes, lambda state, params: (params, state), state, params)
 
   def queue(self) -> Queue:
-    """What goes on to the next step."""
+    """Return the state of the exchange for the next step."""
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """(whether a message leaves after so many steps, the messages under way before), and counts it."""
+    """Return (whether a message leaves after `step` steps, the messages under way before), and count it."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:
@@ -163,7 +163,7 @@ class _Flight:
     return due, place
 
   def _leaves(self, step: Any) -> Any:
-    """Whether a message left, or leaves now, after so many steps: a Python bool where it always does."""
+    """Return whether a message left, or leaves now, after `step` steps: a Python bool where it always does."""
     clock = self.clock
     if clock.steady is None:
       left = self.times[2]
@@ -183,7 +183,7 @@ def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
 
 
 def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
-  """Zeros of the shapes that `launch` gives, found without communicating."""
+  """Return zeros of the shapes of `launch`, found without communication."""
   try:
     workers = group.size()
   except NameError:
@@ -193,7 +193,7 @@ def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tre
 
 
 def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
-  """A `lax.cond` whose branches agree in what varies over the workers, which `shard_map` checks by default."""
+  """Return a `lax.cond` whose branches agree in what varies over the workers, which `shard_map` checks by default."""
   cast = _varying(inputs)
 
   def cond(due_now: Any, yes: Callable[..., Tree], no: Callable[..., Tree], *operands: Tree) -> Tree:
@@ -205,7 +205,7 @@ def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
 
 
 def _varying(inputs: Tree) -> Callable[[Tree], Tree]:
-  """Casts a tree's leaves to vary over all axes that some input varies over."""
+  """Return a cast of a tree's leaves to vary over all axes that some input varies over."""
   vary = frozenset().union(*(_varies(x) for x in jax.tree.leaves(inputs)))
 
   def cast(tree: Tree) -> Tree:

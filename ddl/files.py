@@ -1,14 +1,14 @@
-"""Paths that a user gives, as files and folders of this machine."""
+"""Checks of paths given by a user."""
 
 import re
 from pathlib import Path
 
 
 def local(path: str | Path) -> Path:
-  """The path with ~ expanded.
+  """Return the path with ~ expanded.
 
   Raises:
-    ValueError: one line, for a URL, ~ without a home folder, or what no file system takes for a name.
+    ValueError: one line, for a URL, ~ without a home folder, or characters that no file system accepts.
   """
   if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)):
     raise ValueError(f"{path}: invalid: must be a path on this machine, not a URL; mount or copy it first")
@@ -17,11 +17,11 @@ def local(path: str | Path) -> Path:
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"{path}: there is no such home folder; give the path without ~") from error
+    raise ValueError(f"{path}: unknown home folder; invalid: must be a path without ~") from error
 
 
 def regular(path: str | Path) -> Path:
-  """The path of a file that has an end: no folder, pipe or device. ValueError otherwise; FileNotFoundError for none."""
+  """Return the path of a regular file. ValueError for a folder, pipe or device; FileNotFoundError if missing."""
   found = local(path)
   if not found.exists():
     raise FileNotFoundError(f"{path}: no such file")

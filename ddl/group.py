@@ -1,4 +1,4 @@
-"""The group of workers that an algorithm is handed: what it may ask of the others, whatever stands behind it."""
+"""The group of workers that an algorithm communicates with, over any layout."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -46,7 +46,7 @@ class Group:
     return lax.pmax(tree, self.axes)
 
   def gather(self, tree: Tree) -> Tree:
-    """Every worker's value in rank order: [...] -> [p, ...]."""
+    """Return every worker's value in rank order: [...] -> [p, ...]."""
 
     def one(x: jax.Array) -> jax.Array:
       shape = jnp.shape(x)
@@ -57,7 +57,7 @@ class Group:
     return jax.tree.map(one, tree)
 
   def reduce_scatter(self, tree: Tree) -> Tree:
-    """Strip i of sum_j x_j on worker i: [p n, ...] -> [n, ...].
+    """Return strip i of sum_j x_j on worker i: [p n, ...] -> [n, ...].
 
     Raises:
       ValueError: if p does not divide the leading dimension.
@@ -73,7 +73,7 @@ class Group:
     return jax.tree.map(one, tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
-    """The value of worker (rank - steps) mod p on a ring; at most two permutes per level."""
+    """Return the value of worker (rank - steps) mod p on a ring; at most two permutes per level."""
 
     def ring(x: jax.Array, name: Any, by: int) -> jax.Array:
       count = lax.axis_size(name)
@@ -87,13 +87,13 @@ class Group:
       x = ring(x, inner, rest)
       if not rest:
         return ring(x, outer, jump)
-      # Values that wrapped round the inner ring come from one outer step further back.
+      # Values that wrap round the inner ring come from one outer step further back.
       return jnp.where(lax.axis_index(inner) < rest, ring(x, outer, jump + 1), ring(x, outer, jump))
 
     return jax.tree.map(one, tree)
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """The value of worker sources[rank]; zeros where that is None. No worker is the source of two.
+    """Return the value of worker sources[rank]; zeros where that is None. No worker is the source of two.
 
     Raises:
       ValueError: if `sources` has not one entry per worker, or a source twice or outside 0..p-1.
@@ -121,7 +121,7 @@ class Group:
 
 
 def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
-  """(source, target) of all ranks, as `lax.ppermute` under vmap wants them; those without a partner keep their own."""
+  """Return (source, target) of all ranks, as `lax.ppermute` under vmap needs; without a partner: the own rank."""
   free = set(range(count)) - set(targets.values())
   left = [i for i in range(count) if i not in targets]
   own = {i: i for i in left if i in free}
@@ -130,9 +130,9 @@ def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
 
 
 def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:
-  """A permutation of workers as permutations of their devices, each moving one worker of a device at most.
+  """Return a permutation of workers as permutations of devices, each of which moves at most one worker of a device.
 
-  Returns (device pairs, the slot that each device sends, the slot that takes what comes; -1 for none) of each.
+  Each is (device pairs, the slot that each device sends, the slot that receives; -1 for none).
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -143,7 +143,7 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
     edges: dict[tuple[int, int], int] = {(s // inner, i // inner): i for i, s in left.items()}
     rows, columns = zip(*edges, strict=True)
     graph = csr_array((np.ones(len(edges)), (rows, columns)), shape=(outer, outer))
-    match = maximum_bipartite_matching(graph, perm_type="column")  # a device that this one sends to, or -1
+    match = maximum_bipartite_matching(graph, perm_type="column")  # the device that each one sends to, or -1
     moves = {a: int(b) for a, b in enumerate(match) if b >= 0}
     send, take = np.zeros(outer, np.int32), np.full(outer, -1, np.int32)
     for a, b in moves.items():
@@ -154,7 +154,7 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
 
 
 class Present(Group):
-  """A group that leaves workers out: sums, means and maxima are those of the others; every worker gets them."""
+  """A group with absent workers: sums, means and maxima are over those present; every worker gets them."""
 
   def __init__(self, group: Group, present: Any):
     """present: [] bool of this worker."""
@@ -180,26 +180,26 @@ class Present(Group):
 
 
 class Sent(NamedTuple):
-  """One collective that a worker took part in."""
+  """A collective that a worker takes part in."""
 
   kind: str  # all_reduce, all_gather, reduce_scatter or permute
-  nbytes: int  # of the whole vector: for an all_gather of what all workers have together
+  nbytes: int  # of the whole vector; for an all_gather of the result
   messages: int  # arrays
 
   def per_worker(self, workers: int) -> float:
-    """Bytes that each of p workers sends, as few as can be: n (p - 1) / p, twice that for an all-reduce."""
+    """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce."""
     if self.kind == "permute":
       return float(self.nbytes)
     return (2 if self.kind == "all_reduce" else 1) * self.nbytes * (workers - 1) / workers
 
 
 class Recorder(Group):
-  """A group that asks nobody: it keeps what it is asked, and answers in the shapes that an answer has."""
+  """A group without communication that records its collectives and returns values of the right shapes."""
 
   def __init__(self, workers: int):
     """workers: p."""
     super().__init__("workers")
-    self.workers, self.sent, self.asked = workers, list[Sent](), False
+    self.workers, self.sent, self.used = workers, list[Sent](), False
     self._trace = get_opaque_trace_state(convention="flax")
 
   def size(self) -> int:
@@ -208,7 +208,7 @@ class Recorder(Group):
 
   def index(self) -> jax.Array:
     """Rank 0."""
-    self.asked = True
+    self.used = True
     return jnp.int32(0)
 
   def sum(self, tree: Tree) -> Tree:
@@ -236,9 +236,9 @@ class Recorder(Group):
     return self._keep("permute", tree) if any(s not in (None, i) for i, s in enumerate(sources)) else tree
 
   def _keep(self, kind: str, tree: Tree, times: int = 1) -> Tree:
-    self.asked = True
+    self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
-      raise ValueError("a collective inside a loop, a condition or a jit of JAX can't be counted; use Python's")
+      raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
     leaves = jax.tree.leaves(tree)
     if leaves and self.workers > 1:
       nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)
@@ -247,7 +247,7 @@ class Recorder(Group):
 
 
 def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder, Tree]:
-  """What fn(group, *args) asks of a group of so many workers, and the shapes of its result; nothing is computed.
+  """Return the record of fn(group, *args) for this number of workers, and the shapes of its result.
 
   Raises:
     ValueError: for a collective inside a loop, a condition or a jit, whose repetitions are not seen.

@@ -1,4 +1,4 @@
-"""Whether something fits into this machine's memory, asked before it is allocated."""
+"""Checks that something fits into this machine's memory before it is allocated."""
 
 import resource
 from functools import cache
@@ -9,7 +9,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 @cache
 def total() -> int:
-  """Bytes that this process can have: memory and swap of the machine, or what its container or shell leaves it."""
+  """Return the bytes that this process can have: the machine's memory and swap, or a smaller limit."""
   lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
   fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
   known = [fields["MemTotal"] + fields.get("SwapTotal", 0)] if fields else []
@@ -19,7 +19,7 @@ def total() -> int:
 
 
 def require(nbytes: float, what: str) -> None:
-  """ValueError, one line, where `what` needs more than the machine has. nbytes: a lower bound of what it needs."""
+  """ValueError, one line, if `what` needs more than the machine has. nbytes: a lower bound."""
   if nbytes > total():
     have = f"this machine has {total() / 1e9:,.1f} GB of memory"
     raise ValueError(f"{what}: needs at least {nbytes / 1e9:,.1f} GB; {have}")

@@ -1,4 +1,5 @@
-"""The public names of ddl; `ddl.as_optax` and each algorithm's factory are in modules of their own."""
+# ruff: noqa: F401
+"""The public names of ddl, listed in `ddl.__all__`; `ddl.as_optax` and each factory are in modules of their own."""
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
@@ -9,21 +10,3 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers
-
-__all__ = [
-  "COLLECTIVE",
-  "DATA",
-  "MODELS",
-  "SERVER",
-  "Algorithm",
-  "Data",
-  "Exchange",
-  "ExecutionConfig",
-  "Group",
-  "Model",
-  "ServerAlgorithm",
-  "Simulator",
-  "Source",
-  "Trainer",
-  "make_workers",
-]

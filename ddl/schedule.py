@@ -1,4 +1,4 @@
-"""When an algorithm communicates: the clocks of its exchanges as static Python, shared by all that runs them."""
+"""The clocks of an algorithm's exchanges as static Python."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ Ids = tuple[int, ...]  # places in `Algorithm.exchanges`
 
 
 class Due(NamedTuple):
-  """What a step brings besides its local update: exchanges by their place."""
+  """The exchanges of a step besides its local update, by their place."""
 
-  launch: Ids = ()  # before the step, these messages leave, to arrive later
-  merge: Ids = ()  # after the step, these arrive
-  exchange: Ids = ()  # after the step, these leave and arrive
+  launch: Ids = ()  # leave before the step, to arrive later
+  merge: Ids = ()  # arrive after the step
+  exchange: Ids = ()  # leave and arrive after the step
 
   def __bool__(self) -> bool:
     return bool(self.launch or self.merge or self.exchange)
@@ -26,7 +26,7 @@ class Clock:
   """The launches of one exchange."""
 
   def __init__(self, exchange: Exchange):
-    """Checks the clock.
+    """Check the clock.
 
     Raises:
       ValueError: for a period below 1, a negative delay, an offset below -period, or an exchange without a delay
@@ -44,7 +44,7 @@ class Clock:
       )
 
   def period(self, round_: int) -> int:
-    """Steps of round k. ValueError if that is not a positive integer."""
+    """Return the steps of round k. ValueError if that is not a positive integer."""
     period = int(self.exchange.period(round_)) if callable(self.exchange.period) else self.exchange.period
     if period < 1:
       raise ValueError(f"period is {period} in round {round_}; invalid: must be at least 1 step")
@@ -61,7 +61,7 @@ class Clock:
     return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
 
   def launches(self, step: int) -> int:
-    """Number of launches after at most so many steps."""
+    """Return the number of launches after at most `step` steps."""
     if self.steady:
       return max(0, (step - self.first) // self.steady + 1)
     while self._times[-1] <= step:
@@ -69,15 +69,15 @@ class Clock:
     return bisect_right(self._times, step)
 
   def launched(self, step: int) -> bool:
-    """Whether a message leaves after so many steps."""
+    """Return whether a message leaves after `step` steps."""
     return self.launches(step) > self.launches(step - 1)
 
   def under_way(self, step: int) -> int:
-    """Messages that left before so many steps were done and have not arrived then."""
+    """Return the messages that left before `step` steps were finished and have not arrived then."""
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
   def round_at(self, step: int) -> tuple[int, int]:
-    """(steps since the round began that comes after so many steps, its period)."""
+    """Return (steps since the begin of the round after `step` steps, its period)."""
     done = self.launches(step)
     if self.steady:
       return (step - self.offset) % self.steady, self.steady
@@ -95,14 +95,14 @@ class Clock:
 
 
 class Schedule:
-  """What is due at each step of an algorithm."""
+  """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Checks all clocks. ValueError names what does not fit."""
+    """Check all clocks. ValueError as of `Clock`."""
     self.clocks = [Clock(exchange) for exchange in exchanges]
 
   def due(self, step: int) -> Due:
-    """What is due at step t = 0, 1, ..."""
+    """Return the exchanges that are due at step t = 0, 1, ..."""
     launch, merge, exchange = [], [], []
     for i, clock in enumerate(self.clocks):
       if not clock.delay:
@@ -116,15 +116,15 @@ class Schedule:
     return Due(tuple(launch), tuple(merge), tuple(exchange))
 
   def under_way(self, step: int) -> Ids:
-    """Messages of each exchange that are under way after so many steps."""
+    """Return the messages of each exchange that are under way after `step` steps."""
     return tuple(clock.under_way(step) for clock in self.clocks)
 
   def settled(self, step: int) -> bool:
-    """Whether from here on each cycle brings what the one before brought."""
+    """Return whether from here on each cycle has the same exchanges."""
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:
-    """(steps into the cycle after so many steps, steps of a cycle, after which all clocks stand alike)."""
+    """Return (steps into the cycle after `step` steps, steps of a cycle, after which all clocks agree again)."""
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))
     if all(clock.steady for clock in self.clocks):

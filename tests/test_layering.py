@@ -1,4 +1,4 @@
-"""Who may import whom: algorithms and the runtime meet in experiments alone, and perf needs no JAX."""
+"""Who may import whom: algorithms and the runtime meet in experiments alone, perf needs no JAX, tests share helpers."""
 
 import ast
 from pathlib import Path
@@ -46,3 +46,13 @@ def test_imports(path):
       assert top not in ("jax", "jaxlib", "flax", "optax", "orbax"), f"{path} imports {name}"
     if top == "ddl" and rest != ["__version__"]:
       assert rest and rest[0] in MAY_IMPORT[part] | {part}, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_import_helpers_and_public_names_alone(path):
+  for name in imports(path):
+    parts = name.split(".")
+    assert not any(part.startswith("test_") for part in parts), f"{path} imports another test: {name}"
+    if parts[0] in ("ddl", "experiments"):
+      private = [part for part in parts if part.startswith("_") and not part.startswith("__")]
+      assert not private, f"{path} imports a private name: {name}"

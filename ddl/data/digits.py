@@ -1,4 +1,4 @@
-"""Handwritten digits that scikit-learn ships: real images, no download.
+"""Handwritten digits that scikit-learn ships, without a download.
 
 Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository: 8 x 8
 images whose pixels count from 0 to 16.

@@ -1,4 +1,4 @@
-"""The four idx files of MNIST and its kin (Fashion-MNIST, KMNIST, ...), as their authors publish them.
+"""The four idx files of MNIST and its kin (Fashion-MNIST, KMNIST, ...), as published.
 
 An idx file is 0, 0, the type (8: uint8), the number of dimensions, each as a big-endian uint32, the bytes.
 """

@@ -26,9 +26,9 @@ def npz(*, path: str = "", validation: float = 0.0) -> Data:
     with np.load(found, allow_pickle=False) as file:
       arrays = {key: _array(file, key) for key in file.files if key in KEYS}
       known = ", ".join(file.files) or "nothing"
-  except Exception as error:  # a damaged or encrypted archive, pickled objects: NumPy, zipfile and zlib have their own
-    told = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{path}: not readable as a .npz file: {told}") from error
+  except Exception as error:  # a damaged or encrypted archive, pickled objects: NumPy, zipfile and zlib raise their own
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    raise ValueError(f"{path}: not readable as a .npz file: {reason}") from error
 
   if all(key in arrays for key in ("x_train", "y_train", "x_test", "y_test")):
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
@@ -59,7 +59,7 @@ def npz(*, path: str = "", validation: float = 0.0) -> Data:
 
 
 def _array(file: Any, key: str) -> np.ndarray:
-  """A member of the archive, which NumPy gives as bytes where it is no .npy file."""
+  """Return a member of the archive, which NumPy reads as bytes if it is no .npy file."""
   names = {name.removesuffix(".npy"): name for name in file.zip.namelist()}
   memory.require(file.zip.getinfo(names[key]).file_size, key)
   if not isinstance(array := file[key], np.ndarray):

@@ -8,7 +8,7 @@ from ddl.api import Source
 
 
 class Order:
-  """Each worker's endless stream of fresh permutations of its shard, cut into batches.
+  """Each worker's endless stream of random permutations of its shard, cut into batches.
 
   A batch may straddle two epochs, so that each epoch visits each example of the shard exactly once.
   Safe to call from several threads.
@@ -19,14 +19,14 @@ class Order:
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if not 1 <= batch <= len(shards[worker]):
       raise ValueError(
-        f"a batch of {batch} does not fit worker {worker}'s shard of {len(shards[worker])} examples, the smallest "
-        f"of {len(shards)}: use a batch from 1 to {len(shards[worker])}, fewer workers, or a more even partition"
+        f"batch is {batch}, but worker {worker}'s shard, the smallest of {len(shards)}, has {len(shards[worker])} "
+        f"examples: use a batch from 1 to {len(shards[worker])}, fewer workers, or a more even partition"
       )
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, its order)
 
   def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
-    """The examples of steps first_step, ..., first_step + num_steps - 1: [num_steps, batch] int64."""
+    """Return the examples of steps first_step, ..., first_step + num_steps - 1: [num_steps, batch] int64."""
     size = len(self.shards[worker])
     start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
     parts = [
@@ -36,7 +36,7 @@ class Order:
     return np.concatenate(parts).reshape(num_steps, self.batch)
 
   def _epoch(self, worker: int, epoch: int) -> np.ndarray:
-    latest = self._latest[worker]  # one read and one write of a tuple: threads can't see halves
+    latest = self._latest[worker]  # one read and one write of a tuple: safe for several threads
     if latest is None or latest[0] != epoch:
       rng = np.random.default_rng(np.random.SeedSequence((self.seed, worker, epoch)))
       latest = (epoch, rng.permutation(self.shards[worker]))
@@ -47,12 +47,14 @@ class Order:
 def batches(
   source: Source, order: Order, workers: Sequence[int], first_step: int, num_steps: int
 ) -> dict[str, np.ndarray]:
-  """The batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
-  return turns(source, order, [(worker, first_step) for worker in workers], num_steps)
+  """Return the batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
+  return round_batches(source, order, [(worker, first_step) for worker in workers], num_steps)
 
 
-def turns(source: Source, order: Order, pairs: Sequence[tuple[int, int]], num_steps: int) -> dict[str, np.ndarray]:
-  """The batches of several turns, each a (worker, first step), in one `take`: [len(pairs), num_steps, batch, ...]."""
-  chosen = np.stack([order.indices(worker, first, num_steps) for worker, first in pairs])
+def round_batches(
+  source: Source, order: Order, rounds: Sequence[tuple[int, int]], num_steps: int
+) -> dict[str, np.ndarray]:
+  """Return the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...]."""
+  chosen = np.stack([order.indices(worker, first, num_steps) for worker, first in rounds])
   taken = source.take(chosen.reshape(-1))
   return {name: array.reshape(chosen.shape + array.shape[1:]) for name, array in taken.items()}

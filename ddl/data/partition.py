@@ -1,4 +1,4 @@
-"""Which examples each worker owns: a shard per worker, as indices into the training source."""
+"""Partitions of the training examples: a shard per worker, as indices into the training source."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def iid(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> list[np.ndarray]:
-  """Each worker draws from the whole set (and, as orders differ, in its own order)."""
+  """Each worker draws from the whole set, in an order of its own."""
   del labels, seed
   return [np.arange(size, dtype=np.int64)] * workers
 
@@ -26,7 +26,7 @@ def dirichlet(
 
   Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as Yurochkin et al. 2019, arXiv
   1905.12022, do: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid parts.
-  Every example has one owner; a worker that the draw leaves without any gets one of the then largest shard's.
+  Every example has one owner; a worker without any after the draw gets one of the largest shard.
 
   Args:
     size: examples in the training set.
@@ -39,7 +39,7 @@ def dirichlet(
     Index arrays, one for each worker. ValueError for missing labels, concentration <= 0, or workers > size.
   """
   if labels is None:
-    raise ValueError('a "dirichlet" partition needs class labels, and this data set has none: use "sharded"')
+    raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
   if not 0 < concentration < math.inf:
     raise ValueError(f"concentration={concentration:g}: must be a finite number > 0")
   _enough(size, workers)
@@ -63,10 +63,10 @@ PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded":
 
 
 def _rng(seed: int) -> np.random.Generator:
-  # The spawn key keeps this stream apart from those of the epochs' orders, which have none.
+  # The spawn key separates this stream from those of the epochs' orders, which have none.
   return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
 
 def _enough(size: int, workers: int) -> None:
   if workers > size:
-    raise ValueError(f"{workers} workers can't share {size} examples disjointly: use at most {size} workers")
+    raise ValueError(f"{workers} workers for {size} disjoint examples; invalid: must be at most {size}")

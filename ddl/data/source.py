@@ -1,4 +1,4 @@
-"""What the data sets share: sources over arrays, the validation split, and images as numbers."""
+"""Common parts of the data sets: sources over arrays, the validation split, and images as numbers."""
 
 import warnings
 from pathlib import Path
@@ -10,22 +10,22 @@ from ddl.api import Data, Source
 
 
 def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) -> Source:
-  """The source of x [size, ...] and y [size, ...], ready to be fed."""
+  """Return the source of x [size, ...] and y [size, ...]."""
   # take(axis=0) is x[indices], in 45 to 85 % of its time.
   return Source(len(x), lambda indices: {"x": x.take(indices, axis=0), "y": y.take(indices, axis=0)}, labels)
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
-  """The examples of `source` at `indices` [k], in that order, as a source of k examples."""
+  """Return the examples of `source` at `indices` [k], in that order, as a source of k examples."""
   labels = None if source.labels is None else source.labels[indices]
   return Source(len(indices), lambda chosen: source.take(indices[chosen]), labels)
 
 
 def split(train: Source, validation: float) -> tuple[Source, Source | None]:
-  """(train, validation): a share of the training examples, round(validation * size) of them, set apart.
+  """Return (train, validation), with round(validation * size) of the training examples for validation.
 
-  The shuffle is the same in every experiment: were it to follow an experiment's seed, settings tuned on one seed's
-  validation examples would have seen another seed's training. ValueError where the share leaves either part empty.
+  The shuffle is the same in every experiment: if it depended on the seed, settings tuned on one seed's validation
+  examples would have seen another seed's training. ValueError where the share leaves either part empty.
   """
   if validation == 0.0:
     return train, None
@@ -50,8 +50,8 @@ def classification(train: Source, test: Source, *, num_outputs: int, description
       f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
     )
   if num_outputs > train.size + test.size:
-    told = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
-    warnings.warn(f"{description}: {told} leave most classes without any; number them from 0", stacklevel=2)
+    warning = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
+    warnings.warn(f"{description}: {warning} leave most classes without any; number them from 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
     raise ValueError(f"{description}: examples of shape {list(shape)} have no values: invalid: must have at least one")
@@ -100,7 +100,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 
 
 def existing(path: str, example: str) -> Path:
-  """The path given by the user, which must exist; `example` says what one would give."""
+  """Return the path given by the user, which must exist; example: of a value, for the error."""
   if not path:
     raise ValueError(f"no path: set --config.data.path={example}")
   found = files.local(path)
@@ -110,6 +110,6 @@ def existing(path: str, example: str) -> Path:
 
 
 def content(file: Path) -> bytes:
-  """All bytes of a regular file. ValueError, one line, for another, or one that is larger than the memory."""
+  """Return the bytes of a regular file. ValueError, one line, for another kind, or one larger than the memory."""
   memory.require(files.regular(file).stat().st_size, str(file))
   return file.read_bytes()

@@ -1,7 +1,7 @@
 """Next-token prediction over any text file, by bytes or by characters.
 
 The default is CPython's own language reference, the standard library's `pydoc_data.topics`: some 460,000
-characters that every machine has, and which differ from one Python version to the next (the digest tells).
+characters on every machine, which depend on the version of Python (see the digest in the description).
 """
 
 import hashlib
@@ -28,9 +28,9 @@ def text(*, path: str = "", level: str = "byte", length: int = 64, validation: f
     FileNotFoundError, ValueError: one line, for a missing, empty, undecodable or too short text, or another level.
   """
   if level not in ("byte", "char"):
-    raise ValueError(f'level={level!r}: a text is read by "byte" or by "char"')
+    raise ValueError(f'level={level!r}; invalid: must be "byte" or "char"')
   if length < 1:
-    raise ValueError(f"length={length}: a window needs at least one token")
+    raise ValueError(f"length={length}; invalid: must be at least 1")
   content, name = _content(path)
   if not content:
     raise ValueError(f"{name} is empty")

@@ -67,12 +67,12 @@ def _builder(dataset: str, data_dir: str) -> Any:
       f"tensorflow-datasets knows no set {dataset!r}, and {data_dir or 'its data folder'} holds none of that name"
       + (f"; the nearest are {', '.join(nearest)}" if nearest else "")
     ) from error
-  except Exception as error:  # a wrong version or configuration: AssertionError, ValueError, ... by turns
-    raise ValueError(f"tensorflow-datasets can't load {dataset!r}: {_line(error)}") from error
+  except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
+    raise ValueError(f"tensorflow-datasets cannot load {dataset!r}: {_line(error)}") from error
 
 
 def _records(builder: Any, dataset: str, split: str) -> Any:
-  """The records of a split, decoded one by one when they are asked for."""
+  """Return the records of a split, decoded on access."""
   try:
     return builder.as_data_source(split)
   except Exception as error:
@@ -87,7 +87,7 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
       found = f"{folder} holds {dataset} as {builder.info.file_format.value}, which only TensorFlow reads"
       raise ValueError(f"{found}; delete that folder, and {needs} run: {command}") from error
     raise ValueError(
-      f"can't read split {split!r} of {dataset}, whose splits are {', '.join(builder.info.splits)}: {_line(error)}"
+      f"cannot read split {split!r} of {dataset}, whose splits are {', '.join(builder.info.splits)}: {_line(error)}"
     ) from error
 
 
@@ -116,8 +116,8 @@ def _source(records: Any, image: str, label: str, where: str) -> Source:
     in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # by grain's threads
     try:
       return [record[key] for piece in in_order for record in piece]
-    except Exception as error:  # a missing, cut off or damaged file: RuntimeError, IndexError, ... by turns
-      raise ValueError(f"{where} can't be read: {_line(error)}; prepare the set again") from error
+    except Exception as error:  # a missing, cut off or damaged file: RuntimeError, IndexError
+      raise ValueError(f"{where} cannot be read: {_line(error)}; prepare the set again") from error
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     images = read(records, indices, image)

@@ -1,20 +1,19 @@
-"""When a worker that is done with a turn may start its next: barriers by name.
+"""Barriers by name: when a worker that has finished a worker round may start its next one.
 
-A *bounded* barrier lets a worker that has finished `clock` turns go on if clock - min(clocks of those in question) is
-at most its bound. A *quorum* barrier runs rounds: all compute, the first messages to come are served as one mean, the
-others are dropped, and everybody starts anew from that answer.
+A *bounded* barrier lets a worker that has finished `clock` rounds go on if clock - min(clocks of those in question) is
+at most its bound. A *quorum* barrier runs rounds of all workers: the first messages are served as one mean, the others
+are dropped, and every worker starts its next round from the reply.
 
-A dropped worker abandons its turn, as in Chen et al. 2016 (arXiv 1604.00981): none of the turn's steps counts, done or
-half done. Its parameters are those with which the turn began, and its next turn begins with the round's answer, like
-that of a served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last
-served turn. Its model's `extra` (batch-norm statistics) becomes the mean over the round's served workers, so that the
-mean over all workers is theirs. Its step numbers go on: the next turn has its own batches and keys, and the abandoned
-turn's examples are not seen in that epoch. A worker that is down is dropped until it is back.
+A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts, done or half
+done. Its parameters are those with which the round began, and its next round begins with the reply, like that of a
+served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last served
+round. Its model's `extra` (batch-norm statistics) becomes the mean over the served workers, so that the mean over all
+workers is theirs. Its step numbers go on: the next round has its own batches and keys, and the abandoned round's
+examples are not seen in that epoch. A worker that is down is dropped until it is back.
 """
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from ddl.events.cutoff import ESTIMATORS, best
 
 
 class Bounded(NamedTuple):
-  """A worker may be `bound` turns ahead of `sample` others, drawn without replacement; None: of all others."""
+  """A worker may be `bound` rounds ahead of `sample` others, drawn without replacement; None: of all others."""
 
   bound: float
   sample: int | None = None
@@ -31,10 +30,10 @@ class Bounded(NamedTuple):
 
 
 class Round(NamedTuple):
-  """What the server saw of a quorum round: when each message came, or that it hadn't when the round was closed."""
+  """A quorum round as the server sees it: arrival times, censored where the round was closed before."""
 
   seconds: np.ndarray  # [workers] from the round's beginning
-  seen: np.ndarray  # [workers] bool: False: dropped, it would have come after `seconds`
+  seen: np.ndarray  # [workers] bool: False: dropped, as it would have arrived after `seconds`
 
 
 class Quorum(NamedTuple):
@@ -47,40 +46,40 @@ Barrier = Bounded | Quorum
 
 
 def asp() -> Barrier:
-  """Asynchronous parallel: nobody waits."""
+  """Asynchronous parallel: no worker waits."""
   return Bounded(math.inf)
 
 
 def bsp() -> Barrier:
-  """Bulk synchronous parallel: everybody waits for everybody."""
+  """Bulk synchronous parallel: all workers wait for each other."""
   return Bounded(0)
 
 
 def ssp(*, bound: int) -> Barrier:
-  """Stale synchronous parallel: clock - min(clocks) <= bound turns (Ho et al. 2013); 0 is bsp."""
-  return Bounded(_bound("ssp", bound))
+  """Stale synchronous parallel: clock - min(clocks) <= bound rounds (Ho et al. 2013); 0 is bsp."""
+  return Bounded(_checked("ssp", bound))
 
 
 def psp(*, sample: int, bound: int, redraw: bool = False) -> Barrier:
   """Probabilistic synchronous parallel (arXiv 1709.07772): ssp towards `sample` others only, not itself.
 
   The sample is drawn without replacement when the worker comes to the barrier, and kept while it waits; with `redraw`
-  a waiting worker draws another one each time that anybody finishes a turn. sample = workers - 1 is ssp.
+  a waiting worker draws another one each time that any worker finishes a round. sample = workers - 1 is ssp.
   """
   if sample < 0:
-    raise ValueError(f"psp: sample is {sample}; a worker looks at 0 others or more")
-  return Bounded(_bound("psp", bound), sample, redraw)
+    raise ValueError(f"psp: sample is {sample}; invalid: must be at least 0 workers")
+  return Bounded(_checked("psp", bound), sample, redraw)
 
 
 def backup(*, spare: int) -> Barrier:
   """Synchronous with backup workers (arXiv 1604.00981): a round waits for the first workers - spare messages."""
   if spare < 0:
-    raise ValueError(f"backup: spare is {spare}; give the number of workers that a round goes on without, 0 or more")
+    raise ValueError(f"backup: spare is {spare}; invalid: must be at least 0 workers")
 
   def take(workers: int, rounds: Sequence[Round]) -> int:
     del rounds
     if spare >= workers:
-      raise ValueError(f"backup: {spare} spare workers of {workers}; at least one message must be waited for")
+      raise ValueError(f"backup: {spare} spare workers of {workers}; invalid: must be below the number of workers")
     return workers - spare
 
   return Quorum(take)
@@ -89,64 +88,27 @@ def backup(*, spare: int) -> Barrier:
 def cutoff(*, window: int, estimator: str = "window") -> Barrier:
   """A round waits for the first c messages, the c that maximises c / E[x_(c)] (arXiv 1803.04209).
 
-  window: how many of the last rounds the distribution of the times x is taken from, one for all workers; the first
+  window: number of past rounds from which the distribution of the times x is estimated, one for all workers; the first
     `window` rounds wait for all.
   estimator: "window", the order statistics of that fit, or "elfving", his normal approximation of them.
   """
   if window < 1:
-    raise ValueError(f"cutoff: window is {window}; the times come from at least one round")
+    raise ValueError(f"cutoff: window is {window}; invalid: must be at least 1 round")
   if estimator not in ESTIMATORS:
-    raise ValueError(f"cutoff: estimator is {estimator!r}; there are {', '.join(ESTIMATORS)}")
+    raise ValueError(f"cutoff: estimator is {estimator!r}; invalid: must be one of {', '.join(ESTIMATORS)}")
 
   def take(workers: int, rounds: Sequence[Round]) -> int:
     if len(rounds) < window:
       return workers
-    seconds = np.concatenate([past.seconds for past in rounds[-window:]])
-    seen = np.concatenate([past.seen for past in rounds[-window:]])
+    seconds, seen = (np.concatenate(column) for column in zip(*rounds[-window:], strict=True))
     return best(seconds, seen, workers=workers, estimator=estimator)
 
   return Quorum(take)
 
 
-class Gate:
-  """A bounded barrier at work: remembers who looks at whom."""
-
-  def __init__(self, barrier: Bounded, *, workers: int, seed: int):
-    """ValueError where a sample is larger than the number of others."""
-    if barrier.sample is not None and barrier.sample > workers - 1:
-      raise ValueError(
-        f"psp: a sample of {barrier.sample} workers of the {workers - 1} others; take at most all of them"
-      )
-    self._barrier, self._random = barrier, random.Random(seed)
-    everyone = range(workers)
-    looking = [] if barrier.sample is None else everyone
-    self._others = [[other for other in everyone if other != worker] for worker in looking]
-    self._kept = [list[int]() for _ in everyone]
-
-  def blocker(self, worker: int, clocks: Sequence[int], *, waiting: bool) -> int | None:
-    """A worker that this one has to wait for, None where it may go on. waiting: it has been asked for this turn."""
-    bound, sample, redraw = self._barrier
-    if bound == math.inf:
-      return None
-    if sample is None:
-      slowest = min(clocks)
-      return None if clocks[worker] - slowest <= bound else clocks.index(slowest)
-    if not waiting and not redraw:
-      self._kept[worker] = list(self._draw(worker, sample))
-    looked_at = self._draw(worker, sample) if redraw else self._kept[worker]
-    return next((other for other in looked_at if clocks[worker] - clocks[other] > bound), None)
-
-  def _draw(self, worker: int, sample: int) -> Iterator[int]:
-    others = self._others[worker]
-    for k in range(sample):
-      j = k + int(self._random.random() * (len(others) - k))
-      others[k], others[j] = others[j], others[k]
-      yield others[k]
-
-
-def _bound(name: str, bound: int) -> int:
+def _checked(name: str, bound: int) -> int:
   if not (bound >= 0 and bound == int(bound)):
-    raise ValueError(f"{name}: bound is {bound}; a worker may be 0, 1, 2, ... turns ahead")
+    raise ValueError(f"{name}: bound is {bound}; invalid: must be an integer of at least 0 rounds")
   return int(bound)
 
 

@@ -1,7 +1,6 @@
-"""What a turn costs on the simulated cluster: its steps, its messages, the server's time; and whom it touches."""
+"""The simulated cluster: seconds of a worker round's steps, messages and service, and the peers of its visits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ Seconds = float | Callable[[int], float]  # the same for all, or by worker
 
 
 class Arrivals(Protocol):
-  """`ddl.api.Arrivals`, which says what these are; `ddl.events` needs no JAX."""
+  """The fields of `ddl.api.Arrivals`, as `ddl.events` does without JAX."""
 
   @property
   def order(self) -> str: ...
@@ -27,27 +26,12 @@ class Arrivals(Protocol):
 
 
 class Work(NamedTuple):
-  """A turn from its worker's point of view, in seconds from 0; `rest` is a duration."""
+  """A worker round: moments in seconds from 0; `rest` is a duration."""
 
-  start: float  # computing begins, after what a death has cost
+  start: float  # computing begins, after the time lost to a death
   leaves: float  # the request leaves
   ready: float  # the worker waits for the answer
   rest: float  # steps after the answer
-  restarted: bool
-
-
-@dataclass(slots=True)
-class Row:
-  """One of `Events`, without what follows from the whole."""
-
-  worker: int
-  turn: int
-  start: float
-  arrival: float
-  served: float
-  told: int
-  released: float
-  dropped: bool
   restarted: bool
 
 
@@ -59,18 +43,18 @@ class Cluster:
   ):
     """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for invalid values."""
     if workers < 1:
-      raise ValueError(f"workers is {workers}; at least one worker has to work")
+      raise ValueError(f"workers is {workers}; invalid: must be at least 1")
     if period < 1 or not 0 <= delay <= period:
-      raise ValueError(f"period is {period} and delay {delay}; a period is at least 1 step, a delay lies in 0..period")
+      raise ValueError(f"period is {period} and delay {delay}; invalid: must be at least 1 step and in 0..period")
     self.workers, self.delay = workers, delay
     self.message = _by_worker("message_seconds", message_seconds, workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, workers)
     self._period, self._times = period, times
 
-  def work(self, worker: int, turn: int, time: float) -> Work:
-    """The worker's turn if it may begin at `time`. One that dies in it sends nothing, comes back, and does it again."""
-    steps = self._times.steps(worker, turn, self._period)
-    death = self._times.deaths(worker, turn)
+  def work(self, worker: int, round_: int, time: float) -> Work:
+    """Return the worker's round if it may begin at `time`. A worker that dies in it comes back and repeats it."""
+    steps = self._times.steps(worker, round_, self._period)
+    death = self._times.deaths(worker, round_)
     seconds = float(steps.sum())
     if death is not None:
       time += death.share * seconds + death.down_seconds
@@ -80,26 +64,26 @@ class Cluster:
     return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, death is not None)
 
 
-def draw_peers(worker: np.ndarray, turn: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
-  """Each visit's peer, a pure function of (seed, worker, turn): [events] int32, -1 for none.
+def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
+  """Return each visit's peer, a pure function of (seed, worker, round): [events] int32, -1 for none.
 
-  ValueError, one line, where the workers can't be paired as `arrivals` says.
+  ValueError, one line, where the workers cannot be paired by `arrivals`.
   """
   peers, probability = arrivals.peers, arrivals.peer_probability
   if not 0 <= probability <= 1:
-    raise ValueError(f"peer_probability is {probability:g}; a probability lies in 0..1")
+    raise ValueError(f"peer_probability is {probability:g}; invalid: must be in 0..1")
   if peers == "none":
     return np.full(len(worker), -1, np.int32)
   if peers not in ("uniform", "bipartite"):
-    raise ValueError(f'peers is {peers!r}; there are "none", "uniform", "bipartite"')
+    raise ValueError(f'peers is {peers!r}; invalid: must be "none", "uniform" or "bipartite"')
   if workers < 2 or (peers == "bipartite" and workers % 2):
-    raise ValueError(f"{peers} peers need two or more workers, an even number if bipartite; here are {workers}")
+    raise ValueError(f"{peers} peers of {workers} workers; invalid: must be two or more, an even number if bipartite")
   stream = Stream(lambda rng, count: rng.random((count, 2)), seed=seed, purpose=2)
   draws = np.empty((len(worker), 2))
   for each in range(workers):
     mine = worker == each
     if mine.any():
-      draws[mine] = stream.take(each, 0, int(turn[mine].max()) + 1)[turn[mine]]
+      draws[mine] = stream.take(each, 0, int(round_[mine].max()) + 1)[round_[mine]]
   if peers == "uniform":
     other = np.minimum((draws[:, 1] * (workers - 1)).astype(np.int32), workers - 2)
     other += other >= worker  # skips itself

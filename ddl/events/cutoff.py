@@ -1,8 +1,8 @@
-"""How many of n workers a synchronous round should wait for, from times of which some are only known to be longer.
+"""How many of n workers a synchronous round should wait for, from times of which some are censored.
 
 Teng and Wood 2018, arXiv 1803.04209: c* = argmax_c c / E[x_(c)], x_(c) the c-th smallest of the workers' times. Here
-the times are independent lognormal ones, fitted to a window of rounds. A dropped worker's time is censored at the
-moment at which the round was closed; leaving it out would make everybody look fast.
+the times are independent and lognormal, fitted to a window of rounds. A dropped worker's time is censored at the moment
+at which the round was closed; leaving it out would bias the fit towards fast workers.
 """
 
 from functools import lru_cache
@@ -25,14 +25,14 @@ def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
   """
   center, scale = np.mean(logs), np.std(logs[seen])
   if not scale > 0:
-    return float(np.mean(logs[seen])), 0.0  # nothing tells a spread
+    return float(np.mean(logs[seen])), 0.0  # no spread to estimate
   x = (logs - center) / scale
   count, a, b, height = np.sum(seen), 0.0, 1.0, -np.inf
   step = np.zeros(2)
   for _ in range(100):
     r = b * x - a
     now = -np.inf if b <= 0 else np.sum(np.where(seen, np.log(b) - r**2 / 2, log_ndtr(-r)))
-    if now < height:  # too far
+    if now < height:  # overshot
       step = step / 2
       a, b = a - step[0], b - step[1]
       continue
@@ -76,7 +76,7 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
   """The c that maximises c / E[x_(c)] among `workers`; seconds, seen: [k] times >= 0, and False where censored."""
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to move the clock
   mean, deviation = fit(np.log(seconds), seen)
-  if estimator == "elfving":  # a normal can be negative, where the times can't
+  if estimator == "elfving":  # a normal can be negative, unlike the times
     expected = np.maximum(elfving(mean, deviation, workers), seconds.min())
   else:
     expected = order_statistics(mean, deviation, workers)

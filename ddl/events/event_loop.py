@@ -1,4 +1,4 @@
-"""The event loops: workers that come when they are done, by rank, or in the rounds of a quorum; one server."""
+"""The event loops: workers served first come, first served, by rank, or in the rounds of a quorum; one server."""
 
 import heapq
 from collections import deque
@@ -6,38 +6,39 @@ from collections import deque
 import numpy as np
 
 from ddl.events.barriers import Bounded, Quorum, Round
-from ddl.events.cluster import Cluster, Row, Work
+from ddl.events.cluster import Cluster, Work
 from ddl.events.membership_barrier import MembershipBarrier
+from ddl.events.record import Row
 
-ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is done with; the worker is done with its turn
+ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is served; the worker finishes its round
 
 
-def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: int, lock_free: bool) -> list[Row]:
-  """The events until `turns_total` visits are served. What happens at the same time is ordered by worker.
+def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool) -> list[Row]:
+  """Return the events until `num_visits` visits are served. Simultaneous events are ordered by worker.
 
-  With delay 0 the barrier is at the server, which answers a worker when it may go on: a turn counts as finished when
-  it is served. With a delay the worker itself comes to the barrier when its turn's last step is done. The barrier's
-  own messages cost nothing. lock_free: the server is a memory that all use at once, so nobody queues.
+  With delay 0 the barrier is at the server, which replies when the worker may go on: a round is finished when it is
+  served. With a delay the worker comes to the barrier after the last step of its round. The barrier's own messages cost
+  nothing. lock_free: the server is a shared memory, at which no request queues.
   """
   message, service = cluster.message, cluster.service
   members = MembershipBarrier(barrier, workers=cluster.workers, seed=seed)
-  clocks = [0] * cluster.workers  # finished turns
-  turns: dict[int, Work] = {}  # under way
+  clocks = [0] * cluster.workers  # finished rounds
+  rounds: dict[int, Work] = {}  # under way
   arrivals: dict[int, float] = {}
   latest: dict[int, Row] = {}
   rows: list[Row] = []
   queue: deque[int] = deque()
-  heap: list[tuple[float, int, int]] = []  # what happens next: at most one entry for each worker
+  heap: list[tuple[float, int, int]] = []  # the next events: at most one for each worker
 
   def begin(worker: int, time: float) -> None:
-    if len(rows) == turns_total:
+    if len(rows) == num_visits:
       return
-    turns[worker] = work = cluster.work(worker, clocks[worker], time)
+    rounds[worker] = work = cluster.work(worker, clocks[worker], time)
     heapq.heappush(heap, (work.leaves + message[worker], worker, ARRIVE))
 
   def answer(worker: int, time: float) -> float:
     row = latest[worker]
-    row.told, row.released = len(rows), max(turns[worker].ready, time + message[worker])
+    row.answered, row.released = len(rows), max(rounds[worker].ready, time + message[worker])
     return row.released
 
   def finish(worker: int, time: float) -> None:
@@ -47,16 +48,16 @@ def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: in
 
   for worker in range(cluster.workers):
     begin(worker, 0.0)
-  while len(rows) < turns_total:
+  while len(rows) < num_visits:
     time, worker, action = heapq.heappop(heap)
-    work = turns[worker]
+    work = rounds[worker]
     if action == ARRIVE:
       arrivals[worker] = time
       queue.append(worker)
       if lock_free or len(queue) == 1:
         heapq.heappush(heap, (time + service[worker], worker, DONE))
     elif action == DONE:
-      queue.popleft()  # this worker; where nobody queues, any
+      queue.popleft()  # this worker; any, if lock-free
       if queue and not lock_free:
         heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
       row = Row(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, work.restarted)
@@ -70,31 +71,31 @@ def first_come(cluster: Cluster, barrier: Bounded, *, turns_total: int, seed: in
       finish(worker, time)
   if not cluster.delay:
     for worker in members.held:
-      answer(worker, rows[-1].served)  # the end lets everybody go
+      answer(worker, rows[-1].served)  # the end releases all workers
   return rows
 
 
-def in_turn(cluster: Cluster, *, turns_total: int) -> list[Row]:
-  """The same where worker t mod p begins when turn t - 1 is over altogether: one after the other."""
+def round_robin(cluster: Cluster, *, num_visits: int) -> list[Row]:
+  """Return the events where worker t mod p begins its round when round t - 1 is over altogether."""
   rows: list[Row] = []
   time = 0.0
-  for index in range(turns_total):
-    turn, worker = divmod(index, cluster.workers)
-    work = cluster.work(worker, turn, time)
+  for index in range(num_visits):
+    round_, worker = divmod(index, cluster.workers)
+    work = cluster.work(worker, round_, time)
     arrival = work.leaves + cluster.message[worker]
     served = arrival + cluster.service[worker]
     released = max(work.ready, served + cluster.message[worker])
-    rows.append(Row(worker, turn, work.start, arrival, served, index + 1, released, False, work.restarted))
+    rows.append(Row(worker, round_, work.start, arrival, served, index + 1, released, False, work.restarted))
     time = released + work.rest
   return rows
 
 
-def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Row]:
-  """The events of whole rounds until the workers have made `turns_total` turns, those that are dropped too.
+def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list[Row]:
+  """Return the events of whole rounds until there are `num_visits` worker rounds, the dropped ones included.
 
-  A round's messages are served first come, first served. When the last one that it waits for is, the answer goes to
-  all and ends the turns of those that still compute. A worker that is down sleeps through rounds; `restarted` is then
-  its first served turn.
+  A round's messages are served first come, first served. After the last one that it waits for, the reply goes to all
+  workers and ends the rounds of those that still compute. A worker that is down misses rounds; `restarted` is its first
+  served round after that.
   """
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each may begin
@@ -102,9 +103,9 @@ def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Ro
   rows: list[Row] = []
   past: list[Round] = []
   closed = 0.0
-  while len(rows) < turns_total:
-    turn, opened = len(past), closed
-    works = [cluster.work(worker, turn, free[worker]) for worker in everyone]
+  while len(rows) < num_visits:
+    round_, opened = len(past), closed
+    works = [cluster.work(worker, round_, free[worker]) for worker in everyone]
     arrivals = [works[worker].leaves + cluster.message[worker] for worker in everyone]
     order = sorted(everyone, key=lambda worker, arrivals=arrivals: (arrivals[worker], worker))
     count = barrier.take(cluster.workers, past)
@@ -116,9 +117,9 @@ def in_rounds(cluster: Cluster, barrier: Quorum, *, turns_total: int) -> list[Ro
       died[worker] |= work.restarted
       released = closed + cluster.message[worker]
       arrival = released if dropped else arrivals[worker]
-      start = min(work.start, released)  # one that is down has not begun
-      times = (start, arrival, done.get(worker, closed), (turn + 1) * cluster.workers, released)
-      rows.append(Row(worker, turn, *times, dropped, died[worker] and not dropped))
+      start = min(work.start, released)  # a worker that is down has not begun
+      times = (start, arrival, done.get(worker, closed), (round_ + 1) * cluster.workers, released)
+      rows.append(Row(worker, round_, *times, dropped, died[worker] and not dropped))
       died[worker] &= dropped
       free[worker] = max(released, work.start)
     seen = np.isin(everyone, order[:count])

@@ -1,4 +1,4 @@
-"""The clock of a collective algorithm on the same step times: all workers wait for each other at every exchange."""
+"""Virtual time of a collective algorithm: all workers wait for each other at every exchange."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +12,13 @@ from ddl.events import arrays
 from ddl.events.faults import not_negative
 from ddl.events.times import Times
 
+NONE = (np.nan, np.nan)  # no message
+
 
 class Exchange(NamedTuple):
   """Messages among all workers."""
 
-  launched: Callable[[int], bool]  # whether one leaves after so many steps
+  launched: Callable[[int], bool]  # steps -> whether one leaves after them
   delay: int  # steps in flight
   seconds: float  # of one
 
@@ -24,38 +26,38 @@ class Exchange(NamedTuple):
 class Step(NamedTuple):
   """One step of all workers: arrays [workers], seconds from 0. Of several steps, as `stack` has them: [steps, ...]."""
 
-  free: np.ndarray  # each has come so far
-  begun: np.ndarray  # and begins, after the messages that it waits for without overlap
-  lost: np.ndarray  # for so long with what a death costs; then it computes
+  free: np.ndarray  # the step before ended
+  begun: np.ndarray  # it begins, after the messages that it waits for without overlap
+  lost: np.ndarray  # seconds lost to a death, before it computes
   done: np.ndarray  # its computing ends
-  released: np.ndarray  # and it goes on, after what it waits for then
+  released: np.ndarray  # the worker goes on, after the messages that it waits for then
   launched: np.ndarray  # [delayed, 2] messages that leave before the step: when they leave and arrive; NaN for none
-  met: np.ndarray  # [others, 2] those that all wait for after it, likewise; the local step's first
+  met: np.ndarray  # [others, 2] messages that all wait for after the step, likewise; the local step's first
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """When the last worker has finished each step, with the exchange that ends it: [steps] seconds; see `walk`."""
+  """Return when the last worker has finished each step and the exchange that ends it: [steps] seconds; see `walk`."""
   finished = np.empty(max(steps, 0))
-  with np.errstate(over="ignore"):  # told below
+  with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
       finished[number] = step.released.max()
   if not np.isfinite(finished).all():
-    raise ValueError("the seconds of steps and exchanges add up to more than a float holds: give smaller ones")
+    raise ValueError("the seconds of steps and exchanges overflow a float: give smaller ones")
   return finished
 
 
 def stack(steps: Iterable[Step]) -> Step:
-  """Many steps as one record; at least one."""
+  """Return one or more steps as one record."""
   return Step(*(np.array(column, np.float64) for column in zip(*steps, strict=True)))
 
 
 def save(path: str | Path, record: Step) -> None:
-  """Writes the record as one npz file, at exactly this path, which never holds half of it."""
+  """Write the record as one npz file to exactly this path, atomically."""
   arrays.save(path, record._asdict())
 
 
 def load(path: str | Path) -> Step:
-  """Reads what `save` wrote. ValueError, one line, for another kind of file; FileNotFoundError where there is none."""
+  """Read what `save` wrote; errors as of `arrays.load`."""
   return Step(**arrays.load(path, dict.fromkeys(Step._fields, np.float64), "steps"))
 
 
@@ -63,37 +65,37 @@ def walk(
   *,
   workers: int,
   steps: int,
-  turn: int,
+  round_steps: int,
   times: Times,
   exchanges: Sequence[Exchange] = (),
   local_seconds: float | None = None,
   overlap: bool = True,
 ) -> Iterator[Step]:
-  """When each worker computes and waits, step by step.
+  """Yield when each worker computes and waits, step by step.
 
   A message leaves when the last worker has come to it. Without a delay all wait for it. With a delay each goes on and
-  waits for it after so many steps; without `overlap` at once. The workers share one link: what leaves while another
-  message is on it waits for that. After a step the collectives of `local` come first, then what has been under way,
-  then the exchanges without a delay, each in the given order. For constant step times a round of one exchange takes
+  waits for it after that many steps; without `overlap` at once. The workers share one link, which carries one message
+  at a time. After a step the collectives of `local` come first, then the delayed messages, then the exchanges without a
+  delay, each in the given order. For constant step times a round of one exchange takes
   period * step + max(0, exchange - min(delay, period) * step) seconds.
 
   Args:
-    turn: steps of a turn of `times`; a death keeps everybody waiting.
-    exchanges: those that send anything.
+    round_steps: steps of a worker round of `times`; a death delays all workers.
+    exchanges: those that send something.
     local_seconds: of the collectives of each local step; None where it has none.
 
   Raises:
     ValueError: one line, for invalid values.
   """
-  if workers < 1 or steps < 0 or turn < 1:
-    raise ValueError(f"{workers} workers, {steps} steps, turns of {turn}; invalid: must be at least 1, 0 and 1")
+  if workers < 1 or steps < 0 or round_steps < 1:
+    raise ValueError(f"{workers} workers, {steps} steps, rounds of {round_steps}; invalid: must be at least 1, 0 and 1")
   for each in exchanges:
     not_negative("exchange_seconds", each.seconds)
     if each.delay < 0:
       raise ValueError(f"delay is {each.delay}; invalid: must be at least 0 steps")
   not_negative("local_seconds", local_seconds or 0.0)
-  span = min(turn, steps)  # of a turn that is longer, no more is made
-  memory.require(8 * workers * span, f"a turn of {span} steps of {workers} workers")
+  span = min(round_steps, steps)
+  memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
   under_way = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
   clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
@@ -105,7 +107,7 @@ def walk(
     return leaves, link
 
   for step in range(steps):
-    number, index = divmod(step, turn)
+    number, index = divmod(step, round_steps)
     if index == 0:
       durations = np.stack([times.steps(worker, number, span) for worker in range(workers)])  # [workers, span]
       lost = np.array([_lost(times, worker, number, own.sum()) for worker, own in enumerate(durations)])
@@ -134,10 +136,7 @@ def walk(
     yield Step(free, begun, lost if index == 0 else np.zeros(workers), done, clock, *spans)
 
 
-NONE = (np.nan, np.nan)
-
-
-def _lost(times: Times, worker: int, turn: int, seconds: float) -> float:
-  """What a death in this turn of so many seconds costs."""
-  death = times.deaths(worker, turn)
+def _lost(times: Times, worker: int, round_: int, seconds: float) -> float:
+  """Return the seconds lost to a death in this round, which takes `seconds` without it."""
+  death = times.deaths(worker, round_)
   return 0.0 if death is None else death.share * seconds + death.down_seconds

@@ -1,4 +1,4 @@
-"""What the memory at the server does, one operation after the other: a schedule spelt out."""
+"""A schedule as the sequence of operations on the server's state."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
 
 
 class Operations(NamedTuple):
-  """Equally long arrays [operations], in order, and of how many workers they are.
+  """Equally long arrays [operations], in order, and the number of workers.
 
-  SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, is told the center
-  anew. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last collected;
-  DROP: a worker that the round did not wait for abandons its turn. RESTART: a worker that died comes back from the
-  center, before its turn. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
+  SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, gets a new reply from
+  the center. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last
+  collected; DROP: a worker that the quorum did not wait for abandons its round. RESTART: a worker that died comes back
+  from the center, before its round. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
   """
 
   kind: np.ndarray  # int8
@@ -36,14 +36,14 @@ def operations(
   reads_first: bool = False,
   seed: int = 0,
 ) -> Operations:
-  """The operations of a schedule, in order.
+  """Return the operations of a schedule, in order.
 
   Args:
-    workers: that the schedule is of; some may have no event.
-    rereads: READ where a barrier held a worker back; False: what it was told when it was served stays right.
-    quorum: the barrier was one that serves a round's messages as one mean. Its READs don't depend on `rereads`.
-    blocks: 0: the server is locked. Else each visit LOOKs at, and ADDs to, so many blocks of the center from its
-      arrival on until it is served, at random moments, while others do the same.
+    workers: number of workers; some may have no event.
+    rereads: READ where a barrier held a worker back; False: the reply of its visit stays valid.
+    quorum: the barrier serves a round's messages as one mean. Its READs do not depend on `rereads`.
+    blocks: 0: the server is locked. Else each visit LOOKs at, and ADDs to, this many blocks of the center between its
+      arrival and the end of its service, at random moments, concurrently with other visits.
     reads_first: a visit's LOOKs come before its ADDs; else after them.
     seed: of those moments.
 
@@ -51,15 +51,17 @@ def operations(
     ValueError: for a quorum without a lock, or a negative number of blocks.
   """
   if blocks < 0 or (quorum and blocks):
-    raise ValueError(f"blocks is {blocks}; " + ("a quorum needs a lock: 0" if quorum else "0 or more"))
+    raise ValueError(
+      f"blocks is {blocks}; invalid: must be " + ("0, as a quorum needs a lock" if quorum else "at least 0")
+    )
   index = np.arange(len(events.worker))
-  back = known(events.worker, events.start, events.served, events.told, events.restarted)[events.restarted]
+  back = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
   parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]
   if quorum:
     parts += _rounds(events)
   elif rereads:
-    held = events.told > index + 1
-    parts.append(_part(READ, index[held], events.told[held] - 0.5, events.served[events.told[held] - 1]))
+    held = events.answered > index + 1
+    parts.append(_part(READ, index[held], events.answered[held] - 0.5, events.served[events.answered[held] - 1]))
   if blocks:
     parts += _lock_free(events, blocks, reads_first, seed)
   elif not quorum:
@@ -94,15 +96,15 @@ def _part(
 def _rounds(events: Events) -> list[_Part]:
   index = np.arange(len(events.worker))
   came, dropped = index[~events.dropped], index[events.dropped]
-  count = np.bincount(events.turn[came])
+  count = np.bincount(events.round[came])
   last = np.zeros_like(count)
-  np.maximum.at(last, events.turn[came], came)
-  all_workers = np.lexsort((events.worker, events.turn))
+  np.maximum.at(last, events.round[came], came)
+  all_workers = np.lexsort((events.worker, events.round))
   return [
-    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.turn[came]]),
+    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.round[came]]),
     _part(APPLY, last, last + 0.25, events.served[last]),
     _part(DROP, dropped, dropped, events.served[dropped]),
-    _part(READ, all_workers, events.told[all_workers] - 0.5, events.served[events.told[all_workers] - 1]),
+    _part(READ, all_workers, events.answered[all_workers] - 0.5, events.served[events.answered[all_workers] - 1]),
   ]
 
 

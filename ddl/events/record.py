@@ -1,5 +1,7 @@
-"""The record of an asynchronous run, virtual or real: one row for each message that a server dealt with."""
+"""The record of an asynchronous run, virtual or real: one row for each visit to the server."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,31 +11,31 @@ from ddl.events import arrays
 
 
 class Events(NamedTuple):
-  """Equally long arrays [events], in the order in which the server is done with them; times in seconds from 0.
+  """Equally long arrays [events], in the order in which the server finished them; times in seconds from 0.
 
-  A dropped message never came: `served` is when the server stopped waiting, `arrival` when its worker gave up.
+  A dropped message never arrives: `served` is when the server stopped waiting, `arrival` when its worker gave up.
   """
 
   worker: np.ndarray  # int32
-  turn: np.ndarray  # int32: each worker's turns are 0, 1, 2, ...
-  start: np.ndarray  # float64: the turn's computing begins
+  round: np.ndarray  # int32: each worker's rounds are 0, 1, 2, ...
+  start: np.ndarray  # float64: the round's computing begins
   arrival: np.ndarray  # float64: the request reaches the server
-  served: np.ndarray  # float64: the server is done with it
-  told: np.ndarray  # int32: events done when the server answered: index + 1, more where a barrier held the answer back
-  released: np.ndarray  # float64: the worker goes on with the answer, delay 0: to its next turn
-  staleness: np.ndarray  # int32: visits of others since the worker last learnt the center
+  served: np.ndarray  # float64: the service ends
+  answered: np.ndarray  # int32: events served when the server replied: index + 1, more where a barrier held it back
+  released: np.ndarray  # float64: the worker goes on with the reply; with delay 0 to its next round
+  staleness: np.ndarray  # int32: visits of others since the worker's last reply
   peer: np.ndarray  # int32: the other worker of a peer-to-peer exchange, -1 for none
   dropped: np.ndarray  # bool: a quorum barrier went on without this message
-  restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this turn's start
+  restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this round's start
 
 
-TYPES: dict[str, Any] = dict.fromkeys(("worker", "turn", "told", "staleness", "peer"), np.int32)
+TYPES: dict[str, Any] = dict.fromkeys(("worker", "round", "answered", "staleness", "peer"), np.int32)
 TYPES |= dict.fromkeys(("start", "arrival", "served", "released"), np.float64)
 TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
 
 def previous(worker: np.ndarray) -> np.ndarray:
-  """The index of the same worker's event before each event, -1 for none: [events]."""
+  """Return the index of the same worker's previous event, -1 for none: [events]."""
   before = np.full(len(worker), -1)
   order = np.argsort(worker, kind="stable")
   same = np.flatnonzero(worker[order][1:] == worker[order][:-1])
@@ -42,49 +44,80 @@ def previous(worker: np.ndarray) -> np.ndarray:
 
 
 def known(
-  worker: np.ndarray, start: np.ndarray, served: np.ndarray, told: np.ndarray, restarted: np.ndarray
+  worker: np.ndarray, start: np.ndarray, served: np.ndarray, answered: np.ndarray, restarted: np.ndarray
 ) -> np.ndarray:
-  """How many events the center held that each event's worker started from: [events], 0 for the initial center."""
+  """Return the number of events in the center that each event's worker started from: [events], 0: the initial one."""
   before = previous(worker)
-  learnt = np.where(before < 0, 0, told[before])
-  back = np.minimum(np.searchsorted(served, start, side="right"), np.arange(len(worker)))  # equal times: it knows them
+  learnt = np.where(before < 0, 0, answered[before])
+  back = np.minimum(
+    np.searchsorted(served, start, side="right"), np.arange(len(worker))
+  )  # events of the same moment included
   return np.where(restarted, np.maximum(back, learnt), learnt)
 
 
+@dataclass(slots=True)
+class Row:
+  """A row of `Events`, without the columns that are derived from the whole."""
+
+  worker: int
+  round: int
+  start: float
+  arrival: float
+  served: float
+  answered: int
+  released: float
+  dropped: bool
+  restarted: bool
+
+
+ROW = tuple(field.name for field in fields(Row))
+
+
+def make_events(rows: Sequence[Row], *, quorum: bool = False) -> Events:
+  """Return the rows as `Events` with their staleness, which is 0 in the rounds of a quorum, and without peers."""
+  columns: Any = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in ROW}
+  seen = known(*(columns[name] for name in ("worker", "start", "served", "answered", "restarted")))
+  staleness = np.zeros(len(rows)) if quorum else np.arange(len(rows)) - seen
+  return Events(**columns, staleness=staleness.astype(np.int32), peer=np.full(len(rows), -1, np.int32))
+
+
 def save(path: str | Path, events: Events) -> None:
-  """Writes the record as one npz file, at exactly this path, which never holds half of it."""
+  """Write the record as one npz file to exactly this path, atomically."""
   arrays.save(path, events._asdict())
 
 
 def load(path: str | Path) -> Events:
-  """Reads what `save` wrote. ValueError, one line, for another kind of file; FileNotFoundError where there is none."""
+  """Read what `save` wrote; errors as of `arrays.load`."""
   return Events(**arrays.load(path, TYPES, "events"))
 
 
 def check(events: Events, workers: int) -> None:
-  """Raises ValueError, one line that names the first event which can't be, where the record is not one of a run."""
+  """Raise ValueError, one line that names the first impossible event, if the record is not one of a run."""
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
       raise ValueError(f"events: {name} has shape {list(array.shape)}, but worker has [{count}]")
   for name in ("start", "arrival", "served", "released"):
     times = getattr(events, name)
-    _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite and not negative, seconds")
-  _refuse((events.worker < 0) | (events.worker >= workers), events.worker, f"worker lies in 0..{workers - 1}")
+    _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite seconds, at least 0")
+  _refuse((events.worker < 0) | (events.worker >= workers), events.worker, f"worker must be in 0..{workers - 1}")
   bad = (events.peer < -1) | (events.peer >= workers) | (events.peer == events.worker)
-  _refuse(bad, events.peer, f"peer is another worker in 0..{workers - 1}, or -1 for none")
+  _refuse(bad, events.peer, f"peer must be another worker in 0..{workers - 1}, or -1 for none")
   before = previous(events.worker)
   first = before < 0
-  _refuse(events.turn != np.where(first, -1, events.turn[before]) + 1, events.turn, "a worker's turns are 0, 1, 2, ...")
-  _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served goes back; events are sorted by it")
-  told = (events.told <= np.arange(count)) | (events.told > count)
-  _refuse(told, events.told, f"told counts events done, from its own to all {count}")
+  count_of_worker = np.where(first, -1, events.round[before]) + 1
+  _refuse(events.round != count_of_worker, events.round, "a worker's rounds must be 0, 1, 2, ...")
+  _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
+  wrong = (events.answered <= np.arange(count)) | (events.answered > count)
+  _refuse(wrong, events.answered, f"answered must be from its own index + 1 to {count}")
   came = ~events.dropped
   _refuse(events.arrival < events.start, events.arrival, "arrival is before start")
   _refuse(came & (events.served < events.arrival), events.served, "served is before arrival")
   _refuse(events.arrival > events.released, events.released, "released is before arrival")
   _refuse(events.released < events.served, events.released, "released is before served")
-  _refuse(~first & (events.start < events.released[before]), events.start, "start is before the last turn's release")
+  _refuse(
+    ~first & (events.start < events.released[before]), events.start, "start is before the previous round's release"
+  )
 
 
 def _refuse(bad: np.ndarray, values: np.ndarray, why: str) -> None:

@@ -1,10 +1,10 @@
-"""Random numbers by (seed, worker, index), the same in whatever order they are asked for."""
+"""Random numbers by (seed, worker, index), independent of the order of the calls."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-BLOCK = 1024  # draws per generator: making one costs as much as a thousand draws
+BLOCK = 1024  # draws per generator, whose creation costs as much as a thousand draws
 
 
 class Stream:
@@ -13,7 +13,7 @@ class Stream:
   def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], *, seed: int, purpose: int):
     """draw: (generator, count) -> [count, ...]; purpose: streams of one seed that differ in it are independent."""
     if seed < 0:
-      raise ValueError(f"seed is {seed}; a seed is 0 or more")
+      raise ValueError(f"seed is {seed}; invalid: must be at least 0")
     self._draw, self._seed, self._purpose = draw, seed, purpose
     self._blocks: dict[tuple[int, int], np.ndarray] = {}
 

@@ -7,16 +7,16 @@ import numpy as np
 from ddl import memory
 from ddl.events.barriers import Barrier, Quorum, asp
 from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
-from ddl.events.event_loop import first_come, in_rounds, in_turn
+from ddl.events.event_loop import first_come, quorum_rounds, round_robin
 from ddl.events.operations import Operations, operations
-from ddl.events.record import TYPES, Events, known
+from ddl.events.record import ROW, TYPES, Events, make_events
 from ddl.events.times import Times
 
 NOBODY_WAITS = asp()
 
 
 class Rule(Protocol):
-  """What a schedule needs to know of a `ddl.api.ServerAlgorithm`; `ddl.events` needs no JAX."""
+  """The fields of `ddl.api.ServerAlgorithm` that a schedule depends on, as `ddl.events` does without JAX."""
 
   @property
   def period(self) -> int: ...
@@ -41,32 +41,32 @@ def make_schedule(
   service_seconds: Seconds = 0.0,
   seed: int = 0,
 ) -> tuple[Events, Operations]:
-  """The schedule of an algorithm's whole run, and what the server does in it: what a `Simulator` follows.
+  """Return the events of an algorithm's whole run and the server's operations: what a `Simulator` follows.
 
   make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) is one without barrier or network.
 
   Args:
-    algorithm: a `ServerAlgorithm`, which brings its period, delay and arrivals.
+    algorithm: a `ServerAlgorithm`, with its period, delay and arrivals.
     workers: number of workers.
     steps: of each worker, on average; at least 1.
     times: seconds of each step, and deaths, of so many workers: from `ddl.events.times`.
-    barrier: who waits for whom, from `ddl.events.barriers`; by default nobody.
+    barrier: from `ddl.events.barriers`; by default none.
     message_seconds: one way, to or from the server: a number or a function of the worker.
     service_seconds: for which the server is busy with one message; likewise.
     seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.
 
   Raises:
-    ValueError: one line, for invalid values or don't go together.
+    ValueError: one line, for values that are invalid or do not fit each other.
   """
-  turns = visits(algorithm, workers, steps)
-  if turns < 1:
+  num_visits = visits(algorithm, workers, steps)
+  if num_visits < 1:
     raise ValueError(
-      f"steps is {steps} of {workers} workers, who come to the server after {algorithm.period} steps: give at least "
-      "so many that one of them comes"
+      f"steps is {steps} of {workers} workers with a period of {algorithm.period} steps; invalid: must be enough for "
+      "one visit"
     )
   events = schedule(
     workers=workers,
-    turns_total=turns,
+    num_visits=num_visits,
     period=algorithm.period,
     delay=algorithm.delay,
     times=times,
@@ -80,14 +80,14 @@ def make_schedule(
 
 
 def operations_of(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
-  """What the server does in these events, which may be recorded ones. Arguments and errors as of `make_schedule`."""
+  """Return the server's operations in these events, which may be recorded ones. Arguments as of `make_schedule`."""
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
-    raise ValueError(f"arrivals.blocks is {blocks}; an algorithm without a lock-free rule has a lock: 0")
+    raise ValueError(f"arrivals.blocks is {blocks}; invalid: must be 0 for an algorithm without a lock-free rule")
   if quorum and algorithm.read is None:
     raise ValueError(
-      "backup and cutoff barriers serve the mean of a round; that takes an algorithm whose workers start from what the "
-      "server tells them, such as async_sgd"
+      "backup and cutoff barriers serve the mean of a round; the algorithm must be one whose workers start from the "
+      "server's reply, such as async_sgd"
     )
   return operations(
     events,
@@ -101,31 +101,31 @@ def operations_of(algorithm: Rule, events: Events, *, workers: int, barrier: Bar
 
 
 def visits(algorithm: Rule, workers: int, step: int) -> int:
-  """Visits after which they have made `step` steps on average; with a delay, each worker's first comes before any."""
+  """Return the visits after which workers have made `step` steps on average; with a delay each one's first precedes."""
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
 
 def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
-  """Raises ValueError, one line, where a schedule is not one of this algorithm and so many workers.
+  """Raise ValueError, one line, if a schedule is not one of this algorithm and number of workers.
 
-  Peers: each visit has one with `peer_probability`, so that a short schedule may be without any; refused is one whose
-  chance of that is below 1e-9.
+  A visit has a peer with `peer_probability`, so that a short schedule may lack peers; one whose chance of that is below
+  1e-9 is refused.
   """
   found = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if found != workers:
-    raise ValueError(f"the schedule is of {found} workers, but {workers} are to follow it: make one of {workers}")
+    raise ValueError(f"the schedule is of {found} workers; invalid: must be of {workers}")
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
     raise ValueError(
-      f"no visit of the schedule has a peer, but the algorithm's have {peers} ones with probability {chance:g}: make "
-      "the schedule with the algorithm's own arrivals"
+      f"no visit of the schedule has a peer; invalid: must have {peers} peers with probability {chance:g}, by the "
+      "algorithm's own arrivals"
     )
 
 
 def schedule(
   *,
   workers: int,
-  turns_total: int,
+  num_visits: int,
   period: int,
   delay: int,
   times: Times,
@@ -135,36 +135,24 @@ def schedule(
   seed: int,
   arrivals: Arrivals,
 ) -> Events:
-  """Who computes, waits and is served when, until `turns_total` visits are served.
-
-  Quorum barriers make whole rounds, until there are so many turns with the dropped ones.
+  """Return the events until `num_visits` visits are served, a pure function of the arguments (see `make_schedule`).
 
   delay 0: period steps, message, queue, service, message back, barrier. delay d: the request leaves at the start; the
-  worker waits for the answer after d steps; period - d more steps; barrier. The arguments determine all.
-
-  Args:
-    times: seconds of each step, and deaths.
-    barrier: from `ddl.events.barriers`.
-    message_seconds: one way, to or from the server: a number or a function of the worker.
-    service_seconds: for which the server is busy with one message; likewise.
-    seed: of peers and samples of a barrier; the times have their own.
-    arrivals: a `ddl.api.Arrivals`; nobody queues where it has blocks.
-
-  Returns:
-    `Events`; `check` holds. The last turn of a worker whom a barrier holds at the end is released there.
+  worker waits for the reply after d steps; period - d more steps; barrier. Quorum barriers make whole rounds, whose
+  dropped messages count as visits. The end releases a worker that a barrier still holds. `record.check` holds.
 
   Raises:
-    ValueError: one line, for invalid values or don't go together.
+    ValueError: one line, for values that are invalid or do not fit each other.
   """
-  if turns_total < 1:
-    raise ValueError(f"turns_total is {turns_total}; a schedule has at least one visit")
-  memory.require(turns_total * EVENT_BYTES, f"a schedule of {turns_total} visits")
+  if num_visits < 1:
+    raise ValueError(f"num_visits is {num_visits}; invalid: must be at least 1")
+  memory.require(num_visits * EVENT_BYTES, f"a schedule of {num_visits} visits")
   if times.workers != workers:
-    raise ValueError(f"times are those of {times.workers} workers, not of {workers}")
+    raise ValueError(f"times are of {times.workers} workers; invalid: must be of {workers}")
   if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:
     raise ValueError(
-      f"arrivals.order is {arrivals.order!r} and blocks {arrivals.blocks}; there are first_come and round_robin, and 0 "
-      "blocks or more"
+      f"arrivals.order is {arrivals.order!r} and blocks {arrivals.blocks}; invalid: must be first_come or round_robin, "
+      "and at least 0"
     )
   cluster = Cluster(
     workers=workers,
@@ -174,32 +162,23 @@ def schedule(
     message_seconds=message_seconds,
     service_seconds=service_seconds,
   )
-  with np.errstate(over="ignore"):  # told by `_check_clock`
+  with np.errstate(over="ignore"):  # checked below
     if isinstance(barrier, Quorum):
       _check_quorum(delay, arrivals)
-      rows = in_rounds(cluster, barrier, turns_total=turns_total)
+      rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:
-        raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-      rows = in_turn(cluster, turns_total=turns_total)
+        raise ValueError('a round robin has no barrier of its own; invalid: must be "asp"')
+      rows = round_robin(cluster, num_visits=num_visits)
     else:
-      rows = first_come(cluster, barrier, turns_total=turns_total, seed=seed, lock_free=arrivals.blocks > 0)
-  columns = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in _ROW}
-  worker, turn, start, served = (columns[name] for name in ("worker", "turn", "start", "served"))
-  _check_clock(columns["released"])
-  seen = known(worker, start, served, columns["told"], columns["restarted"])
-  staleness = np.zeros(len(rows)) if isinstance(barrier, Quorum) else np.arange(len(rows)) - seen
-  peer = draw_peers(worker, turn, workers=workers, arrivals=arrivals, seed=seed)
-  return Events(**columns, staleness=staleness.astype(np.int32), peer=peer)
+      rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
+  events = make_events(rows, quorum=isinstance(barrier, Quorum))
+  if not np.isfinite(events.released).all():
+    raise ValueError("the seconds of steps, messages and services overflow a float: give smaller ones")
+  return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
-_ROW = ("worker", "turn", "start", "arrival", "served", "told", "released", "dropped", "restarted")
-EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(_ROW)  # as an array and as a row
-
-
-def _check_clock(seconds: np.ndarray) -> None:
-  if not np.isfinite(seconds).all():
-    raise ValueError("the seconds of steps, messages and services add up to more than a float holds: give smaller ones")
+EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(ROW)  # as an array and as a row
 
 
 def _check_quorum(delay: int, arrivals: Arrivals) -> None:
@@ -211,4 +190,4 @@ def _check_quorum(delay: int, arrivals: Arrivals) -> None:
   }
   for what, wrong in why.items():
     if wrong:
-      raise ValueError(f"backup and cutoff barriers drop late messages, which doesn't go with {what}: use another one")
+      raise ValueError(f"backup and cutoff barriers drop late messages; invalid with {what}: use another one")

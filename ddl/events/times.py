@@ -1,10 +1,10 @@
-"""How long a worker's steps take: distributions by name. A new one is a function here and a registry line.
+"""Seconds of a worker's steps: distributions by name. A new one is a function here and a registry line.
 
 The keyword-only arguments of a factory are its settings. All but the first two are of one kind:
   slow: a multiplier per worker, () for none
-  straggler_rate, straggler_factor, straggler_turns: a worker becomes that many times slower with that probability per
-    turn, for a geometric number of turns with that mean
-  death_rate, down_seconds: a worker dies with that probability per turn and comes back so many seconds later
+  straggler_rate, straggler_factor, straggler_rounds: a worker becomes that many times slower with that probability per
+    worker round, for a geometric number of rounds with that mean
+  death_rate, down_seconds: a worker dies with that probability per worker round and comes back that many seconds later
 """
 
 import sys
@@ -18,20 +18,20 @@ from ddl.events.rng import Stream
 
 
 class Times:
-  """Step times as a pure function of (seed, worker, step); a turn of `count` steps has those from turn * count on."""
+  """Step times as a pure function of (seed, worker, step); a round of `count` steps begins at step round * count."""
 
   def __init__(self, plain: Callable[[int, int, int], np.ndarray], trouble: Trouble):
-    """plain: (worker, first step, count) -> [count] seconds without any trouble."""
+    """plain: (worker, first step, count) -> [count] seconds without stragglers and deaths."""
     self._plain, self._trouble = plain, trouble
     self.workers = trouble.workers
 
-  def steps(self, worker: int, turn: int, count: int) -> np.ndarray:
-    """How long each of the turn's steps takes: [count] seconds."""
-    return self._plain(worker, turn * count, count) * self._trouble.factor(worker, turn)
+  def steps(self, worker: int, round_: int, count: int) -> np.ndarray:
+    """Return the seconds of the round's steps: [count]."""
+    return self._plain(worker, round_ * count, count) * self._trouble.factor(worker, round_)
 
-  def deaths(self, worker: int, turn: int) -> Death | None:
-    """What is lost of this turn before it is done in full; None for nothing."""
-    return self._trouble.death(worker, turn)
+  def deaths(self, worker: int, round_: int) -> Death | None:
+    """Return the death in this round, None for none."""
+    return self._trouble.death(worker, round_)
 
 
 def constant(
@@ -42,13 +42,13 @@ def constant(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """Every step takes the same time. ValueError, one line, for invalid values."""
   positive("seconds", seconds)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
 
 
@@ -61,7 +61,7 @@ def lognormal(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
@@ -69,7 +69,7 @@ def lognormal(
   variance = np.log1p(_square(jitter))
   center, spread = np.log(positive("seconds", seconds)) - variance / 2, np.sqrt(variance)
   stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   return Times(stream.take, trouble)
 
 
@@ -82,12 +82,12 @@ def gamma(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   positive("seconds", seconds)
   variance = _square(jitter)
   if not variance:  # the limit, for which there is no shape
@@ -104,30 +104,30 @@ def trace(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_turns: float = 1.0,
+  straggler_rounds: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
 
-  FileNotFoundError, ValueError, one line, for a file that isn't there or isn't that, for fewer columns than workers,
-  and in `steps` where it ends.
+  FileNotFoundError, ValueError, one line, for a missing or malformed file, for fewer columns than workers, and from
+  `steps` beyond its end.
   """
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_turns, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
   table = _read(path)
   if table.shape[1] < workers:
-    raise ValueError(f"{path}: {table.shape[1]} columns, one for each worker, are too few for {workers} workers")
+    raise ValueError(f"{path}: {table.shape[1]} columns; invalid: must be at least {workers}, one for each worker")
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      raise ValueError(f"{path}: the trace is too short: it has {len(table)} steps, worker {worker} needs another")
+      raise ValueError(f"{path}: the trace ends after {len(table)} steps; invalid: must have more for worker {worker}")
     return table[first : first + count, worker]
 
   return Times(plain, trouble)
 
 
 def _square(jitter: float) -> float:
-  """Its square, the variance over the mean squared. ValueError where that is no normal float."""
+  """Return jitter^2, the variance over the squared mean. ValueError if it is subnormal or overflows."""
   square = not_negative("jitter", jitter) * jitter
   if not (square == 0 == jitter or sys.float_info.min <= square <= sys.float_info.max):
     raise ValueError(f"jitter is {jitter:g}: invalid: must be 0, or have a square from 1e-307 to 1e308")
@@ -145,14 +145,16 @@ def _read(path: str) -> np.ndarray:
       if not any(line.strip() for line in lines):
         raise ValueError("it is empty")
       table = np.loadtxt(lines, ndmin=2)
-  except Exception as error:  # NumPy's are of many kinds, as are those of damaged headers
-    told = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{path}: not a table of step seconds: {told}") from error
+  except Exception as error:  # NumPy raises many kinds, more for damaged headers
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    raise ValueError(f"{path}: not a table of step seconds: {reason}") from error
   if table.ndim != 2 or not table.size:
-    raise ValueError(f"{path}: a trace is a table [steps, workers], not of shape {list(table.shape)}")
+    raise ValueError(f"{path}: shape {list(table.shape)}; invalid: must be [steps, workers]")
   if not (np.isfinite(table) & (table > 0)).all():
     row, column = np.argwhere(~(np.isfinite(table) & (table > 0)))[0]
-    raise ValueError(f"{path}: row {row}, column {column} is {table[row, column]:g}; must be a finite number > 0")
+    raise ValueError(
+      f"{path}: row {row}, column {column} is {table[row, column]:g}; invalid: must be a finite number > 0"
+    )
   return table
 
 

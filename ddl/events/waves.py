@@ -1,8 +1,8 @@
-"""Waves: runs of operations whose turns are independent of each other, so that they can be computed side by side.
+"""Waves: runs of operations whose worker rounds are independent, so that they can be computed in parallel.
 
-Between two visits a worker's turn depends on its own last reply alone. So operations can be taken in order until one
-needs a turn whose reply came within the same wave; everything before it is one wave: its turns are computed first, in
-any order, then its operations are carried out one after the other.
+Between two visits a worker's round depends on its own last reply alone. Operations are taken in order until one needs a
+round whose reply came within the same wave. All before it are one wave: its rounds are computed first, in any order,
+then its operations are carried out one after the other.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ddl.events.operations import READ, RESTART, Operations
 
 
 class Wave(NamedTuple):
-  """Operations first..last-1, and the visits whose turns they need first."""
+  """Operations first..last-1, and the visits whose worker rounds must be computed before."""
 
   first: int
   last: int
@@ -22,10 +22,10 @@ class Wave(NamedTuple):
 
 
 def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[list[Wave]]:
-  """For each stretch between two stops (numbers of operations, from 0 on), its operations in as few waves as can be.
+  """Return the operations between successive stops (numbers of operations, from 0), each in as few waves as possible.
 
-  A worker whose visit is cut by the end of a wave goes on with it in the next one. widest: visits per wave at most;
-  1 makes every visit a wave of its own.
+  A visit that the end of a wave interrupts goes on in the next one. widest: most visits of a wave; 1 makes every visit
+  a wave of its own.
   """
   begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
   found, last = [], 0
@@ -47,7 +47,7 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
 
 
 def stops(operations: Operations, counts: Sequence[int]) -> list[int]:
-  """For each count, the number of operations after which the first `count` visits are done with."""
+  """Return, for each count, the number of operations after which the first `count` visits are finished."""
   work = np.flatnonzero(_is_work(operations))
   ends = np.zeros(int(operations.event.max(initial=-1)) + 2, np.int64)
   np.maximum.at(ends, operations.event[work] + 1, work + 1)
@@ -60,7 +60,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """[operations] bool: the first of a visit's own operations, for which its turn has to be there."""
+  """[operations] bool: the first of a visit's own operations, which needs its worker round."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

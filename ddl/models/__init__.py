@@ -1,4 +1,4 @@
-"""The models by name. A new one is a file beside this one, and its line here."""
+"""The models by name. A new one is a file beside this one and a line here."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
 """Products and convolutions whose gradients XLA runs fast on a CPU, also inside scan, cond and vmap.
 
-Mathematically these are the ordinary operations, written as other programs; other backends get the plain ones.
+Mathematically these are the ordinary operations, as other programs; other backends use the plain ones.
 """
 
 import functools
@@ -49,7 +49,7 @@ def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding:
     ValueError: if the padding is not "SAME".
   """
   if padding != "SAME":
-    raise ValueError(f"convolve: padding is {padding}; only SAME is there")
+    raise ValueError(f"convolve: padding is {padding}; invalid: must be SAME")
   if jax.default_backend() != "cpu":
     return lax.conv_general_dilated(x, kernel, strides, _pads(kernel), **kwargs)
   return _convolve(x, kernel)[:, :: strides[0], :: strides[1]]

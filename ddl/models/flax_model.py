@@ -1,4 +1,4 @@
-"""The seam between Flax modules and `ddl.api.Model`: objective, figures per example, statistics, dropout."""
+"""Flax modules as `ddl.api.Model`: objective, figures per example, statistics, dropout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from ddl.api import Batch, Model, Tree
 
 
 def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Model:
-  """A model from a Flax linen module whose call is module(x, train) -> [batch, ..., num_outputs].
+  """Return a model from a Flax linen module whose call is module(x, train) -> [batch, ..., num_outputs].
 
   Training loss: the mean over examples (language: and tokens) of -log softmax(z)_y, or for regression of
   1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
   jax_enable_x64), and floating inputs are cast to the parameters' type. The key of the loss feeds dropout alone.
 
   Args:
-    module: the network; collections other than "params" become `extra` and move in training only.
+    module: the network; collections other than "params" become `extra`, updated in training only.
     meta: the data's `Data.meta` (task, shape of one x, num_outputs).
     dense: whether its gradients keep their speed under vmap and scan on a CPU.
 
@@ -41,7 +41,7 @@ def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Mod
 
   def apply(params: Tree, extra: Tree, batch: Batch, **kwargs: Any) -> Any:
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
-    # Flax's normalisations ask for promote_types(dtype, float32), which strict promotion refuses in float64.
+    # Flax's normalisations use promote_types(dtype, float32), which strict promotion refuses in float64.
     with jax.numpy_dtype_promotion("standard"):
       return module.apply({"params": params, **extra}, x, **kwargs)
 
@@ -61,10 +61,10 @@ def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Mod
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
-  """Checks that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
+  """Check that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
 
   Raises:
-    ValueError: if it does not; the line names the models that do.
+    ValueError: if it does not; the line names the models that fit.
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
   what = f"{meta['task']} data with x of shape {list(shape)}"

@@ -49,7 +49,7 @@ def lenet(
     ValueError: if the data is not images, the images are too small for the poolings, or there are no channels.
   """
   if not channels:
-    raise ValueError("lenet: channels is (): invalid: must have an entry for each convolution, such as (16, 32)")
+    raise ValueError("lenet: channels is (); invalid: must have an entry for each convolution, such as (16, 32)")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
   return from_flax(module, meta, dense=True)  # in a scan 21 times faster than plain nn.Conv: see `convolve`

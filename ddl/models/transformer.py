@@ -36,7 +36,9 @@ class _Block(nn.Module):
     return x + drop(_Dense(width, name="down")(h))
 
 
-class _Transformer(nn.Module):
+class Transformer(nn.Module):
+  """The network of `transformer`."""
+
   vocabulary: int
   layers: int
   width: int
@@ -72,6 +74,6 @@ def transformer(
   """
   require("transformer", meta, text=True)
   if width % heads:
-    raise ValueError(f"transformer: {heads} heads do not divide width {width}; take a multiple of {heads}")
+    raise ValueError(f"transformer: width is {width}; invalid: must be a multiple of {heads}, the heads")
   memory.require(4 * layers * (4 + 2 * mlp_ratio) * width**2, f"transformer of {layers} layers of width {width}")
-  return from_flax(_Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout), meta, dense=True)
+  return from_flax(Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout), meta, dense=True)

@@ -1,1 +1,1 @@
-"""Where workers live and how rounds run: knows the contracts of `ddl.api`, and no algorithm by name."""
+"""The runtimes: layouts of workers and their compiled rounds, for any algorithm by the contracts of `ddl.api`."""

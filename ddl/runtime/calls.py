@@ -1,4 +1,4 @@
-"""A run cut into compiled calls: which steps each one makes, so that evaluations fall between calls."""
+"""A run cut into compiled calls, with evaluations between them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ MOST_KINDS = 4  # compiled for one run, whatever its periods and pauses
 
 
 class Kind(NamedTuple):
-  """What is compiled apart: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
+  """One compiled function: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
 
   unit: tuple[Due, ...]  # what is due at each step
   repeat: int
@@ -38,17 +38,17 @@ class Call(NamedTuple):
 
 
 def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, flexible: int) -> list[Call]:
-  """Calls that cover the steps first..last-1 and pause at each multiple of `every`, of at most MOST_KINDS kinds.
+  """Return calls that cover the steps first..last-1 and pause at each multiple of `every`, of at most MOST_KINDS kinds.
 
-  Whole cycles of the clocks are kept together, several to a call, where they are at most `longest` steps. Where that
-  makes too many kinds of calls, the three that cover most steps stay; the others become calls of one kind, whose
-  steps ask at run time what is due. Messages may be under way between two calls.
+  A call holds whole cycles of the clocks, several of them, where they are at most `longest` steps. Where that makes too
+  many kinds, the three that cover most steps stay; the others become calls of one kind, whose exchanges are decided at
+  run time. Messages may be under way between two calls.
 
   Args:
     schedule: of the algorithm.
     first, last, every: steps.
     longest: steps of a call.
-    flexible: steps of a call that asks what is due.
+    flexible: most steps of a call whose exchanges are decided at run time.
   """
   calls = list(_static(schedule, first, last, every, longest))
   covered = Counter[Kind]()
@@ -73,7 +73,7 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
 
 
 def _static(schedule: Schedule, first: int, last: int, every: int, longest: int) -> Iterator[Call]:
-  """The calls, each of its own kind."""
+  """Yield calls whose exchanges are known at compile time."""
   units: dict[tuple[int, int], tuple[Due, ...]] = {}
   step = first
   while step < last:
@@ -83,7 +83,7 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
     if into or length < cycle or cycle > longest:
       length, repeat = _share(length, longest), 1
     else:
-      repeat = _share(_alike(schedule, step, (stop - step) // cycle), longest // cycle)
+      repeat = _share(_equal_cycles(schedule, step, (stop - step) // cycle), longest // cycle)
     unit = None
     if schedule.settled(step):
       unit = units.get((into, length))
@@ -97,8 +97,8 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
     step = call.end
 
 
-def _alike(schedule: Schedule, step: int, cycles: int) -> int:
-  """How many of the next cycles bring the same, the first included."""
+def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
+  """Return how many of the next cycles have the same exchanges, the first included."""
   if schedule.settled(step):
     return cycles
   _, cycle = schedule.cycle(step)
@@ -111,6 +111,6 @@ def _alike(schedule: Schedule, step: int, cycles: int) -> int:
 
 
 def _share(total: int, longest: int) -> int:
-  """The length of the first of as few as possible parts of nearly equal length, none above `longest`."""
+  """Return the first of the fewest parts of nearly equal length, none above `longest`."""
   parts = -(-total // longest)
   return -(-total // parts)

@@ -1,4 +1,4 @@
-"""The model that is tested, and how far the workers are from each other."""
+"""The reports of a run: the model to test, the workers' distance from each other, and its progress in real time."""
 
 from typing import NamedTuple
 
@@ -10,15 +10,27 @@ from ddl.group import Group
 
 
 class Consensus(NamedTuple):
-  """What is tested, equal on all devices."""
+  """The model to test, equal on all devices."""
 
   params: Tree  # `evaluate` of the algorithm
   extra: Tree  # the workers' mean
   distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: not known
 
 
+class Progress(NamedTuple):
+  """How far a run in real time is."""
+
+  visits: int
+  exchanges: int  # visits that sent something: all but those of peer-to-peer algorithms without a peer
+  seconds: float  # since the first worker rounds began, after compilation and the start of processes
+
+
+class NotFinite(ValueError):
+  """A loss, a message or the center is no longer finite."""
+
+
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
-  """(mean of `extra`, distance) from one worker's parameters and non-trained state.
+  """Return (mean of `extra`, distance) from one worker's parameters and non-trained state.
 
   distance = sqrt((1/p) sum_i |x_i - xbar|^2). Of leaves that are not floating point (counters) the mean is the largest.
   """

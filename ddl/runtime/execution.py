@@ -1,4 +1,4 @@
-"""How to run on this backend and model, where no flag says it. `python run.py bench` measures what stands here."""
+"""Defaults of the execution for a backend and model, as measured by `python run.py bench`."""
 
 import os
 import resource
@@ -10,14 +10,14 @@ import jax
 from ddl.api import Tree
 from ddl.runtime.workers import Workers, nbytes
 
-CALL_BYTES = 32 * 2**20  # input of one call, so that two prepared ones do not crowd the memory
-PACKED_BYTES = 2**17  # of a leaf: below, the calls that one vector saves cost more than the copies into it and back
+CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
+PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
-LONGEST_CALL = 64  # steps; the share of dispatch is then below a hundredth even of a 0.1 ms step
+LONGEST_CALL = 64  # steps; dispatch then takes less than a hundredth even of a 0.1 ms step
 
 
 class ExecutionConfig(NamedTuple):
-  """How to run; the results agree up to the rounding of another order of operations."""
+  """Options that change the results by rounding only, through the order of operations."""
 
   gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
   steps: Literal["unroll", "scan"]
@@ -26,26 +26,26 @@ class ExecutionConfig(NamedTuple):
 
 
 def cpu_devices(workers: int, processes: int = 1) -> int:
-  """CPU devices of this process: one per core that it has, as far as they divide its workers."""
+  """Return the CPU devices of this process: at most one per core, a divisor of its workers."""
   mine = max(workers // processes, 1)
   cores = max(len(os.sched_getaffinity(0)) // processes, 1)
   return max(d for d in range(1, min(cores, mine) + 1) if mine % d == 0)
 
 
 def check_threads(count: int, what: str) -> None:
-  """ValueError for more threads, which `what` needs, than the system gives a process. A CPU device takes one."""
+  """ValueError if `what` needs more threads than the system allows a process. A CPU device takes one."""
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
-    raise ValueError(f"{what} take a thread each: invalid: must be below {min(limits)}, the threads of this machine")
+    raise ValueError(f"{what} take a thread each; invalid: must be below {min(limits)}, the threads of this machine")
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
-  """GPUs and TPUs: vmapped and scanned. CPUs: gradients unrolled; what loses its speed in a loop has none.
+  """Return vmap and scan for GPUs and TPUs; for CPUs unrolled gradients, and unrolled steps unless the model is dense.
 
   Args:
     workers: the layout.
-    dense: whether the gradients keep their speed in a loop (`Model.dense`).
+    dense: `Model.dense`.
     step_bytes: input of all workers of one process for one step.
   """
   cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
@@ -53,11 +53,11 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
     return ExecutionConfig("vmap", "scan", cap)
   if dense:
     return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
-  # Each unrolled gradient is compiled apart: a few to a call are enough to hide the dispatch of a convolution.
+  # Each unrolled gradient is compiled separately; a few per call hide the dispatch of a convolution.
   return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
 
 
 def packs(params: Tree) -> bool:
-  """Whether a server has the parameters as one vector: with small leaves on average; on GPUs and TPUs always, where
-  copies are taken to be cheap beside calls."""
+  """Return whether a server holds the parameters as one vector: with small leaves, and always on GPUs and TPUs,
+  where copies are assumed to be cheap beside calls."""
   return jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(jax.tree.leaves(params))

@@ -1,4 +1,4 @@
-"""A server algorithm on parameters as one vector: one array to send and to serve, in place of a tree's many."""
+"""A server algorithm on the parameters as one vector, so that a visit sends and serves one array."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from jax.flatten_util import ravel_pytree
 
 from ddl.api import ServerAlgorithm, Tree, Visit
 
-SCALES = (1e-3, 1.0, 1e3)  # of the messages of a trial: a rule that clips shows it
+SCALES = (1e-3, 1.0, 1e3)  # of the messages of a trial, to reveal clipping
 
 
-class Traffic(NamedTuple):
-  """What a visit sends and is told, as trees of shapes whose parameters are one flat vector [size]."""
+class VisitTrees(NamedTuple):
+  """The trees of a visit, as shapes, for parameters that are one vector [size]."""
 
   message: Tree
   reply: Tree
@@ -22,33 +22,33 @@ class Traffic(NamedTuple):
 
 
 def flatten(params: Tree) -> tuple[np.ndarray, Callable[[Any], Tree]]:
-  """The parameters as one vector [size], and the inverse. ValueError if they are of several types."""
+  """Return the parameters as one vector [size], and the inverse. ValueError if they are of several types."""
   kinds = sorted({str(x.dtype) for x in jax.tree.leaves(params)})
   if len(kinds) != 1:
-    raise ValueError(f"one vector holds parameters of one type; these are {', '.join(kinds) or 'empty'}")
+    raise ValueError(f"parameters of type {', '.join(kinds) or 'none'}; invalid: must be of one type")
   flat, unravel = ravel_pytree(params)
   return np.asarray(flat), unravel
 
 
-def traffic(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
-  """The shapes for parameters that are one vector of this size."""
+def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
+  """Return the trees for parameters of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)
   state, server, reply = jax.eval_shape(algorithm.init, flat)
-  return Traffic(jax.eval_shape(algorithm.request, state, flat), reply, server)
+  return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
-def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> Traffic:
-  """Axes of the leaves of `traffic` before that of the parameters; -1 where they do not change with their number."""
-  here, more = traffic(algorithm, size, dtype), traffic(algorithm, size + 1, dtype)
+def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
+  """Return, for each leaf of `visit_trees`, the axes before the parameters' own; -1 if independent of their number."""
+  here, more = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
   return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, here, more)
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """The same rule, whose server, messages and replies are those of parameters [size]; a worker's own stay a tree.
+  """Return the same rule with server, messages and replies of parameters [size]; a worker's own stay a tree.
 
   Args:
-    algorithm: one of which `divides` is true, for the same parameters.
-    params: only their shapes and types count.
+    algorithm: one for which `divides` is true.
+    params: arrays or shapes.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
@@ -78,11 +78,11 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Whether the server's rule goes coordinate by coordinate, so that it can be given a vector, and parts of one.
+  """Return whether the server's rule works coordinate by coordinate, so that it applies to a vector and its parts.
 
-  Found by trying it on arrays cut to two along each axis, and on two halves of their vector: rules that look at whole
-  arrays (LARS), at all of them (a clipped global norm), at their axes or names (a mask of the weight decay) give other
-  values then. False for parameters of several types, too.
+  Found by trial on arrays cut to two along each axis, and on two halves of their vector: rules that depend on whole
+  arrays (LARS), on all of them (a clipped global norm), on their axes or names (a mask of the weight decay) then give
+  other values. False for parameters of several types, too.
   """
   keys = iter(jax.random.split(jax.random.key(0), 10_000))
   params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], x.dtype), params)
@@ -102,13 +102,13 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
       whole = _pack(server, leads.server), _pack(reply, leads.reply)
       if not all(map(_same, whole, (_joined(halves, leads.server), _joined(replies, leads.reply)))):
         return False
-  except (ValueError, TypeError, KeyError):  # what is made for the arrays of a model complains of a vector
+  except (ValueError, TypeError, KeyError):  # of rules that take the arrays of a model only
     return False
   return True
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:
-  """What is like the parameters as one array [..., size], the rest as it is."""
+  """Return subtrees like the parameters as one array [..., size], other leaves unchanged."""
 
   def one(lead: int, part: Tree) -> Any:
     if lead < 0:
@@ -119,7 +119,7 @@ def _pack(tree: Tree, leads: Tree) -> Tree:
 
 
 def _halves(tree: Tree, leads: Tree) -> list[Tree]:
-  """Of what `_pack` gave."""
+  """Return the two halves of a result of `_pack`."""
   cut = jax.tree.map(lambda lead, x: (x, x) if lead < 0 else jnp.split(x, [x.shape[-1] // 2], axis=-1), leads, tree)
   return [jax.tree.map(lambda _, pair, k=k: pair[k], leads, cut) for k in (0, 1)]
 

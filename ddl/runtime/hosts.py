@@ -1,4 +1,4 @@
-"""Several processes as one machine: started here, by Slurm or by Open MPI, and joined by `jax.distributed`."""
+"""Groups of processes: started here, by Slurm or by Open MPI, and joined by `jax.distributed`."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ JOINED = "DDL_PROCESS"  # rank/count@coordinator, set for the processes that `la
 
 
 def launch(count: int, command: Sequence[str]) -> int:
-  """Runs `command` as `count` processes on this machine, joined on a loopback port; returns the exit code.
+  """Run `command` as `count` processes on this machine, joined on a loopback port. Return the exit code.
 
   The first process to fail ends the others. SIGTERM and Ctrl-C are passed on. The main process (rank 0) has the
-  terminal; what another one complained of is shown if it failed first, and not as the main process did.
+  terminal; another one's stderr is shown if it failed first, with another code than the main process.
   """
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-  complaints = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
+  errors = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
   children: list[subprocess.Popen[bytes]] = []
 
   def forward(number: int, _frame: object) -> None:
@@ -44,15 +44,15 @@ def launch(count: int, command: Sequence[str]) -> int:
         command,
         env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
         stdout=subprocess.DEVNULL if rank else None,
-        stderr=complaints[rank] if rank else None,
-        start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second one kills
+        stderr=errors[rank] if rank else None,
+        start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
       )
       children.append(child)
     while any(child.poll() is None for child in children):
       failed = [rank for rank, child in enumerate(children) if child.poll()]
       if failed:
         first = failed[0] if first is None else first
-        time.sleep(1)  # a stop that all agreed on reaches all within a step; else the others wait for the dead
+        time.sleep(1)  # a common stop reaches all within a step; without one the others wait for the dead process
         forward(signal.SIGKILL, None)
       time.sleep(0.02)
   finally:
@@ -60,8 +60,8 @@ def launch(count: int, command: Sequence[str]) -> int:
       signal.signal(number, handler)
   codes = [child.wait() for child in children]
   if first and codes[0] != codes[first]:
-    complaints[first].seek(0)
-    sys.stderr.write(complaints[first].read().decode(errors="replace"))
+    errors[first].seek(0)
+    sys.stderr.write(errors[first].read().decode(errors="replace"))
   code = codes[first or 0]
   if first is not None and code < 0:
     sys.stderr.write(
@@ -71,7 +71,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
 
 def processes() -> int:
-  """Number of processes in this one's group: ours, Slurm's or Open MPI's; 1 for a process on its own."""
+  """Return the number of processes in this one's group: ours, Slurm's or Open MPI's; 1 without a group."""
   env = os.environ
   if JOINED in env:
     return int(env[JOINED].split("@")[0].split("/")[1])
@@ -81,16 +81,16 @@ def processes() -> int:
 
 
 def join() -> None:
-  """Joins this process to its group, if it is one of several. Call before any device use.
+  """Join this process to its group, if it is one of several. Call before any device use.
 
   Raises:
-    ValueError: if Open MPI spread the processes over hosts and does not tell where the first one is.
+    ValueError: if Open MPI spread the processes over hosts and the first one's host is unknown.
   """
   env = os.environ
   if processes() == 1:
     return
   if JOINED in env:
-    threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
     ranks, coordinator = env[JOINED].split("@")
     jax.distributed.initialize(coordinator, processes(), int(ranks.split("/")[0]))
   elif "OMPI_COMM_WORLD_SIZE" in env:
@@ -100,15 +100,15 @@ def join() -> None:
     jax.distributed.initialize()  # JAX reads Slurm's variables itself
 
 
-def _outlive_not(parent: int) -> None:
-  """Asks this process to save and stop once the one that started it is gone: nobody would hear of it any more."""
+def _stop_with(parent: int) -> None:
+  """Send SIGTERM to this process, to save and stop, once the one that started it has ended."""
   while os.getppid() == parent:
     time.sleep(0.5)
   os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(code: int) -> None:
-  """Ends a process of a group at once: an ordinary exit would wait for the others, and they wait for this one."""
+  """End a process of a group at once: an ordinary exit would wait for the others, which wait for this one."""
   if jax.distributed.is_initialized():
     sys.stdout.flush()
     sys.stderr.flush()
@@ -116,15 +116,15 @@ def leave(code: int) -> None:
 
 
 def is_main() -> bool:
-  """Whether this process writes the files and talks to the terminal."""
+  """Return whether this process writes the files and the terminal."""
   return jax.process_index() == 0
 
 
 class Vote:
-  """Whether any process has been asked to stop, agreed on by all at the same call without waiting for the devices."""
+  """An agreement of all processes on whether any of them has to stop, without waiting for the devices."""
 
   def __init__(self) -> None:
-    """One process votes alone."""
+    """Compile the vote, unless there is one process only."""
     self._alone = jax.process_count() == 1
     if not self._alone:
       mesh = jax.make_mesh((jax.process_count(),), ("process",), devices=[_first_device(r) for r in _ranks()])
@@ -132,13 +132,13 @@ class Vote:
       self._any = jax.jit(jnp.max, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
   def cast(self, stop: bool) -> object:
-    """Starts a vote; hand the result to `count` later, in the same order in all processes."""
+    """Start a vote, whose result goes to `count` later, in the same order in all processes."""
     if self._alone:
       return stop
     return self._any(jax.make_array_from_process_local_data(self._split, np.array([stop])))
 
   def count(self, vote: object) -> bool:
-    """The outcome."""
+    """Return the outcome."""
     return bool(np.asarray(vote.addressable_data(0))) if isinstance(vote, jax.Array) else bool(vote)
 
 
@@ -155,7 +155,7 @@ def _has_gpu() -> bool:
 
 
 def _open_mpi_coordinator() -> str:
-  """JAX finds Open MPI 4's coordinator itself but not Open MPI 5's, so both are read here."""
+  """Return the coordinator's address under Open MPI 4 and 5; JAX itself finds that of 4 only."""
   env = os.environ
   if "JAX_COORDINATOR_ADDRESS" in env:
     return env["JAX_COORDINATOR_ADDRESS"]
@@ -165,9 +165,9 @@ def _open_mpi_coordinator() -> str:
     return f"127.0.0.1:{port}"
   if "tcp://" in (uri := env.get("OMPI_MCA_orte_hnp_uri", "")):
     return f"{uri.split('tcp://')[1].split(',')[0].split(':')[0]}:{port}"
-  raise ValueError("Open MPI does not say where rank 0 runs; set JAX_COORDINATOR_ADDRESS=<rank 0's host>:<free port>")
+  raise ValueError("rank 0's host is unknown under Open MPI; set JAX_COORDINATOR_ADDRESS=<rank 0's host>:<free port>")
 
 
 def command_line() -> list[str]:
-  """This very command, for `launch`."""
+  """Return the command line of this process, for `launch`."""
   return [sys.executable, *sys.orig_argv[1:]]

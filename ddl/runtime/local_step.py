@@ -1,9 +1,11 @@
-"""The local step of every runtime: loss, gradient, update."""
+"""The local step of every runtime (loss, gradient, update), and its repetition over steps and a device's workers."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from ddl.api import Model, Tree
 
@@ -26,3 +28,46 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
     return (params, state, extra), loss
 
   return step
+
+
+def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
+  """Run `lax.scan`, or the same unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  count = jax.tree.leaves(xs)[0].shape[0]
+  if how == "scan" and count > 1:
+    return lax.scan(step, carry, xs)
+  out = []
+  for i in range(count):
+    carry, y = step(carry, jax.tree.map(lambda x, i=i: x[i], xs))
+    out.append(y)
+  return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
+
+
+def over_workers(fn: Callable[..., Any], how: str, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
+  """Return `jax.vmap(fn, in_axes, out_axes)` without a named axis, as a loop, or unrolled, one copy per worker.
+
+  how: "vmap", "map" or "unroll". A result whose out_axes is None is equal for all workers; the last one's is taken.
+  """
+  if how == "vmap":
+    return jax.vmap(fn, in_axes, out_axes)
+
+  def each_leaf(prefix: Any, tree: Tree, fn: Callable[[bool, Any], Any]) -> Tree:
+    full = jax.tree.broadcast(prefix, tree, is_leaf=lambda x: x is None)
+    return jax.tree.map(lambda axis, x: fn(axis == 0, x), full, tree, is_leaf=lambda x: x is None)
+
+  def run(*args: Any) -> Any:
+    sizes: list[int] = []
+    each_leaf(in_axes, args, lambda own, x: sizes.append(x.shape[0]) if own else None)
+    count = sizes[0]
+
+    def pick(i: Any) -> Any:
+      return fn(*each_leaf(in_axes, args, lambda own, x: x[i] if own else x))
+
+    if count == 1:
+      return each_leaf(out_axes, pick(0), lambda own, x: x[None] if own else x)
+    if how == "map":
+      return each_leaf(out_axes, lax.map(pick, jnp.arange(count)), lambda own, x: x if own else x[-1])
+    results = [pick(i) for i in range(count)]
+    stacked = iter(zip(*(jax.tree.leaves(r) for r in results), strict=True))
+    return each_leaf(out_axes, results[-1], lambda own, x: jnp.stack(next(stacked)) if own else (next(stacked), x)[1])
+
+  return run

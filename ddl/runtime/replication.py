@@ -1,7 +1,7 @@
-"""Which leaves differ between workers: where tracing shows that all agree, a device keeps one copy for all of its own.
+"""Replication: a device keeps one copy of each leaf that tracing shows to be equal on all workers.
 
-Synchronous SGD's model, EASGD's center and a mean that is on its way are such leaves. Nothing is declared: a function
-of one worker is batched over the workers, and JAX knows which of its results depend on the batched arguments.
+Examples are synchronous SGD's model, EASGD's center and a mean under way. Nothing is declared: a function of one worker
+is batched over the workers, and JAX determines which of its results depend on the batched arguments.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Replication(NamedTuple):
 
 
 def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
-  """The least set of leaves that have to differ, given that gradients do, and the shapes of one worker's messages.
+  """Return the leaves that differ between workers, given that gradients do, and the shapes of one worker's messages.
 
   params: one worker's, as arrays or shapes.
   """
@@ -53,17 +53,17 @@ def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tu
 
 
 def axes(replication: Tree) -> Tree:
-  """As `in_axes` or `out_axes` of a vmap over a device's workers."""
+  """Return the `in_axes` or `out_axes` of a vmap over a device's workers."""
   return jax.tree.map(lambda own: 0 if own else None, replication)
 
 
 def pack(tree: Tree, replication: Tree) -> Tree:
-  """On a device: shared leaves [...] -> [1, ...], so that all leaves can be split over the devices."""
+  """Add an axis to shared leaves, [...] -> [1, ...], so that all leaves can be split over the devices."""
   return jax.tree.map(lambda own, x: x if own else x[None], replication, tree)
 
 
 def unpack(tree: Tree, replication: Tree) -> Tree:
-  """The inverse of `pack`."""
+  """Invert `pack`."""
   return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
 
 
@@ -74,7 +74,7 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """(shapes of the result, which of its leaves differ); marked: (an argument's shapes, which of them differ)."""
+    """Return (shapes of the result, marks of its leaves); marked: (shapes, marks) of each argument; True: differs."""
     found: list[Tree] = []
 
     @jax.custom_batching.custom_vmap
@@ -96,11 +96,11 @@ class _Trace:
     return one, found[0] if found else self.mark(one, False)
 
   def mark(self, tree: Tree, differs: bool) -> Tree:
-    """The same mark on each leaf."""
+    """Return the same mark for each leaf."""
     return jax.tree.map(lambda _: differs, tree)
 
   def join(self, a: Tree, b: Tree) -> Tree:
-    """True where either is."""
+    """Return True where either is."""
     return jax.tree.map(lambda x, y: x or y, a, b)
 
   def _batched(self, tree: Tree, marks: Tree) -> Tree:

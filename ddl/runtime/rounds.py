@@ -1,9 +1,9 @@
-"""One compiled call: some steps of every worker, with the algorithm's exchanges between them.
+"""A compiled call: some steps of every worker, with the algorithm's exchanges between them.
 
-Two XLA:CPU facts shape this file: convolution gradients inside a loop or under vmap over per-worker kernels lose their
-fast path, and a worker whose steps follow each other keeps its parameters in the cache. So gradients can be unrolled
-over a device's workers instead of vmapped, steps can be unrolled instead of scanned, and where a local step does not
-communicate a worker takes all its steps up to the next exchange before the next worker does.
+XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
+that makes several steps in a row keeps its parameters in the cache. So gradients can be unrolled over a device's
+workers instead of vmapped, steps can be unrolled instead of scanned, and where a local step does not communicate, a
+worker makes all its steps up to the next exchange before the next worker does.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,14 @@ from ddl.api import Algorithm, Model, Tree
 from ddl.group import Group
 from ddl.runtime.calls import Kind
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.local_step import gradient_of, make_local_step
-from ddl.runtime.loops import over_steps, over_workers
+from ddl.runtime.local_step import gradient_of, make_local_step, over_steps, over_workers
 from ddl.runtime.replication import Replication, axes, pack, unpack
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due, Schedule
 
 
 class Carry(NamedTuple):
-  """What goes from call to call. [copies, ...] is one copy per worker, or per device where all workers agree."""
+  """The state between two calls. [copies, ...]: one copy per worker, or per device where all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
@@ -35,7 +34,7 @@ class Carry(NamedTuple):
 
 
 class Rounds:
-  """Makes the calls of one algorithm on one model and layout."""
+  """The compiled calls of one algorithm on one model and layout."""
 
   def __init__(
     self,
@@ -46,7 +45,7 @@ class Rounds:
     replication: Replication,
     independent: bool,
   ):
-    """independent: whether a local step asks nothing of the group."""
+    """independent: whether a local step does not use the group."""
     self.workers, self.execution, self.replication = workers, execution, replication
     self.clocks = Schedule(algorithm.exchanges).clocks
     in_params, in_state, in_messages = (axes(tree) for tree in replication)
@@ -56,11 +55,11 @@ class Rounds:
     local = self.everyone(update, (0, in_state, in_params), (in_params, in_state))
 
     def alone(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-      """One worker's steps up to the next exchange. batches: [steps, batch, ...]."""
+      """Make one worker's steps up to the next exchange. batches: [steps, batch, ...]."""
       return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
     def together(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-      """All workers step by step, for a local step that communicates. batches: [workers, steps, batch, ...]."""
+      """Make all workers' steps together, as local steps communicate. batches: [workers, steps, batch, ...]."""
 
       def one(carry: Any, batch_and_key: Any) -> Any:
         params, state, extra = carry
@@ -86,16 +85,16 @@ class Rounds:
     self._mean = self.everyone(group.mean, (0,), None)
 
   def everyone(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """`fn` of one worker for all workers of a device, bound to both axes."""
+    """Lift `fn` of one worker to all workers of a device, bound to both axes."""
     return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
-    """The jitted function of a kind of calls.
+    """Return the jitted function of a kind of calls.
 
     call(carry, batches, step, key, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the first
     step's number; key: the experiment's, as key data; losses: [steps], means over the workers. clock: for a kind
-    without a unit (steps to make [], messages under way [exchanges], and what is due, [steps, exchanges] bool, by the
-    fields of `Due`), else (). The carry is donated.
+    without a unit (steps to make [], messages under way [exchanges], and [steps, exchanges] bool by the fields of
+    `Due`), else (). The carry is donated.
     """
     lifted = self.workers.lift(partial(self._on_device, kind), (True, True, False, False, False), (True, False))
     return jax.jit(lifted, donate_argnums=0)
@@ -124,7 +123,7 @@ class Rounds:
     (params, state, extra), losses = self._steps(carry.params, carry.state, carry.extra, batches, keys)
     return Carry(params, state, extra, carry.messages), losses
 
-  # ---- what is due is known when compiling
+  # ---- exchanges that are known at compile time
 
   def _units(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
     del clock
@@ -145,13 +144,13 @@ class Rounds:
       for i in due.launch:
         message, state = self._launch[i](carry.state, carry.params)
         carry = carry._replace(state=state)
-        if self.execution.overlap:  # the same end to what is fused, so that both ways round alike
+        if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
           message = lax.optimization_barrier(message)
         else:
           message, carry = lax.optimization_barrier((message, carry))
         under_way[i].append(message)
       after = kind.unit[last + 1] if last + 1 < len(kind.unit) else Due(launch=(0,))
-      if due.merge or due.exchange or after.launch:  # the steps since the last event form a stretch
+      if due.merge or due.exchange or after.launch:  # make the steps since the last event
         part = jax.tree.map(lambda x, a=first, b=last + 1: x[:, a:b], batches_and_keys)
         carry, loss = self._stretch(carry, *part)
         losses.append(loss)
@@ -160,13 +159,11 @@ class Rounds:
         params, state = self._merge[i](under_way[i].pop(0), carry.state, carry.params)
         carry = carry._replace(params=params, state=state)
       for i in due.exchange:
-        message, state = self._launch[i](carry.state, carry.params)
-        params, state = self._merge[i](message, state, carry.params)
-        carry = carry._replace(params=params, state=state)
+        carry, _ = self._exchange(i, carry, None)
     messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(under_way, carry.messages, strict=True))
     return carry._replace(messages=messages), jnp.concatenate(losses, axis=1)
 
-  # ---- what is due is asked at run time: branches on values that are the same on all devices
+  # ---- exchanges that are decided at run time, by conditions on values that are equal on all devices
 
   def _as_due(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
     steps, under_way, due = clock
@@ -219,7 +216,7 @@ class Rounds:
     carry = carry._replace(params=params, state=state)
     return self._replaced(carry, i, (*rest, message)), count.at[i].add(-1)
 
-  def _exchange(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
+  def _exchange(self, i: int, carry: Carry, count: Any) -> tuple[Carry, Any]:
     message, state = self._launch[i](carry.state, carry.params)
     params, state = self._merge[i](message, state, carry.params)
     return carry._replace(params=params, state=state), count

@@ -1,4 +1,4 @@
-"""A run as a sequence of compiled calls: set-up, input, and the loop that every experiment shares."""
+"""A run of a collective algorithm as a sequence of compiled calls."""
 
 import time
 import warnings
@@ -24,23 +24,23 @@ Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [lo
 
 
 class Trainer:
-  """One algorithm on one model and layout; compiles each kind of call once, for any number of runs."""
+  """One algorithm on one model and layout, for any number of runs; each kind of call is compiled once."""
 
   def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig):
-    """Raises ValueError if a clock of the algorithm does not fit."""
+    """ValueError if a clock of the algorithm is invalid."""
     self.schedule = Schedule(algorithm.exchanges)
     self.algorithm, self.model, self.workers, self.execution = algorithm, model, workers, execution
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)
     self.replication, self._messages = find_replication(algorithm, workers, params)
-    self.rounds = Rounds(algorithm, model, workers, execution, self.replication, not self.traffic.local_asks)
+    self.rounds = Rounds(algorithm, model, workers, execution, self.replication, not self.traffic.local_uses_group)
     self.compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
     self._start = jax.jit(workers.lift(self._start_of, (False, False, False), True))
 
   def start(self, key: jax.Array) -> Carry:
-    """The carry before the first step: every worker with the model that `key` gives. ValueError if it does not fit."""
+    """Return the carry before the first step, with the model of `key`. ValueError if it exceeds the memory."""
     shapes = jax.eval_shape(self.model.init, key)
     self.workers.check_memory(jax.eval_shape(self._start, *shapes, jax.random.key_data(key)), shapes[0])
     params, extra = jax.jit(self.model.init)(key)
@@ -48,25 +48,25 @@ class Trainer:
     return self._start(everywhere(params), everywhere(extra), everywhere(jax.random.key_data(key)))
 
   def shapes(self, carry: Carry) -> Carry:
-    """Shapes and shardings of a carry like this one: what a checkpoint restores."""
+    """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
 
   def consensus(self, carry: Carry) -> Consensus:
-    """The model to test, and how far the workers are from their mean. Leaves the carry alone."""
+    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
     return self._consensus(carry._replace(messages=()))
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
-    """The calls of a run from step `first` to `last` that pauses at the multiples of `every`."""
+    """Return the calls of a run from step `first` to `last` that pauses at the multiples of `every`."""
     longest = self.execution.steps_per_call
     return plan(self.schedule, first, last, every, longest, longest if self.execution.steps == "scan" else 1)
 
   def run(self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Carry, jax.Array]]:
-    """Makes the calls, one more each time that the iterator is advanced.
+    """Dispatch the calls, one for each step of the iterator.
 
-    A call is only dispatched here, so that the next one's input is prepared while it runs; a thread for it costs a CPU
-    a tenth. At most two are under way: with many, XLA:CPU's collectives can wait for each other for ever.
+    The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
+    most two are under way, as the collectives of many can deadlock on XLA:CPU.
 
-    Yields (call, carry after it, losses on the device). A yielded carry is gone once the next call is made.
+    Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
     """
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
@@ -79,28 +79,28 @@ class Trainer:
       yield call, carry, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
-    """A call's losses on the host: [steps]. Waits for the call."""
+    """Wait for the call and return its losses on the host: [steps]."""
     return np.asarray(losses.addressable_data(0))[: call.steps]
 
   def nbytes(self, call: Call) -> float:
-    """Bytes that a worker sends in a call."""
+    """Return the bytes that a worker sends in a call."""
     return self.traffic.nbytes(call.due)
 
   def compiled(self, kind: Kind, *args: Any) -> Callable[..., tuple[Carry, jax.Array]]:
-    """The executable of a kind of calls, compiled when first asked for."""
+    """Return the executable of a kind of calls, compiled on first use."""
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
     key = (kind, jax.tree.structure(args), *jax.tree.leaves(avals))
     if key not in self._calls:
       began = time.perf_counter()
       with warnings.catch_warnings():
-        # A slot that is only read, or only written, leaves a donated buffer that serves for nothing.
+        # A slot that is only read, or only written, leaves a donated buffer unused.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         self._calls[key] = self.rounds.make_call(kind).lower(*args).compile()
       self.compile_seconds += time.perf_counter() - began
     return self._calls[key]
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
-    """On one device, from one model. Of what all workers agree on there is one copy."""
+    """Return a device's carry from one model, with one copy of the leaves on which all workers agree."""
     virtual, copies = self.workers.virtual, self.replication
 
     def several(tree: Tree, own: Tree) -> Tree:
@@ -114,8 +114,8 @@ class Trainer:
       (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), own),) * clock.slots
       for shapes, own, clock in zip(self._messages, copies.messages, self.schedule.clocks, strict=True)
     )
-    everybody = jax.tree.map(lambda _: True, extra)
-    return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, everybody), empty)
+    all_workers = jax.tree.map(lambda _: True, extra)
+    return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, all_workers), empty)
 
   def _consensus_of(self, carry: Carry) -> Consensus:
     everyone, (own_params, own_state, _) = group.Group(AXIS), self.replication
@@ -129,7 +129,7 @@ class Trainer:
 
 
 def _padded(batches: dict[str, np.ndarray], call: Call) -> dict[str, np.ndarray]:
-  """[workers, steps, ...] -> the steps that the executable has room for."""
+  """Pad [workers, steps, ...] to the steps of the executable."""
   if call.kind.unit or call.steps == call.kind.longest:
     return batches
   rest = call.kind.longest - call.steps
@@ -137,7 +137,7 @@ def _padded(batches: dict[str, np.ndarray], call: Call) -> dict[str, np.ndarray]
 
 
 def _clock(call: Call) -> Any:
-  """What a call without a unit is told at run time, see `Rounds.make_call`."""
+  """Return the `clock` of `Rounds.make_call`."""
   if call.kind.unit:
     return ()
   due = np.zeros((3, call.kind.longest, len(call.under_way)), bool)

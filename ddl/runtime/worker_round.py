@@ -1,4 +1,4 @@
-"""One worker's turn of a server algorithm: what it does between two visits, as one pure function."""
+"""One worker's worker round of a server algorithm: what it does between two visits, as one pure function."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,34 +8,36 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.runtime.local_step import make_local_step
-from ddl.runtime.loops import over_steps
+from ddl.runtime.local_step import make_local_step, over_steps
 
-REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: nothing, or only asks; its steps; none; comes back anew
+REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; back after a failure
 
 
 class Worker(NamedTuple):
-  """What a worker keeps from turn to turn."""
+  """The state that a worker keeps between rounds."""
 
   params: Tree
   state: Tree
   extra: Tree  # the model's non-trained state
 
 
-def first_step(delay: int, turn: int, period: int) -> int:
-  """The number of the first of the worker's steps that are computed before its visit `turn`; negative for none."""
-  return (turn - 1 if delay else turn) * period
+def first_step(delay: int, round_: int, period: int) -> int:
+  """Return the number of the first step that a worker computes before its visit `round_`; negative for none."""
+  return (round_ - 1 if delay else round_) * period
 
 
-def make_turn(
+def make_worker_round(
   algorithm: ServerAlgorithm, model: Model, steps: str, drops: bool
 ) -> Callable[..., tuple[Worker, jax.Array]]:
-  """turn(mode, worker, reply, anew, take) -> (worker, losses [period]).
+  """Return worker_round(mode, worker, reply, fresh, take) -> (worker, losses [period]).
 
-  mode: [] int32, one of REST, FULL, DROPPED, RESTART; reply: of the last visit; anew: the model that a worker which
-  comes back starts from, None where no worker does; take() gives the batches [period, batch, ...] and keys [period].
-  Losses are 0 where no step was made. `steps`: "scan" or "unroll". drops: some workers are DROPPED: their turn ends as
-  it began, with the answer of the last visit.
+  mode: [] int32, one of REST, FULL, DROPPED, RESTART; reply: of the last visit; fresh: the model from which a worker
+  restarts, None where no worker does; take() returns the batches [period, batch, ...] and keys [period]. Losses are 0
+  where no step was made.
+
+  Args:
+    steps: "scan" or "unroll".
+    drops: some workers are DROPPED: they merge the reply of the last visit and make no steps.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 
@@ -53,14 +55,14 @@ def make_turn(
     worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
     return worker, jnp.concatenate(before + after)
 
-  def turn(mode: Any, worker: Worker, reply: Tree, anew: Tree | None, take: Callable[[], Any]) -> Any:
+  def worker_round(mode: Any, worker: Worker, reply: Tree, fresh: Tree | None, take: Callable[[], Any]) -> Any:
     losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
     nothing = jnp.zeros(losses.shape, losses.dtype)
 
     def restart() -> tuple[Worker, jax.Array]:
-      state, _, told = algorithm.init(anew)
-      fresh = worker._replace(params=anew, state=state)
-      return (fresh, nothing) if delay else full(fresh, reply if algorithm.read else told, take())
+      state, _, first_reply = algorithm.init(fresh)
+      restarted = worker._replace(params=fresh, state=state)
+      return (restarted, nothing) if delay else full(restarted, reply if algorithm.read else first_reply, take())
 
     def rest() -> tuple[Worker, jax.Array]:
       return worker, nothing
@@ -70,6 +72,6 @@ def make_turn(
       return worker._replace(params=params, state=state), nothing
 
     branches = [rest, lambda: full(worker, reply, take()), dropped if drops else rest, restart]
-    return lax.switch(mode, branches[: (3 if drops else 2) if anew is None else 4])
+    return lax.switch(mode, branches[: (3 if drops else 2) if fresh is None else 4])
 
-  return turn
+  return worker_round

@@ -1,4 +1,4 @@
-"""Workers on devices: p workers spread over the devices of one or many processes, several to a device."""
+"""Workers on devices: p workers spread over the devices of one or many processes, several per device."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Workers(NamedTuple):
 
   @property
   def local(self) -> list[int]:
-    """Ids of the workers that live in this process, in order."""
+    """Ids of this process's workers, in order."""
     mine = [i for i, d in enumerate(self.mesh.devices.flat) if d.process_index == jax.process_index()]
     return [i * self.virtual + j for i in mine for j in range(self.virtual)]
 
@@ -56,7 +56,7 @@ class Workers(NamedTuple):
     return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, everywhere, x.__getitem__), arrays)
 
   def lift(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """`fn` once per device; True in the specs is an argument split along its leading axis, False one equal on all.
+    """Map `fn` over the devices; specs: True: split along the leading axis, False: equal on all devices.
 
     `check_vma` is off because collectives over a vmapped axis fail with it, and because `jax.grad` of replicated
     parameters would already sum over the devices.
@@ -68,7 +68,7 @@ class Workers(NamedTuple):
     return jax.shard_map(fn, mesh=self.mesh, in_specs=spec(in_specs), out_specs=spec(out_specs), check_vma=False)
 
   def check_memory(self, carry: Any, params: Any) -> None:
-    """ValueError where the devices cannot hold arrays of these shapes: a carry, and the parameters on each device."""
+    """ValueError if the devices cannot hold a carry, and the parameters on each device, of these shapes."""
     share = (nbytes(carry) + self.devices * nbytes(params)) / self.devices
     for device in self.mesh.local_devices[:1]:
       limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's
@@ -80,18 +80,18 @@ class Workers(NamedTuple):
 
 
 def nbytes(tree: Any) -> int:
-  """Of all arrays, or of their shapes."""
+  """Return the bytes of all arrays, or of their shapes."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))  # x.size wraps at 2^63
 
 
 def divisors(count: int) -> list[int]:
-  """Of a positive integer, rising."""
+  """Return the divisors of a positive integer, in ascending order."""
   low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
   return low + [count // d for d in reversed(low) if d * d != count]
 
 
 def make_workers(count: int, devices: int | None = None) -> Workers:
-  """Spreads `count` workers over the first `devices` devices of all processes (default: as many as fit evenly).
+  """Spread `count` workers over the first `devices` devices of all processes (default: as many as fit evenly).
 
   Raises:
     ValueError: if there are fewer devices, or they do not divide the workers.
@@ -113,6 +113,6 @@ def make_workers(count: int, devices: int | None = None) -> Workers:
     d for rank in range(jax.process_count()) for d in [x for x in found if x.process_index == rank][:per_process]
   ]
   if len(chosen) < devices:
-    raise ValueError(f"{devices} devices asked for, {len(chosen)} found; a CPU gives more with --devices at the start")
+    raise ValueError(f"devices is {devices}; invalid: must be at most {len(chosen)} (a CPU: more with --devices)")
   mesh = Mesh(np.array(chosen), ("device",), axis_types=(AxisType.Auto,))
   return Workers(mesh, count // devices)

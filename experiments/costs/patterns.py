@@ -8,7 +8,7 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm, Tree
 from ddl.group import Sent
 from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
-from ddl.runtime import server_traffic, traffic
+from ddl.runtime import traffic
 from ddl.schedule import Schedule
 
 
@@ -27,7 +27,7 @@ def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: in
     )
     return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))
   peers = algorithm.arrivals.peers != "none"
-  up, down = (0, 0) if peers and workers == 1 else server_traffic.visit_nbytes(algorithm, params)
+  up, down = (0, 0) if peers and workers == 1 else traffic.visit_nbytes(algorithm, params)
   chance, in_turn = algorithm.arrivals.peer_probability, algorithm.arrivals.round_robin
   return Pattern(visits=Visits(up, down, algorithm.period, algorithm.delay, peers, chance, in_turn))
 

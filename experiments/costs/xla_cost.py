@@ -16,7 +16,7 @@ from ddl.perf.tables.totals import FLOAT
 from ddl.runtime.calls import Kind
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.worker_round import FULL, Worker, make_turn
+from ddl.runtime.worker_round import FULL, Worker, make_worker_round
 from ddl.runtime.workers import make_workers
 from ddl.schedule import Due
 from experiments.costs.param_flops import leaves
@@ -52,7 +52,7 @@ def compiled_step(components: Components, examples: int) -> Compiled:
   batch = batch_shapes(components, examples)
   if isinstance(components.algorithm, Algorithm):
     return analyse(_round(components.algorithm, components.model, batch))
-  return analyse(_turn(components.algorithm, components.model, batch))
+  return analyse(_worker_round(components.algorithm, components.model, batch))
 
 
 def step_parts(components: Components, examples: int) -> tuple[Part, ...]:
@@ -104,10 +104,10 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
   return trainer.compiled(kind, carry, batches, step, key, ())
 
 
-def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
+def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   """One step of a worker: the reply merged, the gradient, the local update, the request."""
   algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
-  turn = make_turn(algorithm, model, "unroll", drops=False)
+  worker_round = make_worker_round(algorithm, model, "unroll", drops=False)
 
   def start(key: jax.Array) -> tuple[Worker, Tree]:
     params, extra = model.init(key)
@@ -115,7 +115,7 @@ def _turn(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
     return Worker(params, state, extra), reply
 
   def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
-    worker, _ = turn(FULL, worker, reply, None, lambda: (batches, keys))
+    worker, _ = worker_round(FULL, worker, reply, None, lambda: (batches, keys))
     return worker, algorithm.request(worker.state, worker.params)
 
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)

@@ -10,7 +10,7 @@ import numpy as np
 from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data import DATA
-from ddl.data.order import Order, batches, turns
+from ddl.data.order import Order, batches, round_batches
 from ddl.data.partition import PARTITIONS
 from ddl.events.record import Events
 from ddl.models import MODELS
@@ -38,10 +38,10 @@ class Components(NamedTuple):
     return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
 
   def training_feed(self, workers: list[int]) -> Any:
-    """The `Feed` of these workers, or for a server algorithm the `TurnFeed`: what the algorithm's trainer takes."""
+    """The `Feed` of these workers, or for a server algorithm the `RoundFeed`: what the algorithm's trainer takes."""
     if isinstance(self.algorithm, Algorithm):
       return self.feed(workers)
-    return lambda pairs, steps: turns(self.data.train, self.order, pairs, steps)
+    return lambda rounds, steps: round_batches(self.data.train, self.order, rounds, steps)
 
 
 def build(experiment: Experiment, data: Data | None = None) -> Components:

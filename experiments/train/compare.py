@@ -107,7 +107,7 @@ def _runs(
         say(f"  seed {seed}: {error}")
         continue
       except Stopped as stopped:
-        stopped.told = f"stopped in {label}, seed {seed}, and saved; {short('compare', path)} goes on"
+        stopped.message = f"stopped in {label}, seed {seed}, and saved; {short('compare', path)} goes on"
         raise
       if hosts.is_main() and seed == comparison.seeds[0]:
         if isinstance(trainer, Simulator):

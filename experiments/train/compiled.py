@@ -10,9 +10,8 @@ import numpy as np
 from tqdm import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.consensus import Consensus
+from ddl.runtime.consensus import Consensus, NotFinite
 from ddl.runtime.hosts import Vote, is_main
-from ddl.runtime.progress import NotFinite
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key

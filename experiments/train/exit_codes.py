@@ -21,7 +21,7 @@ class Failed(Exception):
 class Stopped(Exception):
   """The run was asked to stop and has saved itself. args: the step, the signal's number."""
 
-  told = ""  # to the user
+  message = ""  # to the user
 
 
 class _Terminated(BaseException):
@@ -56,7 +56,7 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
     return call()
   except Stopped as stopped:
     if hosts.is_main():
-      print(stopped.told, flush=True)
+      print(stopped.message, flush=True)
     return 128 + stopped.args[1]
   except Failed as failed:
     code, *told = failed.args

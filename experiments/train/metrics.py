@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddl.runtime.consensus import Consensus
-from ddl.runtime.progress import NotFinite
+from ddl.runtime.consensus import Consensus, NotFinite
 from experiments.train.build import Components
 from experiments.train.evaluate import REESTIMATED, Evaluator
 from experiments.train.run_dir import RunFolder

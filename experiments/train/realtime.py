@@ -15,10 +15,9 @@ from ddl.events.barriers import Quorum
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.runtime import execution
-from ddl.runtime.consensus import Consensus
-from ddl.runtime.progress import Progress
-from ddl.runtime.server_traffic import exchange_nbytes
+from ddl.runtime.consensus import Consensus, Progress
 from ddl.runtime.threads.worker_threads import Threads
+from ddl.runtime.traffic import exchange_nbytes
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.costs.cluster_clock import params_bytes

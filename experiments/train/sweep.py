@@ -58,7 +58,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       try:
         score = _trial(experiment, point, data, path / slug(label) / f"trial-{number}", evaluator, label, options)
       except Stopped as stopped:
-        stopped.told = f"stopped in {label}, trial {number}; {short('sweep', path)} goes on"
+        stopped.message = f"stopped in {label}, trial {number}; {short('sweep', path)} goes on"
         raise
       tried.append({"setting": by_section(point), "validation": score})
       say(f"  {_words(point)}: {_words(score) if score else 'no result'}")

@@ -62,7 +62,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     if options.runtime == "threads":
       kept = f"its metrics and {EVENTS} are kept in {path}; threads save no models, so that it can't go on"
     step = stopped.args[0]
-    stopped.told = f"stopped at step {step} of {experiment.steps}{' and ' if simulated else ', '}{kept}"
+    stopped.message = f"stopped at step {step} of {experiment.steps}{' and ' if simulated else ', '}{kept}"
     raise
   compiled = ""
   if isinstance(runner, CompiledRun):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from tqdm import tqdm
 
+from ddl.runtime.consensus import NotFinite
 from ddl.runtime.hosts import is_main
-from ddl.runtime.progress import NotFinite
 from experiments.train.build import Components
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped

@@ -127,7 +127,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges) -> dic
   clocks = Schedule(algorithm.exchanges).clocks
   return {
     "workers": config.workers,
-    "turn": min(_periods(algorithm), default=1),
+    "round_steps": min(_periods(algorithm), default=1),
     "times": step_times(config),
     "exchanges": [
       lockstep.Exchange(clock.launched, clock.delay, seconds)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.runs import HYPER
 from helpers.twins import INNER, build, close, flat_of, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -17,18 +18,6 @@ from ddl.as_optax import as_optax
 from ddl.group import Group
 
 WORKERS, STEPS = 8, 8
-OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
-HYPER = {
-  "local_sgd": {"period": 3},
-  "post_local_sgd": {"period": 3, "start": 2},
-  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
-  "diloco": {"period": 3, **OUTER},
-  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
-  "d_psgd": {"graph": "one_peer_exponential"},
-  "easgd": {"alpha": 0.1, "period": 3},
-  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
-  "round_robin_easgd": {"alpha": 0.1},
-}
 
 
 def mesh(name, count):
@@ -180,7 +169,7 @@ def test_map_params_finds_what_is_like_params(name):
   state = jax.vmap(tx.init, axis_name="w")(jnp.zeros((8, 3)))
   after = optax.tree.map_params(tx, lambda x: x + 1, state)
   for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
-    like_params = old.dtype == jnp.float32  # momenta, velocity, center, message; what is left counts steps and turns
+    like_params = old.dtype == jnp.float32  # momenta, velocity, center, message; the rest are counters
     np.testing.assert_array_equal(new, old + 1 if like_params else old)
 
 
@@ -201,7 +190,7 @@ def test_a_clock_that_does_not_fit_is_refused_at_once():
 def test_inject_hyperparams(x64):
   def make(rate):
     inner = optax.sgd(rate, momentum=0.9)
-    return as_optax(COLLECTIVE["local_sgd"].factory(inner, period=3), "w")
+    return as_optax(COLLECTIVE["local_sgd"].factory(inner, **HYPER["local_sgd"]), "w")
 
   tx = optax.inject_hyperparams(make)(rate=0.05)
   close(train(lift_vmap, tx, lambda state, params: params)[0], twin_of("local_sgd").params)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.runs import STEPS, model, record
+from helpers.runs import HYPER, STEPS, model, record
 from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -24,18 +24,6 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
-OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
-HYPER = {
-  "local_sgd": {"period": 3},
-  "post_local_sgd": {"period": 3, "start": 2},
-  "dasgd": {"period": 3, "delay": 2, "keep": 0.25},
-  "diloco": {"period": 3, **OUTER},
-  "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
-  "d_psgd": {"graph": "ring"},
-  "easgd": {"alpha": 0.1, "period": 2},
-  "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 2},
-  "round_robin_easgd": {"alpha": 0.1},
-}
 LOSSLESS = {"topk": {"share": 1.0}, "powersgd": {"rank": 2}}  # of a kernel of 2 x 3
 LOSSY = {"topk": {"share": 0.34}, "powersgd": {"rank": 1}}  # 2 of 6 values
 REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift"}
@@ -195,9 +183,9 @@ def plain(name):
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
   if name in REFUSED:
-    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`, which can't be"):
+    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
       traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
-    with pytest.raises(ValueError, match=f"{wrapper}: the algorithm asks for `{REFUSED[name]}`"):
+    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
       run(algorithm, steps=1)
     return
   for ours, expected in zip(run(algorithm)[:2], plain(name), strict=True):
@@ -305,7 +293,7 @@ def test_nothing_is_compressed_twice(outer, wrapper):
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
-  with pytest.raises(ValueError, match=f"{wrapper}: can't compress where workers are left out"):
+  with pytest.raises(ValueError, match=f"^{wrapper}: .*all workers"):
     run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
 
 
@@ -320,7 +308,7 @@ def test_other_questions_of_any_function_are_refused(question):
   launch = base.exchanges[0]._replace(launch=lambda group, state, params: (ask(group, params), state))
   for exchange in (merge, launch):
     algorithm = WRAPPERS["topk"].factory(base._replace(exchanges=(exchange,)), share=0.5)
-    with pytest.raises(ValueError, match=f"topk: the algorithm asks for `{question}`") as refused:
+    with pytest.raises(ValueError, match=f"^topk: .*`{question}`") as refused:
       traffic.of(algorithm, PARAMS, 8)
     assert "\n" not in str(refused.value)
 

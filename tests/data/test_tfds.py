@@ -185,5 +185,5 @@ def test_file_that_is_cut_off(tmp_path):
     ValueError,
     lambda: load("small_images", tmp_path),
     "split 'train'",
-    "can't be read",
+    "cannot be read",
   )

@@ -30,7 +30,7 @@ def settings_of_a_run(draw):
     slow=slow,
     straggler_rate=draw(st.sampled_from([0.0, 0.2])),
     straggler_factor=4.0,
-    straggler_turns=3.0,
+    straggler_rounds=3.0,
     death_rate=draw(st.sampled_from([0.0, 0.2])),
     down_seconds=0.05,
   )
@@ -39,7 +39,7 @@ def settings_of_a_run(draw):
     period=period,
     delay=draw(st.integers(0, period)),
     times=times,
-    turns_total=draw(st.integers(1, 60)),
+    num_visits=draw(st.integers(1, 60)),
     message_seconds=draw(COSTS),
     service_seconds=draw(COSTS),
     seed=draw(st.integers(0, 9)),
@@ -47,7 +47,7 @@ def settings_of_a_run(draw):
 
 
 def run(barrier=None, **changes):
-  plain = dict(workers=4, turns_total=200, period=1, delay=0, message_seconds=0.001, service_seconds=0.0005, seed=0)
+  plain = dict(workers=4, num_visits=200, period=1, delay=0, message_seconds=0.001, service_seconds=0.0005, seed=0)
   plain |= dict(barrier=barrier or asp(), arrivals=Arrivals()) | changes
   return schedule(**{"times": TIMES["lognormal"](workers=plain["workers"], seed=0, jitter=0.4)} | plain)
 
@@ -70,25 +70,25 @@ def equal(a, b):
 def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
   events = schedule(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
   check(events, given_["workers"])
-  assert len(events.worker) == given_["turns_total"] and not events.dropped.any()
+  assert len(events.worker) == given_["num_visits"] and not events.dropped.any()
   delay, times, busy_until = given_["delay"], given_["times"], 0.0
-  for i, (worker, turn, start) in enumerate(zip(events.worker, events.turn, events.start, strict=True)):
+  for i, (worker, round_, start) in enumerate(zip(events.worker, events.round, events.start, strict=True)):
     message, service = (seconds(given_[name], worker) for name in ("message_seconds", "service_seconds"))
-    steps, death = times.steps(worker, turn, given_["period"]), times.deaths(worker, turn)
+    steps, death = times.steps(worker, round_, given_["period"]), times.deaths(worker, round_)
     ready = start + steps[: delay or None].sum()
     assert events.arrival[i] == (start if delay else ready) + message
     queued = 0.0 if lock_free else busy_until
     busy_until = events.served[i]
     assert events.served[i] == max(events.arrival[i], queued) + service
     assert events.restarted[i] == (death is not None)
-    if events.told[i] == i + 1:
+    if events.answered[i] == i + 1:
       assert events.released[i] == max(ready, events.served[i] + message)
-    elif i + 1 < events.told[i] < len(events.worker):
-      assert events.released[i] == events.served[events.told[i] - 1] + message
+    elif i + 1 < events.answered[i] < len(events.worker):
+      assert events.released[i] == events.served[events.answered[i] - 1] + message
     before = last_of(events, i)
     free = 0.0 if before is None else events.released[before]
     if delay and before is not None:
-      free += times.steps(worker, turn - 1, given_["period"])[delay:].sum()
+      free += times.steps(worker, round_ - 1, given_["period"])[delay:].sum()
     lost = 0.0 if death is None else death.share * steps.sum() + death.down_seconds
     assert start >= free + lost - 1e-12
     if barrier == asp() or not delay:  # nothing else keeps anybody
@@ -99,10 +99,10 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
 
 def test_step_times_of_other_workers_are_refused():
   times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match="times are those of 2 workers, not of 3"):
+  with pytest.raises(ValueError, match=r"^times "):
     schedule(
       workers=3,
-      turns_total=3,
+      num_visits=3,
       period=1,
       delay=0,
       times=times,
@@ -123,7 +123,7 @@ def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):
 
 
 class Rule(NamedTuple):
-  """What a schedule asks of an algorithm."""
+  """The fields of an algorithm that a schedule depends on."""
 
   period: int = 3
   delay: int = 0
@@ -136,8 +136,8 @@ class Rule(NamedTuple):
 def test_one_call_makes_the_schedule_of_a_run(rule):
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.4, death_rate=0.1, down_seconds=0.1)
   events, done = make_schedule(rule, workers=4, steps=12, times=times, message_seconds=0.002, seed=5)
-  turns = 4 * 12 // rule.period + (4 if rule.delay else 0)
-  plain = dict(turns_total=turns, period=rule.period, delay=rule.delay, arrivals=rule.arrivals, times=times)
+  rounds = 4 * 12 // rule.period + (4 if rule.delay else 0)
+  plain = dict(num_visits=rounds, period=rule.period, delay=rule.delay, arrivals=rule.arrivals, times=times)
   assert equal(events, run(**plain, message_seconds=0.002, service_seconds=0.0, seed=5))
   assert equal(done, operations(events, workers=4, rereads=rule.read is not None, seed=5)) and done.workers == 4
 
@@ -145,9 +145,9 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
 @pytest.mark.parametrize(
   ("rule", "changes", "line"),
   [
-    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers, who come to the server after 9 steps"),
-    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2; an algorithm without a lock-free rule"),
-    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers serve the mean of a round"),
+    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers"),
+    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2"),
+    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers "),
   ],
 )
 def test_what_no_schedule_can_be_made_of(rule, changes, line):
@@ -160,7 +160,7 @@ def test_what_no_schedule_can_be_made_of(rule, changes, line):
 @given(settings_of_a_run(), st.integers(1, 20))
 def test_a_longer_run_begins_like_a_shorter_one(given_, more):
   short = schedule(**given_, barrier=asp(), arrivals=Arrivals())
-  long = schedule(**given_ | {"turns_total": given_["turns_total"] + more}, barrier=asp(), arrivals=Arrivals())
+  long = schedule(**given_ | {"num_visits": given_["num_visits"] + more}, barrier=asp(), arrivals=Arrivals())
   assert equal(short, Events(*(column[: len(short.worker)] for column in long)))
 
 
@@ -184,10 +184,10 @@ def test_staleness_and_operations_recounted(given_, barrier, lock_free):
     elif kind == RESTART:
       assert version == min(event, np.sum(events.served <= events.start[event]))
     else:
-      assert kind == READ and version == events.told[event]
+      assert kind == READ and version == events.answered[event]
     learnt[worker] = version
   assert version == len(events.worker) and np.sum(done.kind == RESTART) == events.restarted.sum()
-  held = np.flatnonzero(events.told > np.arange(version) + 1)
+  held = np.flatnonzero(events.answered > np.arange(version) + 1)
   np.testing.assert_array_equal(np.sort(done.event[done.kind == READ]), held)
   assert READ not in operations(events, workers=4, rereads=False).kind
 
@@ -207,14 +207,14 @@ def test_round_robin_is_serial(delay):
   np.testing.assert_array_equal(events.worker, np.arange(200) % 4)
   over = events.released.copy()
   if delay:
-    over += [times.steps(worker, turn, 2)[1] for worker, turn in zip(events.worker, events.turn, strict=True)]
+    over += [times.steps(worker, round_, 2)[1] for worker, round_ in zip(events.worker, events.round, strict=True)]
   np.testing.assert_allclose(events.start[1:], over[:-1], rtol=1e-12)
   assert (events.staleness[4:] == 3).all()
 
 
 @pytest.mark.parametrize(("peers", "workers"), [("uniform", 5), ("uniform", 2), ("bipartite", 6), ("bipartite", 2)])
 def test_peers(peers, workers):
-  events = run(workers=workers, turns_total=6000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
+  events = run(workers=workers, num_visits=6000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
   met = events.peer >= 0
   assert np.mean(met) == pytest.approx(0.75, abs=0.02)
   pairs = Counter(zip(events.worker[met].tolist(), events.peer[met].tolist(), strict=True))
@@ -224,9 +224,9 @@ def test_peers(peers, workers):
     assert all((a + b) % 2 for a, b in near)
   assert set(pairs) == near
   assert min(pairs.values()) > 0.7 * max(pairs.values())
-  later = run(bsp(), workers=workers, turns_total=3000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
-  of_turn = {(w, t): p for w, t, p in zip(events.worker, events.turn, events.peer, strict=True)}
-  assert all(of_turn.get((w, t), p) == p for w, t, p in zip(later.worker, later.turn, later.peer, strict=True))
+  later = run(bsp(), workers=workers, num_visits=3000, arrivals=Arrivals(peers=peers, peer_probability=0.75))
+  of_round = {(w, t): p for w, t, p in zip(events.worker, events.round, events.peer, strict=True)}
+  assert all(of_round.get((w, t), p) == p for w, t, p in zip(later.worker, later.round, later.peer, strict=True))
   assert (run().peer == -1).all()
 
 
@@ -274,7 +274,7 @@ def test_operations_of_a_quorum(spare):
   done = operations(events, workers=4, rereads=False, quorum=True)
   assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART} | ({DROP} if spare else set())
   at, sent = 0, 4 - spare
-  for turn in range(events.turn.max() + 1):
+  for round_ in range(events.round.max() + 1):
     collected = []
     while done.kind[at] in (COLLECT, RESTART):
       if done.kind[at] == COLLECT:
@@ -283,14 +283,14 @@ def test_operations_of_a_quorum(spare):
       else:
         assert events.restarted[done.event[at]] and done.event[at] not in collected
       at += 1
-    assert collected == np.flatnonzero((events.turn == turn) & ~events.dropped).tolist() and len(collected) == sent
+    assert collected == np.flatnonzero((events.round == round_) & ~events.dropped).tolist() and len(collected) == sent
     assert done.kind[at] == APPLY and done.event[at] == collected[-1]
-    dropped = np.flatnonzero((events.turn == turn) & events.dropped)
+    dropped = np.flatnonzero((events.round == round_) & events.dropped)
     assert (done.kind[at + 1 : at + 1 + spare] == DROP).all()
     assert done.event[at + 1 : at + 1 + spare].tolist() == dropped.tolist()
     at += spare
     assert (done.kind[at + 1 : at + 5] == READ).all() and (done.worker[at + 1 : at + 5] == range(4)).all()
-    assert (events.turn[done.event[at + 1 : at + 5]] == turn).all()
+    assert (events.round[done.event[at + 1 : at + 5]] == round_).all()
     at += 5
   assert at == len(done.kind) and not events.staleness.any()
 
@@ -323,16 +323,16 @@ def put(name, index, value):
 @pytest.mark.parametrize(
   ("change", "line"),
   [
-    (put("served", 3, np.nan), "event 3: served must be finite"),
-    (put("start", 0, -1.0), "event 0: start must be finite and not negative"),
-    (put("released", 5, np.inf), "event 5: released must be finite"),
-    (put("worker", 2, 4), "event 2: worker lies in 0..3; here it is 4"),
-    (put("worker", 2, -1), "event 2: worker lies in 0..3"),
-    (put("turn", 7, 9), "event 7: a worker's turns are 0, 1, 2"),
-    (put("served", 6, 1e-9), "event 6: served goes back"),
-    (put("peer", 1, 4), "event 1: peer is another worker"),
-    (put("told", 8, 8), "event 8: told counts events done"),
-    (put("told", 8, 201), "event 8: told counts events done"),
+    (put("served", 3, np.nan), "event 3: served "),
+    (put("start", 0, -1.0), "event 0: start "),
+    (put("released", 5, np.inf), "event 5: released "),
+    (put("worker", 2, 4), "event 2: worker .* 4"),
+    (put("worker", 2, -1), "event 2: worker "),
+    (put("round", 7, 9), "event 7: a worker's rounds"),
+    (put("served", 6, 1e-9), "event 6: served "),
+    (put("peer", 1, 4), "event 1: peer "),
+    (put("answered", 8, 8), "event 8: answered "),
+    (put("answered", 8, 201), "event 8: answered "),
     (put("arrival", 4, 0.0), "event 4: arrival is before start"),
     (put("arrival", 4, 0.9), "event 4: served is before arrival"),
     (put("released", 4, 0.001), "event 4: released is before"),
@@ -346,25 +346,25 @@ def test_a_record_that_cannot_be(change, line):
     check(change(events), 4)
 
 
-def test_a_turn_begins_after_the_last_one():
+def test_a_round_begins_after_the_last_one():
   events = run()
   at = np.flatnonzero(events.worker == 0)[1]
-  with pytest.raises(ValueError, match=f"event {at}: start is before the last turn's release"):
+  with pytest.raises(ValueError, match=f"event {at}: start "):
     check(put("start", at, 0.0)(events), 4)
 
 
 @pytest.mark.parametrize(
   ("changes", "line"),
   [
-    (dict(turns_total=0), "turns_total is 0"),
+    (dict(num_visits=0), "num_visits is 0"),
     (dict(workers=0, times=None), "workers is 0"),
     (dict(period=0), "period is 0"),
     (dict(delay=2), "delay 2"),
     (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),
     (dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0), "service_seconds of worker 2 is nan"),
     (dict(arrivals=Arrivals(peers="ring")), "peers is 'ring'"),
-    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "an even number if bipartite; here are 3"),
-    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "two or more workers"),
+    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "peers of 3 workers"),
+    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "peers of 1 workers"),
     (dict(arrivals=Arrivals(peers="uniform", peer_probability=1.5)), "peer_probability is 1.5"),
     (dict(arrivals=Arrivals(peers="uniform"), seed=-1), "seed is -1"),
     (dict(arrivals=Arrivals("round_robin"), barrier=bsp()), "asp"),
@@ -388,7 +388,12 @@ def test_lockstep_of_equal_workers(overlap, exchange):
   period, rounds, step = 4, 6, 0.01
   times = TIMES["constant"](workers=3, seed=0, seconds=step)
   for delay in range(period + 1):
-    settings = {"turn": period, "times": times, "exchanges": [every(period, delay, exchange)], "overlap": overlap}
+    settings = {
+      "round_steps": period,
+      "times": times,
+      "exchanges": [every(period, delay, exchange)],
+      "overlap": overlap,
+    }
     done = finish(workers=3, steps=period * rounds, **settings)
     assert (np.diff(done) > 0).all() and done.shape == (period * rounds,)
     cost = period * step + (max(0.0, exchange - delay * step) if overlap else exchange)
@@ -398,7 +403,7 @@ def test_lockstep_of_equal_workers(overlap, exchange):
     )
 
 
-ONES = dict(workers=2, turn=2, times=TIMES["constant"](workers=2, seed=0, seconds=1.0))
+ONES = dict(workers=2, round_steps=2, times=TIMES["constant"](workers=2, seed=0, seconds=1.0))
 
 
 def test_lockstep_by_hand():
@@ -444,36 +449,41 @@ def test_a_step_s_messages_wait_for_the_link():
 
 def test_lockstep_is_what_bsp_takes():
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.4, death_rate=0.1, down_seconds=0.1)
-  events = run(bsp(), period=3, service_seconds=0.0, times=times, turns_total=80)
-  done = finish(workers=4, steps=60, turn=3, times=times, exchanges=[every(3, 0, 0.002)])
-  released = [events.released[events.turn == turn].max() for turn in range(20)]
+  events = run(bsp(), period=3, service_seconds=0.0, times=times, num_visits=80)
+  done = finish(workers=4, steps=60, round_steps=3, times=times, exchanges=[every(3, 0, 0.002)])
+  released = [events.released[events.round == round_].max() for round_ in range(20)]
   np.testing.assert_allclose(done[2::3], released, rtol=1e-12)
 
 
 def test_lockstep_waits_only_where_it_must():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
-  steps = np.stack([np.concatenate([times.steps(worker, turn, 4) for turn in range(5)]) for worker in range(3)])
-  alone = finish(workers=3, steps=20, turn=4, times=times, exchanges=[every(4, 2, 0.0)])
+  steps = np.stack([np.concatenate([times.steps(worker, round_, 4) for round_ in range(5)]) for worker in range(3)])
+  alone = finish(workers=3, steps=20, round_steps=4, times=times, exchanges=[every(4, 2, 0.0)])
   clock = np.zeros(3)
-  for turn in range(5):
+  for round_ in range(5):
     launched = clock.max()
-    clock = clock + steps[:, 4 * turn : 4 * turn + 2].sum(axis=1)
-    clock = np.maximum(clock, launched) if turn else clock
-    clock = clock + steps[:, 4 * turn + 2 : 4 * turn + 4].sum(axis=1)
-    assert alone[4 * turn + 3] == pytest.approx(clock.max(), rel=1e-12)
+    clock = clock + steps[:, 4 * round_ : 4 * round_ + 2].sum(axis=1)
+    clock = np.maximum(clock, launched) if round_ else clock
+    clock = clock + steps[:, 4 * round_ + 2 : 4 * round_ + 4].sum(axis=1)
+    assert alone[4 * round_ + 3] == pytest.approx(clock.max(), rel=1e-12)
 
 
 def test_without_exchanges_nobody_waits():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
-  steps = np.stack([np.concatenate([times.steps(worker, turn, 1) for turn in range(20)]) for worker in range(3)])
-  done = finish(workers=3, steps=20, turn=1, times=times)
+  steps = np.stack([np.concatenate([times.steps(worker, round_, 1) for round_ in range(20)]) for worker in range(3)])
+  done = finish(workers=3, steps=20, round_steps=1, times=times)
   np.testing.assert_allclose(done, steps.cumsum(axis=1).max(axis=0), rtol=1e-12)
-  assert done[-1] < finish(workers=3, steps=20, turn=1, times=times, local_seconds=0.0)[-1]
+  assert done[-1] < finish(workers=3, steps=20, round_steps=1, times=times, local_seconds=0.0)[-1]
 
 
 @pytest.mark.parametrize(
   "bad",
-  [dict(turn=0), dict(exchanges=[every(1, -1, 0.0)]), dict(exchanges=[every(1, 0, -1.0)]), dict(local_seconds=-1.0)],
+  [
+    dict(round_steps=0),
+    dict(exchanges=[every(1, -1, 0.0)]),
+    dict(exchanges=[every(1, 0, -1.0)]),
+    dict(local_seconds=-1.0),
+  ],
 )
 def test_lockstep_bad_settings(bad):
   with pytest.raises(ValueError, match=r"^[^\n]+$"):
@@ -483,13 +493,13 @@ def test_lockstep_bad_settings(bad):
 @given(st.sampled_from(["lognormal", "gamma"]), st.permutations(range(40)), st.integers(1, 70))
 @settings(deadline=None, max_examples=20)
 def test_step_times_do_not_depend_on_who_asked_before(name, order, count):
-  make = dict(workers=3, seed=5, straggler_rate=0.1, straggler_factor=3.0, straggler_turns=4.0, death_rate=0.3)
+  make = dict(workers=3, seed=5, straggler_rate=0.1, straggler_factor=3.0, straggler_rounds=4.0, death_rate=0.3)
   one, other = TIMES[name](**make), TIMES[name](**make)
-  for turn in order:
-    other.steps(turn % 3, 30 * turn, count)
-  for turn in range(40):
-    np.testing.assert_array_equal(one.steps(1, 30 * turn, count), other.steps(1, 30 * turn, count))
-    assert one.deaths(1, turn) == other.deaths(1, turn)
+  for round_ in order:
+    other.steps(round_ % 3, 30 * round_, count)
+  for round_ in range(40):
+    np.testing.assert_array_equal(one.steps(1, 30 * round_, count), other.steps(1, 30 * round_, count))
+    assert one.deaths(1, round_) == other.deaths(1, round_)
   assert not np.array_equal(one.steps(0, 0, 5), one.steps(1, 0, 5))
 
 
@@ -510,14 +520,14 @@ def test_moments_of_step_times(name):
 
 def test_stragglers_persist_and_deaths_happen():
   times = TIMES["constant"](
-    workers=1, seed=1, straggler_rate=0.05, straggler_factor=7.0, straggler_turns=5.0, death_rate=0.1, down_seconds=2.0
+    workers=1, seed=1, straggler_rate=0.05, straggler_factor=7.0, straggler_rounds=5.0, death_rate=0.1, down_seconds=2.0
   )
-  slow = np.array([times.steps(0, turn, 1)[0] for turn in range(40_000)]) > 0.05
-  assert set(np.round([times.steps(0, turn, 1)[0] for turn in range(200)], 12)) == {0.01, 0.07}
+  slow = np.array([times.steps(0, round_, 1)[0] for round_ in range(40_000)]) > 0.05
+  assert set(np.round([times.steps(0, round_, 1)[0] for round_ in range(200)], 12)) == {0.01, 0.07}
   became = np.sum(~slow[:-1] & slow[1:])
   assert became / np.sum(~slow) == pytest.approx(0.05, rel=0.1)
   assert np.sum(slow) / became == pytest.approx(5.0, rel=0.1)
-  deaths = [death for turn in range(5000) if (death := times.deaths(0, turn))]
+  deaths = [death for round_ in range(5000) if (death := times.deaths(0, round_))]
   assert len(deaths) / 5000 == pytest.approx(0.1, rel=0.15) and {death.down_seconds for death in deaths} == {2.0}
   assert np.mean([death.share for death in deaths]) == pytest.approx(0.5, abs=0.05)
 
@@ -530,10 +540,10 @@ def test_a_trace(tmp_path):
   for name in ("a.csv", "a.txt", "a.npy"):
     times = TIMES["trace"](workers=3, seed=0, path=str(tmp_path / name))
     np.testing.assert_allclose(times.steps(2, 1, 2), table[2:4, 2], rtol=1e-12)
-    events = run(bsp(), workers=3, times=times, turns_total=18)  # to the last row
+    events = run(bsp(), workers=3, times=times, num_visits=18)  # to the last row
     check(events, 3)
-    with pytest.raises(ValueError, match=r"^\S+: the trace is too short: it has 6 steps, worker \d needs another$"):
-      run(bsp(), workers=3, times=times, turns_total=19)
+    with pytest.raises(ValueError, match=r"^\S+: the trace ends after 6 steps; [^\n]*$"):
+      run(bsp(), workers=3, times=times, num_visits=19)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +581,7 @@ def test_a_bad_trace_is_one_line(tmp_path, text, line):
     dict(straggler_rate=1.5),
     dict(straggler_rate=np.nan),
     dict(straggler_factor=0.0),
-    dict(straggler_turns=0.5),
+    dict(straggler_rounds=0.5),
     dict(death_rate=-0.1),
     dict(down_seconds=-1.0),
   ],

@@ -22,7 +22,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
-  "d_psgd": {"graph": "torus"},
+  "d_psgd": {"graph": "one_peer_exponential"},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},
@@ -30,7 +30,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
 
 
 class Record(NamedTuple):
-  """What a run left behind, in NumPy."""
+  """The results of a run, in NumPy."""
 
   ends: list[int]  # the step after each call
   params: np.ndarray  # [calls, local workers, n]

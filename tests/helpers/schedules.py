@@ -15,11 +15,11 @@ VIRTUAL = "steps of 10 ms, messages of 1 ms, service 0.5 ms, barrier asp"
 WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
 
 
-def events_of(barrier=None, delay=0, period=1, step=1.0, turns=20, service=SERVICE, workers=WORKERS, **changes):
+def events_of(barrier=None, delay=0, period=1, step=1.0, visits=20, service=SERVICE, workers=WORKERS, **changes):
   arrivals = changes.pop("arrivals", Arrivals())
   times = TIMES["lognormal"](workers=workers, **{"seed": 0, "seconds": step, "jitter": 0.3} | changes)
   return schedule(
-    workers=workers, turns_total=turns, period=period, delay=delay, times=times, barrier=barrier or asp(),
+    workers=workers, num_visits=visits, period=period, delay=delay, times=times, barrier=barrier or asp(),
     message_seconds=MESSAGE, service_seconds=service, seed=0, arrivals=arrivals,
   )  # fmt: skip
 

@@ -48,10 +48,10 @@ def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
   starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
   _, server, first = algorithm.init(starts[0])
   all_ = [(x, algorithm.init(x)[0], first) for x in starts]
-  turns, history, evaluated = [0] * workers, [], []
+  rounds, history, evaluated = [0] * workers, [], []
   for e, i in enumerate(order):
     params, state, reply = all_[i]
-    before = turns[i] - (1 if algorithm.delay else 0)  # turns whose steps are behind this event
+    before = rounds[i] - (1 if algorithm.delay else 0)  # worker rounds whose steps are behind this event
     for s in range(algorithm.period if before >= 0 else 0):
       if s == 0 and algorithm.delay == 0:
         params, state = algorithm.merge(reply, state, params)
@@ -61,7 +61,7 @@ def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
         params, state = algorithm.merge(reply, state, params)
     visit = Visit(np.int32(i), np.int32(-1 if peers is None else peers[e]))
     server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
-    all_[i], turns[i] = (params, state, reply), turns[i] + 1
+    all_[i], rounds[i] = (params, state, reply), rounds[i] + 1
     history.append(flat_of(params))
     if len(reads):
       params, state, reply = all_[reads[e]]

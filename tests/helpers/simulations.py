@@ -18,7 +18,7 @@ from experiments.train.build import build
 
 WORKERS, STEPS = 4, 9
 KEY = jax.random.key(1)
-TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_turns": 2.0}
+TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_rounds": 2.0}
 
 
 def experiment(name, **algorithm):
@@ -31,7 +31,7 @@ def experiment(name, **algorithm):
   return build(chosen)
 
 
-def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
+def events_of(algorithm, barrier=None, seed=0, blocks=5, message=0.001, **trouble):
   if algorithm.lock_free:
     algorithm = algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
   times = lognormal(workers=WORKERS, seed=seed, seconds=0.01, jitter=0.3, **trouble)
@@ -41,7 +41,7 @@ def events_of(algorithm, barrier=None, seed=0, blocks=5, **trouble):
     steps=STEPS,
     times=times,
     barrier=barrier or asp(),
-    message_seconds=0.001,
+    message_seconds=message,
     service_seconds=0.004,
     seed=seed,
   )

@@ -1,4 +1,4 @@
-"""What all that compares with the NumPy twins shares: inner optimizers, a tree of leaves, a plain loop, a tolerance."""
+"""For comparisons with the NumPy twins: inner optimizers, a tree of leaves, a plain loop, a tolerance."""
 
 import inspect
 from functools import cache
@@ -81,7 +81,7 @@ def gradients(grad):
 
 
 def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, group=W):
-  """Returns (params, evaluate: [steps, workers, n], state); x0 is [n], or [workers, n] to start apart.
+  """Return (params, evaluate: [steps, workers, n], state); x0 is [n], or [workers, n] to start apart.
 
   The algorithm runs without jit, because compiling it costs more than ten such steps. group: one, or a function of the
   worker's rank.
@@ -117,10 +117,10 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
 
 
 def build(name, inner, workers=8, **hyper):
-  """The algorithm; a factory that takes `workers` is told."""
+  """Return the algorithm; `workers` goes to factories that take it."""
   factory = COLLECTIVE[name].factory
-  told = {"workers": workers} if "workers" in inspect.signature(factory).parameters else {}
-  return factory(inner, **hyper, **told)
+  more = {"workers": workers} if "workers" in inspect.signature(factory).parameters else {}
+  return factory(inner, **hyper, **more)
 
 
 def close(actual, expected):

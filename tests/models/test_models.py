@@ -15,7 +15,7 @@ from ddl.api import Model
 from ddl.models import MODELS
 from ddl.models.cpu import convolve, dot_general
 from ddl.models.lenet import pool
-from ddl.models.transformer import _Transformer
+from ddl.models.transformer import Transformer
 
 IMAGES = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}
 COLOUR = {"task": "classification", "shape": (32, 32, 3), "num_outputs": 10}
@@ -167,7 +167,7 @@ def test_objectives(x64):
 
 def test_transformer_is_causal():
   """A change of token t moves no logits before t, and all from t on."""
-  module = _Transformer(20, layers=2, width=16, heads=2, mlp_ratio=4, dropout=0.0)
+  module = Transformer(20, layers=2, width=16, heads=2, mlp_ratio=4, dropout=0.0)
   x = make_batch(TEXT, size=2)["x"]
   variables = quick_jit(functools.partial(module.init, train=False))(jax.random.key(0), x)
   apply = quick_jit(lambda x: module.apply(variables, x, train=False))
@@ -301,7 +301,7 @@ def test_sizes_are_plain_keywords(name):
     ("lenet", {**IMAGES, "shape": (3, 8, 1)}, {}, r"lenet: needs images of 4 x 4.*fit: linear, mlp$"),
     ("lenet", {**IMAGES, "shape": (8, 8, 1)}, {"channels": (2, 2, 2, 2)}, r"lenet: needs images of 16 x 16"),
     ("resnet20", {**COLOUR, "shape": (2, 2, 3)}, {}, r"resnet20: needs images of 4 x 4"),
-    ("transformer", TEXT, {"width": 10}, r"transformer: 4 heads do not divide width 10"),
+    ("transformer", TEXT, {"width": 10}, r"transformer: width is 10"),
   ],
 )
 def test_misfit_is_one_line(name, meta, sizes, words):

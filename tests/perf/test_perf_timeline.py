@@ -211,7 +211,7 @@ def test_agrees_with_the_clock_of_the_experiments(name, clocks, overlap):
   workers, steps = 5, 12 * period
   times = TIMES[name](workers=workers, seed=3, seconds=0.01, jitter=0.4)
   clock = lockstep.finish(
-    workers=workers, steps=steps, turn=period, times=times, overlap=overlap,
+    workers=workers, steps=steps, round_steps=period, times=times, overlap=overlap,
     exchanges=[lockstep.Exchange(each.launched, each.delay, each.seconds) for each in exchanges],
   )  # fmt: skip
   paces = np.stack(

@@ -210,7 +210,7 @@ def round_robin_easgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner,
 
 
 def independent(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
-  """No communication; what is tested is the mean of the models."""
+  """No communication; evaluated at the mean of the models."""
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):

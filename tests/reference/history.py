@@ -1,4 +1,4 @@
-"""What a NumPy reference of a collective algorithm gives back."""
+"""The result of a NumPy reference of a collective algorithm."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class History(NamedTuple):
-  """What each step left behind."""
+  """The state after each step."""
 
   params: np.ndarray  # [steps, workers, n]
   evaluate: np.ndarray  # [steps, n]

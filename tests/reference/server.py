@@ -3,9 +3,9 @@
 A twin has the signature
   twin(x0: [n], grad(worker, step, x: [n]) -> [n], *, order: [events], peers: [events], workers, inner, **hyper)
 and returns a History. Event e serves worker order[e] (and its peer peers[e], -1 for none). A worker's steps are counted
-from 0. With an exchange that nothing hides, the worker makes its steps from what it was told last, and then asks. With
-one that a step hides, it asks before its first step and takes in the answer after it; before its first event it has
-made no step. Arrays are replaced and never written into. Nothing here uses JAX or ddl.
+from 0. With a delay of 0 the worker makes its steps from its last reply, and then sends its request. With a delay of 1
+it sends the request before its first step and merges the reply after it; before its first event it has made no step.
+Arrays are replaced and never written into. Nothing here uses JAX or ddl.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,10 @@ from reference.collective import Grad, Inner
 
 
 class History(NamedTuple):
-  """What each event left behind."""
+  """The state after each event."""
 
-  params: np.ndarray  # [events, n]: the served worker's model when it asked
-  evaluate: np.ndarray  # [events, n]: what is tested after the event
+  params: np.ndarray  # [events, n]: the served worker's model at its request
+  evaluate: np.ndarray  # [events, n]: the model to test after the event
 
 
 def history(rows) -> History:
@@ -30,7 +30,7 @@ def history(rows) -> History:
 
 
 def async_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
-  """You et al.: Wb <- Wb - eta g(W), W as the worker was told; then it is told Wb."""
+  """You et al.: Wb <- Wb - eta g(W), W of the last reply; replies Wb."""
   return async_msgd(x0, grad, order=order, peers=peers, workers=workers, inner=inner, momentum=0.0)
 
 
@@ -90,7 +90,7 @@ def dc_asgd(
 
 
 def staleness_aware_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
-  """Zhang et al. 2015: z <- z - eta / max(staleness, 1) g, staleness = updates since the worker was told."""
+  """Zhang et al. 2015: z <- z - eta / max(staleness, 1) g, staleness = updates since the last reply."""
   z, update = x0, inner()
   told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
   for event, i in enumerate(order):

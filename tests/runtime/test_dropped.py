@@ -61,7 +61,7 @@ def plan(algorithm, barrier, trouble):
 
 
 def rows(pairs, steps):
-  """Batches [turns, steps, 1] that say whose they are."""
+  """Batches [worker rounds, steps, 1] that say whose they are."""
   worker = np.array([[w] * steps for w, _ in pairs], np.int32)
   step = np.array([range(first, first + steps) for _, first in pairs], np.int32)
   return {"worker": worker[..., None], "step": step[..., None]}
@@ -92,12 +92,12 @@ def by_hand(name, period, events):
   fresh = INNER["momentum"][1]
   center, at_server, updates = x0, fresh(), [fresh() for _ in range(WORKERS)]
   extra, count, history = np.zeros((WORKERS, len(x0))), np.zeros(WORKERS, int), []
-  for turn in range(ROUNDS):
-    params, messages, mine = np.array([center] * WORKERS), [], events.turn == turn
+  for round_ in range(ROUNDS):
+    params, messages, mine = np.array([center] * WORKERS), [], events.round == round_
     served, dropped = (events.worker[mine & (events.dropped == late)] for late in (False, True))
     for i in served:
       total = 0.0
-      for step in range(turn * period, (turn + 1) * period):
+      for step in range(round_ * period, (round_ + 1) * period):
         g, extra[i], count[i] = grad(i, step, params[i]), 0.5 * extra[i] + params[i], count[i] + 1
         total = total + g
         if name == "downpour":

@@ -111,7 +111,7 @@ def in_threads(algorithm, folder, *, workers, shards, visits, barrier=NOBODY_WAI
 def furthest_ahead(events, workers=WORKERS):
   """The most turns that anybody was ahead of the slowest one when it began a turn."""
   clocks = [[np.sum((events.worker == w) & (events.served <= t)) for w in range(workers)] for t in events.start]
-  return int(np.max(events.turn - np.min(clocks, axis=1)))
+  return int(np.max(events.round - np.min(clocks, axis=1)))
 
 
 CASES = {"async_msgd": {}, "async_measgd": {"period": 3}, "dynsgd": {"period": 2}, "gosgd": {"probability": 0.5}}
@@ -124,7 +124,7 @@ def test_a_shards_record_replays(name, tmp_path):
   events = master.events()
   record.check(events, WORKERS)
   assert len(events.worker) == master.served == 25
-  known = record.known(events.worker, events.start, events.served, events.told, events.restarted)
+  known = record.known(events.worker, events.start, events.served, events.answered, events.restarted)
   np.testing.assert_array_equal(events.staleness, np.arange(25) - known)
   if algorithm.arrivals.round_robin:
     np.testing.assert_array_equal(events.worker, np.arange(25) % WORKERS)
@@ -153,7 +153,7 @@ def test_a_barrier_holds_workers_back_and_tells_them_anew(name, barrier, tmp_pat
   events = master.record.events()
   record.check(events, WORKERS)
   assert furthest_ahead(events) <= barrier.bound
-  held = events.told > np.arange(25) + 1
+  held = events.answered > np.arange(25) + 1
   assert held.any() == (not algorithm.delay)  # worker 0 is the faster one; with a delay it waits after the answer
   close(whole([master]), replay(algorithm, events))
 

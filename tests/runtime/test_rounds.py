@@ -67,7 +67,7 @@ def test_equals_its_twin_with_adam(name):
     ("local_sgd", {"period": 100}),
     ("streaming_diloco", {"period": 3, **OUTER, "fragments": 2, "delay": 3, "keep": 0.5}),
     ("streaming_diloco", {"period": 5, **OUTER, "fragments": 1, "delay": 0, "keep": 0.0}),
-    ("d_psgd", {"graph": "one_peer_exponential"}),
+    ("d_psgd", {"graph": "torus"}),
     ("d_psgd", {"graph": "ring"}),
   ],
 )

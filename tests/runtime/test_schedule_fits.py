@@ -39,13 +39,13 @@ def alone(algorithm, events, operations):
 
 
 @pytest.mark.parametrize(("name", "hyper"), [("async_sgd", {}), ("downpour", {"period": 3})])
-def test_nothing_is_asked_beyond_the_end(name, hyper):
+def test_steps_beyond_the_end_are_refused(name, hyper):
   algorithm = build(name, **hyper)
   simulator = make(algorithm, *plan(algorithm))
   count = visits(algorithm, WORKERS, STEPS)
   assert simulator.plan(0, STEPS, 4)[-1].end == STEPS
   assert simulator.virtual_seconds(STEPS) == simulator.events.served[count - 1]
-  line = rf"^the schedule ends after {count} visits, but step 15 takes {visits(algorithm, WORKERS, 15)}: make [^\n]*$"
+  line = rf"^the schedule has {count} visits; [^\n]* {visits(algorithm, WORKERS, 15)} for step 15$"
   for ask in (lambda: simulator.plan(0, 15, 4), lambda: simulator.virtual_seconds(15)):
     with pytest.raises(ValueError, match=line):
       ask()
@@ -55,7 +55,7 @@ def test_one_by_one_has_no_operation_beyond_the_end():
   algorithm = build("async_sgd")
   one = alone(algorithm, *plan(algorithm))
   one.start(*MODEL.init(jax.random.key(0)))
-  with pytest.raises(ValueError, match=r"^the schedule has 48 operations, not 49: [^\n]*$"):
+  with pytest.raises(ValueError, match=r"^the schedule has 48 operations; [^\n]* 49$"):
     one.run(0, 49, lambda worker, step: ({}, jax.random.key(0)))
 
 
@@ -69,7 +69,7 @@ def test_no_time_has_passed_before_the_first_visit():
 @pytest.mark.parametrize("workers", [2, 8])
 def test_as_many_workers_as_the_schedule_has(follower, workers):
   algorithm = build("async_sgd")
-  with pytest.raises(ValueError, match=rf"^the schedule is of {workers} workers, but 4 are to follow it[^\n]*$"):
+  with pytest.raises(ValueError, match=rf"^the schedule is of {workers} workers; [^\n]* 4$"):
     follower(algorithm, *plan(algorithm, workers))
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_never_comes_is_one():
 def test_gossip_needs_peers(follower, name, hyper):
   algorithm = build(name, **hyper)
   other = plan(algorithm._replace(arrivals=Arrivals()))
-  with pytest.raises(ValueError, match=r"^no visit of the schedule has a peer, [^\n]*$"):
+  with pytest.raises(ValueError, match=r"^no visit of the schedule has a peer; [^\n]*$"):
     follower(algorithm, *other)
 
 

@@ -131,11 +131,11 @@ def test_the_carry_is_donated():
 def test_a_second_run_compiles_nothing():
   trainer = make("dasgd", 2, ExecutionConfig("vmap", "scan", 3))
   record(trainer)
-  kinds, seconds = len(trainer._calls), trainer.compile_seconds
-  assert kinds == len({c.kind for c in trainer.plan(0, STEPS, STEPS)}) and seconds > 0
+  seconds = trainer.compile_seconds
+  assert seconds > 0
   compiled.clear()
   record(trainer)
-  assert COMPILED not in compiled and (len(trainer._calls), trainer.compile_seconds) == (kinds, seconds)
+  assert COMPILED not in compiled and trainer.compile_seconds == seconds
   jax.jit(lambda x: x * 3 + 1)(jnp.arange(5))
   assert COMPILED in compiled  # the counter counts
 

@@ -6,17 +6,12 @@ x_i(k+1) = xi (x_i(k) - eta g_i(k)) + (1 - xi) xbar,  xbar = (1/p) sum_j x_j(k+1
 There is no correction for the delay, so a round makes (tau - (1 - xi) d) / tau of the nominal progress.
 """
 
-from typing import Any, NamedTuple
-
 import jax
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.algorithms.collective.independent import independent
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
-
-
-class DaSGDState(NamedTuple):
-  inner: optax.OptState
 
 
 def dasgd(inner: optax.GradientTransformation, *, period: int, delay: int, keep: float) -> Algorithm:
@@ -37,30 +32,18 @@ def dasgd(inner: optax.GradientTransformation, *, period: int, delay: int, keep:
     ValueError: if keep is not in 0..1.
   """
   if not 0 <= keep <= 1:
-    raise ValueError(f"dasgd: keep is {keep}; the share of the worker's own model lies in 0..1")
+    raise ValueError(f"dasgd: keep is {keep}; invalid: must be in 0..1")
 
-  def init(group: Group, params: Tree, key: Any) -> DaSGDState:
-    del group, key
-    return DaSGDState(inner.init(params))
-
-  def local(group: Group, grads: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
-    del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
-    return params, DaSGDState(inner_state)
-
-  def launch(group: Group, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+  def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
-  def merge(group: Group, message: Tree, state: DaSGDState, params: Tree) -> tuple[Tree, DaSGDState]:
+  def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     del group
     blend = jax.tree.map(lambda x, mean: keep * x + (1 - keep) * mean, params, message)  # xi x_i + (1 - xi) xbar
     return blend, state
 
-  def evaluate(group: Group, state: DaSGDState, params: Tree) -> Tree:
-    del state
-    return group.mean(params)
-
-  return Algorithm(init, local, (Exchange(launch, merge, period, delay),), evaluate)
+  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  return worker._replace(exchanges=(Exchange(launch, merge, period, delay),))
 
 
 SPEC = Spec(

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
+from ddl.algorithms.collective.easgd import easgd
+from ddl.api import Algorithm, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
 
 
@@ -54,18 +55,9 @@ def eamsgd(inner: optax.GradientTransformation, *, alpha: float, momentum: float
     )
     return (diff, group.sum(diff)), state  # sum_i (x_i - z)
 
-  def merge(group: Group, message: tuple[Tree, Tree], state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
-    del group
-    diff, total = message
-    params = jax.tree.map(lambda y, d: y - alpha * d, params, diff)  # x and hence y <- y - alpha (x - z)
-    center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha sum_i (x_i - z)
-    return params, state._replace(center=center)
-
-  def evaluate(group: Group, state: EAMSGDState, params: Tree) -> Tree:
-    del group, params
-    return state.center
-
-  return Algorithm(init, local, (Exchange(launch, merge, period, delay=1, offset=-period),), evaluate)
+  elastic = easgd(inner, alpha=alpha, period=period)  # x, hence y <- y - alpha (x - z); z <- z + alpha sum_i (x_i - z)
+  exchange = elastic.exchanges[0]._replace(launch=launch)
+  return elastic._replace(init=init, local=local, exchanges=(exchange,))
 
 
 SPEC = Spec(

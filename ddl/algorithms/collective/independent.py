@@ -1,19 +1,15 @@
 """Independent workers: no communication, the control of every comparison.
 
-Local SGD whose first average never comes; what is tested is the mean of the models, as if they were averaged once,
-at the end (Zinkevich et al. 2010).
+Local SGD without its averages; evaluation takes the mean of the models, as if they were averaged once, at the end
+(Zinkevich et al. 2010). Algorithms whose workers step alone between their exchanges build on this file.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import optax
 
 from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
-
-
-class IndependentState(NamedTuple):
-  inner: optax.OptState
 
 
 def independent(inner: optax.GradientTransformation) -> Algorithm:
@@ -26,16 +22,15 @@ def independent(inner: optax.GradientTransformation) -> Algorithm:
     An `Algorithm` that sends nothing; only `evaluate` communicates.
   """
 
-  def init(group: Group, params: Tree, key: Any) -> IndependentState:
+  def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     del group, key
-    return IndependentState(inner.init(params))
+    return inner.init(params)
 
-  def local(group: Group, grads: Tree, state: IndependentState, params: Tree) -> tuple[Tree, IndependentState]:
+  def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
-    return params, IndependentState(inner_state)
+    return descend(inner, grads, state, params)  # x_i <- x_i - eta g_i
 
-  def evaluate(group: Group, state: IndependentState, params: Tree) -> Tree:
+  def evaluate(group: Group, state: optax.OptState, params: Tree) -> Tree:
     del state
     return group.mean(params)
 

@@ -3,16 +3,11 @@
 Stich 2018, arXiv 1805.09767. The inner optimizer's state stays local; averaging it is another algorithm.
 """
 
-from typing import Any, NamedTuple
-
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.algorithms.collective.independent import independent
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
-
-
-class LocalSGDState(NamedTuple):
-  inner: optax.OptState
 
 
 def local_sgd(inner: optax.GradientTransformation, *, period: int) -> Algorithm:
@@ -26,27 +21,15 @@ def local_sgd(inner: optax.GradientTransformation, *, period: int) -> Algorithm:
     An `Algorithm` that sends parameters once per period.
   """
 
-  def init(group: Group, params: Tree, key: Any) -> LocalSGDState:
-    del group, key
-    return LocalSGDState(inner.init(params))
-
-  def local(group: Group, grads: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
-    del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
-    return params, LocalSGDState(inner_state)
-
-  def launch(group: Group, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+  def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
-  def merge(group: Group, message: Tree, state: LocalSGDState, params: Tree) -> tuple[Tree, LocalSGDState]:
+  def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     del group, params
     return message, state  # x_i <- xbar
 
-  def evaluate(group: Group, state: LocalSGDState, params: Tree) -> Tree:
-    del state
-    return group.mean(params)
-
-  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  return worker._replace(exchanges=(Exchange(launch, merge, period),))
 
 
 SPEC = Spec(

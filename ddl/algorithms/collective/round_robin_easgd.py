@@ -20,7 +20,7 @@ from ddl.group import Group
 class RoundRobinEASGDState(NamedTuple):
   inner: optax.OptState
   center: Tree  # z, equal on all workers
-  turn: jax.Array  # [] int32: t mod p, the rank that exchanges at this step
+  rank: jax.Array  # [] int32: t mod p, the rank that exchanges at this step
 
 
 def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float) -> Algorithm:
@@ -46,7 +46,7 @@ def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float) -> A
     return params, state._replace(inner=inner_state)
 
   def launch(group: Group, state: RoundRobinEASGDState, params: Tree) -> tuple[tuple[Tree, Tree], RoundRobinEASGDState]:
-    mine = group.index() == state.turn  # i = j
+    mine = group.index() == state.rank  # i = j
     diff = jax.tree.map(lambda x, z: jnp.where(mine, x - z, jnp.zeros_like(z)), params, state.center)
     return (diff, group.sum(diff)), state  # x_j - z, known to all
 
@@ -56,8 +56,8 @@ def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float) -> A
     diff, total = message
     params = jax.tree.map(lambda x, d: x - alpha * d, params, diff)  # x_j <- x_j - alpha (x_j - z); others: diff 0
     center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha (x_j - z)
-    turn = (state.turn + 1) % group.size()  # j = (t + 1) mod p
-    return params, RoundRobinEASGDState(state.inner, center, turn)
+    rank = (state.rank + 1) % group.size()  # j = (t + 1) mod p
+    return params, RoundRobinEASGDState(state.inner, center, rank)
 
   def evaluate(group: Group, state: RoundRobinEASGDState, params: Tree) -> Tree:
     del group, params

@@ -4,7 +4,7 @@ Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p str
 keeps its optimizer state. The mathematics is that of `sync_sgd`, the optimizer's memory and work are 1/p per worker.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,9 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.group import Group
-
-
-class ShardedSyncSGDState(NamedTuple):
-  inner: optax.OptState  # of this worker's strip: [ceil(n / p)]
 
 
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
@@ -43,23 +40,19 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
     length = padded.shape[0] // group.size()
     return lax.dynamic_slice_in_dim(padded, group.index() * length, length)
 
-  def init(group: Group, params: Tree, key: Any) -> ShardedSyncSGDState:
+  def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     del key
-    return ShardedSyncSGDState(inner.init(strip(group, ravel_pytree(params)[0])))
+    return inner.init(strip(group, ravel_pytree(params)[0]))  # of this worker's strip: [ceil(n / p)]
 
-  def local(group: Group, grads: Tree, state: ShardedSyncSGDState, params: Tree) -> tuple[Tree, ShardedSyncSGDState]:
+  def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     packed, unpack = ravel_pytree(params)
     total = group.reduce_scatter(pad(group, ravel_pytree(grads)[0]))  # part-reduce: sum_j g_j on strip i
     mean = total / group.size()  # g = (1/p) sum_j g_j
-    strip_updates, inner_state = inner.update(mean, state.inner, strip(group, packed))  # u_s = -eta g_s, by its owner
+    strip_updates, state = inner.update(mean, state, strip(group, packed))  # u_s = -eta g_s, by its owner
     updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # part-broadcast
-    return unpack(packed + updates), ShardedSyncSGDState(inner_state)  # x <- x + u
+    return unpack(packed + updates), state  # x <- x + u
 
-  def evaluate(group: Group, state: ShardedSyncSGDState, params: Tree) -> Tree:
-    del group, state
-    return params
-
-  return Algorithm(init, local, (), evaluate)
+  return sync_sgd(inner)._replace(init=init, local=local)
 
 
 SPEC = Spec(

@@ -3,16 +3,11 @@
 Das et al. 2016, arXiv 1602.06709: no change of algorithm, only of where the minibatch lives.
 """
 
-from typing import Any, NamedTuple
-
 import optax
 
+from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
-
-
-class SyncSGDState(NamedTuple):
-  inner: optax.OptState
 
 
 def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
@@ -27,20 +22,15 @@ def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
     An `Algorithm` whose collective is in `local`.
   """
 
-  def init(group: Group, params: Tree, key: Any) -> SyncSGDState:
-    del group, key
-    return SyncSGDState(inner.init(params))
-
-  def local(group: Group, grads: Tree, state: SyncSGDState, params: Tree) -> tuple[Tree, SyncSGDState]:
+  def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     mean = group.mean(grads)  # g = (1/p) sum_i g_i
-    params, inner_state = descend(inner, mean, state.inner, params)  # x <- x - eta g
-    return params, SyncSGDState(inner_state)
+    return descend(inner, mean, state, params)  # x <- x - eta g
 
-  def evaluate(group: Group, state: SyncSGDState, params: Tree) -> Tree:
+  def evaluate(group: Group, state: optax.OptState, params: Tree) -> Tree:
     del group, state
     return params
 
-  return Algorithm(init, local, (), evaluate)
+  return independent(inner)._replace(local=local, evaluate=evaluate)
 
 
 SPEC = Spec(

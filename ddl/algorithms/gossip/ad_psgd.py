@@ -4,11 +4,13 @@ Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. g = grad(x_i); x_i, x_j <- (x_i 
 Neighbours form a bipartite graph (even ranks with odd ones on a ring), so that no two wait for each other.
 """
 
+from typing import Any
+
 import jax
 import optax
 
-from ddl.algorithms.gossip.pull_gossip import partner, pull_gossip
-from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.algorithms.gossip.pull_gossip import mix_on_board, pull_gossip
+from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy
 
 
 def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
@@ -19,21 +21,15 @@ def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgor
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
   """
 
-  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    i, j = visit.worker, partner(visit)
-
-    def average(x: jax.Array, u: jax.Array) -> jax.Array:
-      mean = 0.5 * (x[i] + x[j])  # (x_i + x_j) / 2
-      return x.at[j].set(mean).at[i].set(mean + u)  # x_j <- mean; x_i <- mean + u
-
-    board = jax.tree.map(average, board, message)
-    return board, jax.tree.map(lambda x: x[i], board)
+  def average(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:
+    mean = 0.5 * (x[i] + x[j])  # (x_i + x_j) / 2
+    return x.at[j].set(mean).at[i].set(mean + u)  # x_j <- mean; x_i <- mean + u
 
   arrivals = Arrivals(peers="bipartite")
-  return pull_gossip(inner, workers=workers)._replace(serve=serve, arrivals=arrivals)  # all else is the same
+  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(average), arrivals=arrivals)
 
 
 SPEC = Spec(

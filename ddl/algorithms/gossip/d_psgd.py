@@ -3,31 +3,28 @@
 Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic and W_ij > 0 only where j sends to i; the gradient is that of
 the model before it is mixed:
 x_i(k+1) = sum_j W_ij x_j(k) - eta g_i(x_i(k)).
-The paper's W is symmetric too; that is not asked for here, so that directed graphs can be had. The exponential graphs
-are those of Assran et al. 2018, arXiv 1811.10792 (SGP): worker i hears from i - 1, i - 2, i - 4, ..., from all of them
-at each step or from one peer after the other.
+The paper's W is symmetric too; here it need not be, which allows directed graphs. The exponential graphs
+are those of Assran et al. 2018, arXiv 1811.10792 (SGP): worker i receives from i - 1, i - 2, i - 4, ..., from all of
+them at each step or from one after the other.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.algorithms.collective.independent import independent
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
 
 GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 
 
-class DPSGDState(NamedTuple):
-  inner: optax.OptState
-
-
 class Hop(NamedTuple):
-  """One message of each worker at most: who is heard, and its weight."""
+  """One message of each worker at most: its sources and their weights."""
 
   sources: tuple[int | None, ...]  # [workers]
   weights: np.ndarray  # [workers]: W_ij of the source j, 0 for none
@@ -55,17 +52,8 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: int) -> 
   """
   steps = [hops(w) for w in matrices(graph, workers)]
 
-  def init(group: Group, params: Tree, key: Any) -> DPSGDState:
-    del group, key
-    return DPSGDState(inner.init(params))
-
-  def local(group: Group, grads: Tree, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
-    del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i(x_i)
-    return params, DPSGDState(inner_state)
-
   def exchange(k: int) -> Exchange:
-    def launch(group: Group, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
+    def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
       change = jax.tree.map(jnp.zeros_like, params)
       for hop in steps[k]:
         heard = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
@@ -77,15 +65,12 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: int) -> 
 
     return Exchange(launch, merge, period=len(steps), delay=1, offset=k - len(steps))
 
-  def merge(group: Group, message: Tree, state: DPSGDState, params: Tree) -> tuple[Tree, DPSGDState]:
+  def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     del group
     return jax.tree.map(lambda x, c: x + c, params, message), state  # sum_j W_ij x_j - eta g_i(x_i)
 
-  def evaluate(group: Group, state: DPSGDState, params: Tree) -> Tree:
-    del state
-    return group.mean(params)
-
-  return Algorithm(init, local, tuple(map(exchange, range(len(steps)))), evaluate)
+  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  return worker._replace(exchanges=tuple(map(exchange, range(len(steps)))))
 
 
 def matrices(graph: str, workers: int) -> list[np.ndarray]:
@@ -137,7 +122,7 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
   degree = int(max(count.sum(axis=0).max(), count.sum(axis=1).max()))
   missing = [degree - count.sum(axis=k) for k in (1, 0)]
   for i, j in zip(*(np.repeat(np.arange(len(edges)), m) for m in missing), strict=True):
-    count[i, j] += 1  # edges that nobody uses make all degrees equal: then each matching is perfect
+    count[i, j] += 1  # unused edges make all degrees equal, so that each matching is perfect
   left, ranks, found = edges.copy(), np.arange(len(edges)), []
   for _ in range(degree):
     match = np.asarray(maximum_bipartite_matching(csr_array(count), perm_type="column"))
@@ -148,7 +133,7 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
-  """W of workers that hear from these, and themselves, with equal weights."""
+  """W of workers that receive from these and keep their own, with equal weights."""
   p = len(sources[0])
   heard = np.eye(p, dtype=bool)
   for column in sources:
@@ -162,7 +147,7 @@ def _read(path: str) -> np.ndarray:
       return np.asarray(np.load(path), np.float64)
     return np.loadtxt(path, delimiter="," if path.endswith(".csv") else None, ndmin=2)
   except (OSError, ValueError, TypeError, EOFError) as error:
-    raise ValueError(f"d_psgd: the graph's file {path} holds no matrix that can be read: {error}") from error
+    raise ValueError(f"d_psgd: the graph's file {path} is not a readable matrix: {error}") from error
 
 
 def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:

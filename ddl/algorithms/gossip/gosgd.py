@@ -29,13 +29,13 @@ def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: i
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn, tested at sum_i a_i x_i.
+    A `ServerAlgorithm` of one step a worker round, tested at sum_i a_i x_i.
 
   Raises:
     ValueError: if the probability is not in 0..1.
   """
   if not 0 <= probability <= 1:
-    raise ValueError(f"gosgd: probability is {probability}; it lies in 0..1")
+    raise ValueError(f"gosgd: probability is {probability}; invalid: must be in 0..1")
   plain = pull_gossip(inner, workers=workers)
 
   def init(params: Tree) -> tuple[PeerState, Weighted, Tree]:

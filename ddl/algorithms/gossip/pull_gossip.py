@@ -1,11 +1,12 @@
-"""Pull-gossip SGD: after its step a worker averages with the model of one other, which does not notice.
+"""Pull-gossip SGD: after its step a worker averages its model with that of one other, whose own stays.
 
 Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581 (Gossiping SGD), without a clock common to the workers.
 x_i <- x_i - eta g(x_i); then x_i <- (x_i + x_j) / 2, j uniform among the others, x_j as it stands at that moment.
 A pull alone does not conserve the mean of all models; a push and a pull together do.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,26 @@ from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, desc
 
 class PeerState(NamedTuple):
   inner: optax.OptState
-  start: Tree  # the model at the start of the turn
+  start: Tree  # the model at the start of the worker round
+
+
+def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
+  """Return the `serve` whose server is the board with every worker's model x: [workers, ...].
+
+  mix(x, u, i, j) -> x, leaf by leaf: worker i brings its change u and meets worker j, which is i itself where the visit
+  has no peer, as mixing with oneself changes nothing. The reply is x_i.
+  """
+
+  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    i, j = visit.worker, partner(visit)
+    board = jax.tree.map(lambda x, u: mix(x, u, i, j), board, message)
+    return board, jax.tree.map(lambda x: x[i], board)
+
+  return serve
 
 
 def partner(visit: Visit) -> jax.Array:
-  """j: the peer, or without one the worker itself; to mix with oneself changes nothing."""
+  """Return j: the peer, or the worker itself without one."""
   return jnp.where(visit.peer < 0, visit.worker, visit.peer)
 
 
@@ -32,8 +48,8 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn. The server is the board with every worker's model, [workers, ...]; a worker
-    sends its change u, since others may have moved its model meanwhile.
+    A `ServerAlgorithm` of one step a worker round. The server is the board with every worker's model, [workers, ...]; a
+    worker sends its change u, since others may have moved its model meanwhile.
   """
 
   def init(params: Tree) -> tuple[PeerState, Tree, Tree]:
@@ -47,14 +63,9 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
   def request(state: PeerState, params: Tree) -> Tree:
     return jax.tree.map(lambda x, start: x - start, params, state.start)  # u
 
-  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    i, j = visit.worker, partner(visit)
-
-    def pull(x: jax.Array, u: jax.Array) -> jax.Array:
-      x = x.at[i].add(u)  # x_i <- x_i + u
-      return x.at[i].set(0.5 * (x[i] + x[j]))  # x_i <- (x_i + x_j) / 2
-
-    return read(jax.tree.map(pull, board, message), message, visit)
+  def pull(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:
+    x = x.at[i].add(u)  # x_i <- x_i + u
+    return x.at[i].set(0.5 * (x[i] + x[j]))  # x_i <- (x_i + x_j) / 2
 
   def merge(reply: Tree, state: PeerState, params: Tree) -> tuple[Tree, PeerState]:
     del params
@@ -67,7 +78,8 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     del reply
     return board, jax.tree.map(lambda x: x[visit.worker], board)  # x_i
 
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, arrivals=Arrivals(peers="uniform"))
+  serve, arrivals = mix_on_board(pull), Arrivals(peers="uniform")
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, arrivals=arrivals)
 
 
 SPEC = Spec(

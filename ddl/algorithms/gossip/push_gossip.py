@@ -5,11 +5,13 @@ x_i <- x_i - eta g(x_i); then x_j <- (x_j + x_i) / 2, j uniform among the others
 A push that comes while j computes is not lost: j's change is added to what the push made of its model.
 """
 
+from typing import Any
+
 import jax
 import optax
 
-from ddl.algorithms.gossip.pull_gossip import partner, pull_gossip
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.algorithms.gossip.pull_gossip import mix_on_board, pull_gossip
+from ddl.api import ServerAlgorithm, Spec, Taxonomy
 
 
 def push_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
@@ -20,20 +22,14 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
   """
 
-  def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    i, j = visit.worker, partner(visit)
+  def push(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:
+    x = x.at[i].add(u)  # x_i <- x_i + u
+    return x.at[j].set(0.5 * (x[j] + x[i]))  # x_j <- (x_j + x_i) / 2
 
-    def push(x: jax.Array, u: jax.Array) -> jax.Array:
-      x = x.at[i].add(u)  # x_i <- x_i + u
-      return x.at[j].set(0.5 * (x[j] + x[i]))  # x_j <- (x_j + x_i) / 2
-
-    board = jax.tree.map(push, board, message)
-    return board, jax.tree.map(lambda x: x[i], board)
-
-  return pull_gossip(inner, workers=workers)._replace(serve=serve)  # all else is the same
+  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(push))  # all else is the same
 
 
 SPEC = Spec(

@@ -33,8 +33,8 @@ def async_easgd(inner: optax.GradientTransformation, *, alpha: float, period: in
   """
   if not 0 <= workers * alpha <= 2:
     raise ValueError(
-      f"EASGD: alpha is {alpha} with {workers} workers; workers * alpha lies in 0..2, above it the center diverges "
-      f"(the authors' choice is 0.9)"
+      f"EASGD: alpha is {alpha} with {workers} workers; invalid: workers * alpha must be in 0..2, above which the "
+      "center diverges (the authors' choice is 0.9)"
     )
 
   def init(params: Tree) -> tuple[Any, Tree, Tree]:

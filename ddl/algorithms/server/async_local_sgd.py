@@ -1,7 +1,7 @@
 """Async local SGD with delayed Nesterov: the server's momentum moves once in N arrivals, by their mean.
 
 Liu et al. 2024, arXiv 2401.09135. Worker: tau steps from the z that it pulled, sends D = z_pulled - x_i, goes on from
-the z that it is told. Server, for each arrival: a <- a + D; then, at every N-th,
+the z of the reply. Server, for each arrival: a <- a + D; then, at every N-th,
 m <- beta m + a / N,  z <- z - e ((1 - c N + c) beta m + D / N),  a <- 0;  at the others  z <- z - e (c beta m + D / N).
 """
 
@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 
 
 class AsyncLocalState(NamedTuple):
   inner: optax.OptState
-  pulled: Tree  # z when the worker was last told it
+  pulled: Tree  # z of the last reply
 
 
 class DelayedNesterov(NamedTuple):
@@ -56,12 +57,11 @@ def async_local_sgd(
     ValueError: if one of these is out of its range.
   """
   if not outer_learning_rate >= 0:
-    raise ValueError(f"async_local_sgd: outer_learning_rate is {outer_learning_rate}; it is at least 0")
+    raise ValueError(f"async_local_sgd: outer_learning_rate is {outer_learning_rate}; invalid: must be at least 0")
   if not 0 <= outer_momentum < 1:
-    raise ValueError(f"async_local_sgd: outer_momentum is {outer_momentum}; it lies in 0..1, below 1")
+    raise ValueError(f"async_local_sgd: outer_momentum is {outer_momentum}; invalid: must be in [0, 1)")
   if every < 1 or not 0 <= decay * every <= 1:
-    raise ValueError(f"async_local_sgd: every is {every} and decay {decay}; every is at least 1, decay in 0..1/every")
-  del workers
+    raise ValueError(f"async_local_sgd: every is {every}, decay {decay}; invalid: must be at least 1, in 0..1/every")
 
   def init(params: Tree) -> tuple[AsyncLocalState, DelayedNesterov, Tree]:
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -96,14 +96,8 @@ def async_local_sgd(
     del params
     return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
 
-  def evaluate(server: DelayedNesterov) -> Tree:
-    return server.center
-
-  def read(server: DelayedNesterov, reply: Tree, visit: Visit) -> tuple[DelayedNesterov, Tree]:
-    del reply, visit
-    return server, server.center
-
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+  rule = async_sgd(inner, workers=workers)._replace(init=init, local=local, request=request, serve=serve, merge=merge)
+  return rule._replace(period=period)
 
 
 SPEC = Spec(

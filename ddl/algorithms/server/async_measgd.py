@@ -29,7 +29,7 @@ def async_measgd(
     ValueError: if the momentum is not in [0, 1), or p alpha not in 0..2.
   """
   if not 0 <= momentum < 1:
-    raise ValueError(f"async_measgd: momentum is {momentum}; it lies in 0..1, below 1")
+    raise ValueError(f"async_measgd: momentum is {momentum}; invalid: must be in [0, 1)")
   worker = optax.chain(inner, optax.trace(decay=momentum))  # V^i <- mu V^i - eta g
   return async_easgd(worker, alpha=alpha, period=period, workers=workers)  # W^i <- W^i + V^i - alpha (W^i - Wb)
 

@@ -1,7 +1,7 @@
 """Asynchronous momentum SGD: async SGD whose master keeps one velocity, moved by every worker's gradient.
 
 You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (3) and (4); mu is about 0.9.
-Worker: g = grad(W), W as it was told.  Master, first come, first served: V <- mu V - eta g, Wb <- Wb + V, answers Wb.
+Worker: g = grad(W), W of its last reply. Master, first come, first served: V <- mu V - eta g, Wb <- Wb + V, replies Wb.
 """
 
 import optax
@@ -19,13 +19,13 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: float, workers:
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
 
   Raises:
     ValueError: if the momentum is not in [0, 1).
   """
   if not 0 <= momentum < 1:
-    raise ValueError(f"async_msgd: momentum is {momentum}; it lies in 0..1, below 1")
+    raise ValueError(f"async_msgd: momentum is {momentum}; invalid: must be in [0, 1)")
   master = optax.chain(inner, optax.trace(decay=momentum))  # V <- mu V - eta g
   return async_sgd(master, workers=workers)  # Wb <- Wb + V
 

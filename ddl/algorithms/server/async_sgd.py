@@ -1,7 +1,7 @@
-"""Asynchronous SGD with a master: it takes each gradient as it comes, and the worker goes on from what it is told.
+"""Asynchronous SGD with a master: it takes each gradient as it comes, and the worker goes on from the reply.
 
 You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; the form of Downpour SGD (Dean et al. 2012) with one step.
-Worker: g = grad(W), W as it was told.  Master, first come, first served: Wb <- Wb - eta g, answers Wb.
+Worker: g = grad(W), W of its last reply.  Master, first come, first served: Wb <- Wb - eta g, replies Wb.
 """
 
 from typing import NamedTuple
@@ -19,14 +19,14 @@ class Master(NamedTuple):
 
 
 def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
-  """Wb <- Wb + inner(g), one worker's g at a time; g is taken where the worker was last told, so it may be stale.
+  """Wb <- Wb + inner(g), one worker's g at a time; g is taken at the worker's last reply, so it may be stale.
 
   Args:
     inner: the master's optimizer; its state is the master's.
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a turn; the worker's state is its gradient.
+    A `ServerAlgorithm` of one step a worker round; the worker's state is its gradient.
   """
   del workers
 

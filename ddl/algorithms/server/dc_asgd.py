@@ -1,6 +1,6 @@
 """Delay-compensated async SGD: a late gradient is corrected to first order for how far the center has moved since.
 
-Zheng et al. 2016, arXiv 1609.08326. Worker: g = grad(W), W as it was told, which the server keeps as z_bak(i).
+Zheng et al. 2016, arXiv 1609.08326. Worker: g = grad(W), W of its last reply, which the server keeps as z_bak(i).
 Server: z <- z - eta (g + lam g g (z - z_bak(i))), elementwise, g g standing for the Hessian.
 Adaptive: lam = lam0 / sqrt(ms + 1e-7), ms <- 0.95 ms + 0.05 g g. There is one backup PER WORKER: with a single one the
 compensation is that of another worker's delay.
@@ -19,7 +19,7 @@ from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 class CompensatingServer(NamedTuple):
   center: Tree  # z
   inner: optax.OptState
-  backups: Tree  # z_bak: [workers, ...], what each worker was last told
+  backups: Tree  # z_bak: [workers, ...], the last reply to each worker
   square: Tree  # ms, moving mean of g g
 
 
@@ -35,20 +35,20 @@ def dc_asgd(
     workers: number of workers p; the server keeps p + 1 models.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
 
   Raises:
     ValueError: if the compensation is negative.
   """
   if not compensation >= 0:
-    raise ValueError(f"dc_asgd: compensation is {compensation}; it is at least 0, which is async SGD")
+    raise ValueError(f"dc_asgd: compensation is {compensation}; invalid: must be at least 0 (async SGD)")
 
   def init(params: Tree) -> tuple[Tree, CompensatingServer, Tree]:
     backups = jax.tree.map(lambda x: jnp.broadcast_to(x, (workers, *x.shape)), params)
     server = CompensatingServer(params, inner.init(params), backups, jax.tree.map(jnp.zeros_like, params))
     return jax.tree.map(jnp.zeros_like, params), server, params
 
-  def tell(server: CompensatingServer, visit: Visit) -> tuple[CompensatingServer, Tree]:
+  def reply_to(server: CompensatingServer, visit: Visit) -> tuple[CompensatingServer, Tree]:
     backups = jax.tree.map(lambda b, z: b.at[visit.worker].set(z), server.backups, server.center)  # z_bak(i) <- z
     return server._replace(backups=backups), server.center
 
@@ -61,17 +61,14 @@ def dc_asgd(
 
     grads = jax.tree.map(compensate, message, server.center, server.backups, square)
     center, inner_state = descend(inner, grads, server.inner, server.center)  # z <- z - eta (...)
-    return tell(CompensatingServer(center, inner_state, server.backups, square), visit)
-
-  def evaluate(server: CompensatingServer) -> Tree:
-    return server.center
+    return reply_to(CompensatingServer(center, inner_state, server.backups, square), visit)
 
   def read(server: CompensatingServer, reply: Tree, visit: Visit) -> tuple[CompensatingServer, Tree]:
     del reply
-    return tell(server, visit)
+    return reply_to(server, visit)
 
   worker = async_sgd(inner, workers=workers)  # its side is the same
-  return worker._replace(init=init, serve=serve, evaluate=evaluate, read=read)
+  return worker._replace(init=init, serve=serve, read=read)
 
 
 SPEC = Spec(

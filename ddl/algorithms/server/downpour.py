@@ -11,17 +11,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.algorithms.server.async_sgd import Master, async_sgd
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, descend
 
 
 class DownpourState(NamedTuple):
   inner: optax.OptState  # of the worker's own steps
   total: Tree  # a_i, the sum of the gradients since the last pull
-
-
-class DownpourServer(NamedTuple):
-  center: Tree  # z
-  inner: optax.OptState
 
 
 def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:
@@ -37,11 +33,10 @@ def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) 
   Returns:
     A `ServerAlgorithm` that sends sums of gradients.
   """
-  del workers
 
-  def init(params: Tree) -> tuple[DownpourState, DownpourServer, Tree]:
+  def init(params: Tree) -> tuple[DownpourState, Master, Tree]:
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return DownpourState(inner.init(params), zeros), DownpourServer(params, inner.init(params)), params
+    return DownpourState(inner.init(params), zeros), Master(params, inner.init(params)), params
 
   def local(grads: Tree, state: DownpourState, params: Tree) -> tuple[Tree, DownpourState]:
     total = jax.tree.map(lambda a, g: a + g, state.total, grads)  # a_i <- a_i + g
@@ -52,23 +47,12 @@ def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) 
     del params
     return state.total  # a_i
 
-  def serve(server: DownpourServer, message: Tree, visit: Visit) -> tuple[DownpourServer, Tree]:
-    del visit
-    center, inner_state = descend(inner, message, server.inner, server.center)  # z <- z - eta a_i
-    return DownpourServer(center, inner_state), center
-
   def merge(reply: Tree, state: DownpourState, params: Tree) -> tuple[Tree, DownpourState]:
     del params
     return reply, state._replace(total=jax.tree.map(jnp.zeros_like, state.total))  # x_i <- z, a_i <- 0
 
-  def evaluate(server: DownpourServer) -> Tree:
-    return server.center
-
-  def read(server: DownpourServer, reply: Tree, visit: Visit) -> tuple[DownpourServer, Tree]:
-    del reply, visit
-    return server, server.center
-
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+  rule = async_sgd(inner, workers=workers)  # z <- z - eta a_i
+  return rule._replace(init=init, local=local, request=request, merge=merge, period=period)
 
 
 SPEC = Spec(

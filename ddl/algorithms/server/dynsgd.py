@@ -1,7 +1,7 @@
 """DynSGD: the server scales each worker's change by how many updates it missed.
 
 Jiang et al. 2017 (SIGMOD, Heterogeneity-aware distributed parameter servers, no arXiv id).
-Worker: tau steps from the z that it pulled, sends delta = x_i - z_pulled, goes on from the z that it is told.
+Worker: tau steps from the z that it pulled, sends delta = x_i - z_pulled, goes on from the z of the reply.
 Server: z <- z + delta / (staleness + 1), staleness = updates since the worker pulled.
 """
 
@@ -16,13 +16,13 @@ from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 
 class DynState(NamedTuple):
   inner: optax.OptState
-  pulled: Tree  # z when the worker was last told it
+  pulled: Tree  # z of the last reply
 
 
 class DynServer(NamedTuple):
   center: Tree  # z
   version: jax.Array  # [] int32: updates so far
-  pulled: jax.Array  # [workers] int32: the version that each worker was last told
+  pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 
 def dynsgd(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:

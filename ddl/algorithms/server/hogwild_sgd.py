@@ -27,7 +27,7 @@ def hogwild_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerA
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a turn, with the lock-free rule and, as `serve`, the locked one.
+    A `ServerAlgorithm` of one step a worker round, with the lock-free rule and, as `serve`, the locked one.
   """
   del workers
 

@@ -20,7 +20,7 @@ def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers
     workers: number of workers p, which bounds alpha.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn, served round robin.
+    A `ServerAlgorithm` of one step a worker round, served round robin.
 
   Raises:
     ValueError: if p alpha is not in 0..2.

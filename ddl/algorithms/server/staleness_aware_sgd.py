@@ -1,7 +1,7 @@
 """Staleness-aware async SGD: async SGD whose step is divided by the staleness of the gradient.
 
-Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. Worker: g = grad(W), W as it was told.
-Server: z <- z - (eta / max(staleness, 1)) g, staleness = updates since the worker was told.
+Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. Worker: g = grad(W), W of its last reply.
+Server: z <- z - (eta / max(staleness, 1)) g, staleness = updates since its last reply.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class AwareServer(NamedTuple):
   center: Tree  # z
   inner: optax.OptState
   version: jax.Array  # [] int32: updates so far
-  pulled: jax.Array  # [workers] int32: the version that each worker was last told
+  pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 
 def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
@@ -29,7 +29,7 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) ->
     workers: number of workers p.
 
   Returns:
-    A `ServerAlgorithm` of one step a turn.
+    A `ServerAlgorithm` of one step a worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, AwareServer, Tree]:
@@ -42,15 +42,12 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) ->
     center = jax.tree.map(lambda z, u: z + u / staleness.astype(u.dtype), server.center, updates)  # z <- z + u / stale
     return read(AwareServer(center, inner_state, server.version + 1, server.pulled), center, visit)
 
-  def evaluate(server: AwareServer) -> Tree:
-    return server.center
-
   def read(server: AwareServer, reply: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
     del reply
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
   worker = async_sgd(inner, workers=workers)  # its side is the same
-  return worker._replace(init=init, serve=serve, evaluate=evaluate, read=read)
+  return worker._replace(init=init, serve=serve, read=read)
 
 
 SPEC = Spec(

@@ -1,1 +1,1 @@
-"""Wrappers: they take an algorithm and return one whose means are compressed."""
+"""Wrappers, which take an algorithm and return one whose means are compressed."""

@@ -1,4 +1,4 @@
-"""An algorithm whose workers are handed a group with compressed means and sums; what these remember is its state."""
+"""An algorithm on a group with compressed means and sums, whose memories are part of its state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -10,15 +10,15 @@ from ddl.group import Group, Present
 
 
 class Compressor(NamedTuple):
-  """How the workers' mean of a list of arrays is found; the memory is one worker's, of one question of an algorithm."""
+  """A compressed mean of lists of arrays, with a memory for each worker and each mean of an algorithm."""
 
   name: str  # of the wrapper
-  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only types count
+  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only the types matter
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
 
 
 class Memory(NamedTuple):
-  """One entry per mean or sum that the function asks for, in their order."""
+  """One entry for each mean or sum of a function, in order."""
 
   local: tuple[Tree, ...]
   launch: tuple[tuple[Tree, ...], ...]  # of each exchange
@@ -31,14 +31,14 @@ class CompressedState(NamedTuple):
 
 
 class _Lossy(Group):
-  """A group that answers nothing but a mean and a sum."""
+  """A group with means and sums alone."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group.axes)
     if isinstance(group, _Lossy):
       raise ValueError(f"{name}: the algorithm is compressed already; invalid: must be wrapped once")
     if isinstance(group, Present):
-      raise ValueError(f"{name}: can't compress where workers are left out; must be a group of all workers")
+      raise ValueError(f"{name}: a group without some workers; invalid: must be a group of all workers")
     self.group, self.name = group, name
 
   def size(self) -> int:
@@ -62,15 +62,12 @@ class _Lossy(Group):
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
     self._refuse("permute")
 
-  def _refuse(self, question: str) -> NoReturn:
-    raise ValueError(
-      f"{self.name}: the algorithm asks for `{question}`, which can't be compressed; must be one that asks for `mean` "
-      "and `sum` alone"
-    )
+  def _refuse(self, operation: str) -> NoReturn:
+    raise ValueError(f"{self.name}: the algorithm uses `{operation}`; invalid: must use `mean` and `sum` alone")
 
 
-class _Asked(_Lossy):
-  """Keeps what is asked."""
+class _Tracing(_Lossy):
+  """Records the arrays of each mean and sum."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group, name)
@@ -84,7 +81,7 @@ class _Asked(_Lossy):
 
 
 class _Compressed(_Lossy):
-  """Answers with a compressor; `after` is the memory that it leaves."""
+  """Computes means by a compressor; `after`: the memories after them."""
 
   def __init__(self, group: Group, compressor: Compressor, memory: tuple[Tree, ...]):
     super().__init__(group, compressor.name)
@@ -103,11 +100,10 @@ class _Compressed(_Lossy):
 def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   """The algorithm with every mean and sum of `local`, `launch` and `merge` compressed; `evaluate` is exact.
 
-  Each mean has a memory of its own. `init` finds which there are by calling these functions once, with the params for
-  gradients; only what the group is asked counts.
+  Each mean has a memory of its own. `init` finds them by calling these functions once, with the params as gradients.
 
   Raises:
-    ValueError: from `init`, if the algorithm asks for anything else that carries data, or is compressed already.
+    ValueError: from `init`, if the algorithm uses other collectives, or is compressed already.
   """
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
@@ -115,9 +111,9 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
     keys = iter(jax.random.split(jax.random.fold_in(key, 1), 1 + 2 * len(algorithm.exchanges)))
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
-      asked, own = _Asked(group, compressor.name), next(keys)
-      result = fn(asked, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
-      return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(asked.arrays)), result
+      tracing, own = _Tracing(group, compressor.name), next(keys)
+      result = fn(tracing, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
+      return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(tracing.arrays)), result
 
     local, _ = memory(algorithm.local, params, state, params)
     launch, merge = [], []

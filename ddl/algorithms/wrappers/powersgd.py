@@ -19,7 +19,7 @@ from ddl.group import Group
 
 
 class Factor(NamedTuple):
-  """What is remembered of a matrix [n, m]."""
+  """The memory of a matrix [n, m]."""
 
   error: jax.Array  # E_i: [n, m], this worker's
   q: jax.Array  # Q: [m, r], equal on all workers
@@ -29,11 +29,11 @@ def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
   """mean(x) becomes P Q^T: r (n + m) values of each matrix [n, m], in two means, the second of which needs the first.
 
   Args:
-    algorithm: one that asks its group for means and sums alone.
+    algorithm: one that uses means and sums of its group alone.
     rank: columns of P and Q (r), at most min(n, m) of a matrix.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other questions. Arrays of integers, and empty
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
     ones, are sent as they are.
 
   Raises:
@@ -69,7 +69,7 @@ def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
 
 
 def _orthonormal(p: jax.Array) -> jax.Array:
-  """An orthonormal basis of the columns of p. QR is not to be had in 16 bits."""
+  """An orthonormal basis of the columns of p. QR needs 32 bits or more."""
   wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
   return jnp.linalg.qr(wide)[0].astype(p.dtype)
 

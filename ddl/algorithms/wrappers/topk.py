@@ -21,11 +21,11 @@ def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
   """mean(x) becomes (1/p) sum_i s_i: k values of each array and k int32 places, gathered from all workers.
 
   Args:
-    algorithm: one that asks its group for means and sums alone.
+    algorithm: one that uses means and sums of its group alone.
     share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other questions. Arrays of integers, and empty
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
     ones, are sent as they are.
 
   Raises:

@@ -32,7 +32,8 @@ import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree
-from ddl.events.barriers import Bounded, Gate
+from ddl.events.barriers import Bounded
+from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
 from ddl.runtime.flat_params import divides, flatten
 from ddl.runtime.ray_ps import shard_checkpoint, transport
@@ -140,7 +141,7 @@ class RayCluster:
         raise ValueError(f"{name} is {value}; it is at least {least}")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-    Gate(barrier, workers=workers, seed=seed)
+    MembershipBarrier(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
     self.label = self.newest()

@@ -12,7 +12,7 @@ import numpy as np
 from ddl.api import ServerAlgorithm, Tree, Visit
 from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
-from ddl.runtime.flat_params import traffic
+from ddl.runtime.flat_params import visit_trees
 from ddl.runtime.ray_ps import shard_checkpoint as files
 from ddl.runtime.ray_ps import shard_server
 from ddl.runtime.ray_ps import transport as wire
@@ -35,7 +35,7 @@ class Shard:
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     _, server, self.start_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
-    self.like = traffic(algorithm, part.size, part.dtype)
+    self.like = visit_trees(algorithm, part.size, part.dtype)
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
@@ -244,4 +244,4 @@ class Shard:
     exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
     self.record.restore(events, exchanges)
     self.served = label
-    np.maximum.at(self.turns, events.worker, events.turn + 1)
+    np.maximum.at(self.turns, events.worker, events.round + 1)

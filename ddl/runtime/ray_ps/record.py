@@ -8,7 +8,7 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import TYPES, Events
-from ddl.runtime.progress import Progress
+from ddl.runtime.consensus import Progress
 
 
 class Snapshot(NamedTuple):
@@ -74,7 +74,7 @@ class Record:
   def told(self, worker: int) -> None:
     """A worker is told anew what the center is."""
     row = self._rows[self._last[worker]]
-    row[TOLD] = self._learnt[worker] = len(self._rows)
+    row[ANSWERED] = self._learnt[worker] = len(self._rows)
     row[RELEASED] = max(self.now(), self._seconds())
 
   def progress(self) -> Progress:
@@ -98,4 +98,4 @@ class Record:
     return self._rows[-1][SERVED] if self._rows else 0.0
 
 
-TOLD, RELEASED, SERVED = (Events._fields.index(name) for name in ("told", "released", "served"))
+ANSWERED, RELEASED, SERVED = (Events._fields.index(name) for name in ("answered", "released", "served"))

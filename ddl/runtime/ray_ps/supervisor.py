@@ -8,7 +8,7 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import Events
-from ddl.runtime.progress import NotFinite
+from ddl.runtime.consensus import NotFinite
 from ddl.runtime.ray_ps.record import Snapshot
 
 ATTEMPTS = 3  # deaths of a worker in a row, without a visit between, that end the run

@@ -12,7 +12,7 @@ import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.cluster import draw_peers
-from ddl.runtime.flat_params import flatten, leads_of, packed, traffic
+from ddl.runtime.flat_params import flatten, leads_of, packed, visit_trees
 from ddl.runtime.local_step import make_local_step
 from ddl.runtime.ray_ps import transport as wire
 
@@ -28,7 +28,7 @@ class Exchange:
     self.parts = wire.cut(size, len(addresses))
     leads = leads_of(algorithm, size, dtype)
     self.cut, self.cut_reply = ([lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply))
-    self.reply = traffic(algorithm, size, dtype).reply
+    self.reply = visit_trees(algorithm, size, dtype).reply
     self.connections = [wire.connect(address, token) for address in addresses]
     self.answer = np.zeros(1, wire.REPLY)
 

@@ -1,4 +1,4 @@
-"""The server of real threads, in the host's memory: a visit is made by the visiting thread, and leaves a record."""
+"""The server of a run on threads, in the host's memory; the visiting thread serves its own visit and records it."""
 
 import itertools
 from collections.abc import Callable
@@ -9,16 +9,16 @@ import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
 from ddl.events.barriers import Bounded
-from ddl.events.cluster import Row, draw_peers
+from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
-from ddl.events.record import TYPES, Events, known
-from ddl.runtime.progress import Progress
-from ddl.runtime.threads.shared_memory import Clock, FirstCome, Pace, SharedCenter
+from ddl.events.record import Events, Row, make_events
+from ddl.runtime.consensus import Progress
+from ddl.runtime.threads.shared_memory import Clock, FairLock, RoundGate, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
 
 
 class Rules(NamedTuple):
-  """What a visit computes, compiled; the last two are None with a lock."""
+  """The compiled functions of a visit; the last two are None with a lock."""
 
   serve: Callable[..., Any]
   read: Callable[..., Any] | None
@@ -27,7 +27,7 @@ class Rules(NamedTuple):
 
 
 def make_rules(algorithm: ServerAlgorithm) -> Rules:
-  """With a lock, unless the algorithm has a lock-free rule and blocks."""
+  """Compile the functions of a visit, lock-free if the algorithm has a lock-free rule and blocks."""
   blocks = algorithm.arrivals.blocks
   serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
   if not (rule and blocks):
@@ -37,7 +37,7 @@ def make_rules(algorithm: ServerAlgorithm) -> Rules:
 
 
 class SharedServer:
-  """The server of one run. Its barrier works as in a schedule: with delay 0 it is the answer that is held back."""
+  """The server of one run. As in a schedule, with delay 0 the barrier holds back the reply."""
 
   def __init__(
     self,
@@ -50,18 +50,19 @@ class SharedServer:
     barrier: Bounded,
     visits: int,
   ):
-    """params: the initial model; visits: after so many all is over."""
+    """params: the initial model; visits: the number after which the run is over."""
     self._algorithm, self._rules, self._visits, self._params = algorithm, rules, visits, params
     self.host = jax.local_devices(backend="cpu")[0]
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
     self._server, self._replies = server, [reply] * workers
-    self.pace = Pace(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
-    self._waits = barrier.bound != np.inf  # somebody may have to
-    turns = np.arange(visits)
-    how = {"workers": workers, "arrivals": algorithm.arrivals, "seed": seed}
-    self._peers = [draw_peers(np.full(visits, worker), turns, **how) for worker in range(workers)]
+    self.gate = RoundGate(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
+    self._bounded = barrier.bound != np.inf
+    self._peers = [
+      draw_peers(np.full(visits, worker), np.arange(visits), workers=workers, arrivals=algorithm.arrivals, seed=seed)
+      for worker in range(workers)
+    ]
     self.open()
-    self._line, self._places, self._tickets = FirstCome(self.now), itertools.count(), itertools.count()
+    self._line, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
     self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
@@ -71,19 +72,19 @@ class SharedServer:
       self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
 
   def open(self) -> None:
-    """The clock starts."""
+    """Start the clock."""
     self._clock = Clock()
 
   def now(self) -> float:
-    """Seconds since the clock started, without those of `then`."""
+    """Return the seconds since the clock started, without those of `then`."""
     return self._clock.now()
 
   def progress(self) -> Progress:
-    """Under the lock, or once all threads are done."""
+    """Return the progress. Callers hold the lock, or all threads have ended."""
     return Progress(len(self._rows), self._exchanges, self.now())
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
-    """Compiles what a visit needs, and changes nothing. Returns what `answer` might."""
+    """Compile the functions of a visit without a change of the server. Return an example of a reply."""
     if self._rules.increment and self._rules.reply:
       seen = self._seen[worker]
       jax.block_until_ready(self._rules.increment(message, seen))
@@ -95,11 +96,11 @@ class SharedServer:
     return jax.device_put(done[1], device)
 
   def visit(self, row: Row, message: Tree, then: Callable[[int], None]) -> bool:
-    """The worker's message is served; then(visits done) is called, for one visit at a time. False: all is over."""
+    """Serve the worker's message and call then(visits done), one visit at a time. Return False once the run is over."""
     worker = row.worker
     if self._rules.increment:
       jax.block_until_ready(message)
-      if self.pace.over or next(self._tickets) >= self._visits:
+      if self.gate.over or next(self._tickets) >= self._visits:
         return False
       row.arrival = self.now()
       mine = self._use_center(worker, message)
@@ -109,10 +110,10 @@ class SharedServer:
         self._book(row, then)
       return True
     message = jax.block_until_ready(jax.device_put(message, self.host))
-    with self._line as asked:
-      if self.pace.over or next(self._tickets) >= self._visits:
+    with self._line as requested:
+      if self.gate.over or next(self._tickets) >= self._visits:
         return False
-      row.arrival = asked
+      row.arrival = requested
       visit = self._visit_of(row)
       done = jax.block_until_ready(self._rules.serve(self._server, message, visit))
       self._server, self._replies[worker] = done
@@ -120,42 +121,38 @@ class SharedServer:
       self._book(row, then)
       return True
 
-  def answer(self, row: Row, message: Tree, device: Any) -> Tree:
-    """What the worker is told, on its device, once the barrier lets it go. `message` is that of this visit."""
+  def reply(self, row: Row, message: Tree, device: Any) -> Tree:
+    """Wait for the barrier and return the reply on the worker's device. message: of this visit."""
     worker, event = row.worker, self._latest[row.worker]
-    self.pace.wait(worker)
+    self.gate.wait(worker)
     if not self._rules.reply:
       return jax.device_put(self._replies[worker], device)
-    if self._rules.read and row.told > event + 1:
+    if self._rules.read and row.answered > event + 1:
       looks = self._look(worker)
       self._operations += [(place, LOOK, worker, event, block) for place, _, block in looks]
     return self._rules.reply(message, self._seen[worker])
 
   def leave(self, worker: int) -> None:
-    """The worker's turn is over altogether."""
+    """Finish the worker's round, the steps after the reply included."""
     if self._algorithm.arrivals.round_robin:
-      self.pace.next_rank(worker)
-    elif self._algorithm.delay and self._waits:
+      self.gate.next_rank(worker)
+    elif self._algorithm.delay and self._bounded:
       with self._line:
-        self.pace.let(self.pace.finish(worker))
+        self.gate.admit(self.gate.finish(worker))
 
   def state(self) -> Tree:
-    """The server as the algorithm has it."""
+    """Return the algorithm's server."""
     if not self._rules.reply:
       return self._server
     return from_blocks(jax.device_put(self._center.copy(), self.host), self._params)
 
   def record(self) -> tuple[Events, Operations]:
-    """What happened, once all threads are done. A worker that the barrier still holds is let go first."""
-    self._tell(list(self.pace.held) if not self._algorithm.delay else [])
+    """Return the record of the run, once all threads have ended. Workers that the barrier still holds are released."""
+    self._answer(list(self.gate.held) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
-    if not self._rules.reply:  # the last visit has let some go, the end lets the others: together, by their events
+    if not self._rules.reply:  # the last visit released some, the end the others: merged by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
-    kinds: dict[str, Any] = {n: kind for n, kind in TYPES.items() if n not in ("staleness", "peer")}
-    columns: Any = {n: np.array([getattr(row, n) for row in rows], kind) for n, kind in kinds.items()}
-    learnt = known(*(columns[n] for n in ("worker", "start", "served", "told", "restarted")))
-    staleness = (np.arange(len(rows)) - learnt).astype(np.int32)
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
     _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
     operations = Operations(
@@ -166,13 +163,13 @@ class SharedServer:
       np.ones(len(order)),
       len(self._latest),
     )
-    return Events(**columns, staleness=staleness, peer=peer), operations
+    return make_events(rows)._replace(peer=peer), operations
 
   def _visit_of(self, row: Row) -> Visit:
-    return Visit(np.int32(row.worker), self._peers[row.worker][row.turn])
+    return Visit(np.int32(row.worker), self._peers[row.worker][row.round])
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """All blocks are read and added to. Returns (place, kind, block) of each operation."""
+    """Read and add to all blocks. Return (place, kind, block) of each operation."""
     assert self._rules.increment and self._algorithm.lock_free
     first = self._algorithm.lock_free.reads_first
     done = self._look(worker) if first else []
@@ -181,35 +178,32 @@ class SharedServer:
     return done if first else done + self._look(worker)
 
   def _look(self, worker: int) -> list[tuple[int, int, int]]:
-    self._seen[worker] = seen = np.empty_like(
-      self._seen[worker]
-    )  # a new one, as JAX may still use the old one's memory
+    seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old one's memory
     return [(self._center.look(block, seen[block]), LOOK, block) for block in self._blocks]
 
   def _book(self, row: Row, then: Callable[[int], None]) -> None:
-    """Under the lock: the visit is done."""
+    """Record a finished visit. Callers hold the lock."""
     row.served = self.now()
     self._rows.append(row)
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
     self._latest[row.worker] = len(self._rows) - 1
     if self._algorithm.delay:
-      row.told = len(self._rows)
+      row.answered = len(self._rows)
     else:
-      free = self.pace.finish(row.worker)
-      self._tell(free)
-      self.pace.let(free)
-    self._clock.stop()
-    then(len(self._rows))
-    self._clock.go()
+      free = self.gate.finish(row.worker)
+      self._answer(free)
+      self.gate.admit(free)
+    with self._clock.paused():
+      then(len(self._rows))
     if len(self._rows) == self._visits:
-      self.pace.halt()
+      self.gate.halt()
 
-  def _tell(self, workers: list[int]) -> None:
-    """Under the lock: these are answered, those anew whom the barrier held back."""
+  def _answer(self, workers: list[int]) -> None:
+    """Answer workers, with a new reply to those that the barrier held back. Callers hold the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
-      row.told = len(self._rows)
-      if self._rules.read and not self._rules.reply and row.told > event + 1:
+      row.answered = len(self._rows)
+      if self._rules.read and not self._rules.reply and row.answered > event + 1:
         done = self._rules.read(self._server, self._replies[worker], self._visit_of(row))
         self._server, self._replies[worker] = jax.block_until_ready(done)
         self._operations.append((next(self._places), READ, worker, event, 0))

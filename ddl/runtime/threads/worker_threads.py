@@ -1,4 +1,4 @@
-"""Server algorithms for real: one thread and one device per worker, the server in the host's memory.
+"""Server algorithms in real time: one thread and one device per worker, the server in the host's memory.
 
 The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
 lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
@@ -19,22 +19,16 @@ import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.barriers import Barrier, Quorum
-from ddl.events.cluster import Row
 from ddl.events.operations import Operations
-from ddl.events.record import Events
+from ddl.events.record import Events, Row
 from ddl.group import Group
-from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.consensus import Consensus, NotFinite, Progress, agree
 from ddl.runtime.local_step import make_local_step
-from ddl.runtime.progress import NotFinite, Progress
 from ddl.runtime.threads.shared_server import SharedServer, make_rules
 from ddl.runtime.worker_round import Worker
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
-Watch = Callable[
-  [int, np.ndarray, Callable[[], Consensus]], None
-]  # (visits done, losses of this one's steps, snapshot)
-
-
+Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, snapshot)
 STOP = -1
 
 
@@ -45,12 +39,11 @@ class Threads:
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
-    """Worker w lives on local device w modulo their number.
+    """Worker w runs on local device w modulo their number.
 
     Args:
-      algorithm: made for so many workers; where it has a lock-free rule, `arrivals.blocks` divide the center, and 0
-        of them are a lock.
-      model: its loss is differentiated.
+      algorithm: of this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks; 0: a lock.
+      model: the model to train.
       workers: number of threads.
       seed: of peers and of samples of the barrier; the same as a schedule's.
       barrier: a bounded one.
@@ -59,12 +52,12 @@ class Threads:
       ValueError: for a quorum barrier, one beside a round robin, or invalid numbers.
     """
     if isinstance(barrier, Quorum):
-      raise ValueError("real threads can't drop a late message, as the barriers backup and cutoff do: use another one")
+      raise ValueError("threads cannot drop late messages as backup and cutoff do; invalid: must be another barrier")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
+      raise ValueError('a round robin has no barrier of its own; invalid: must be "asp"')
     if workers < 1 or algorithm.arrivals.blocks < 0:
       blocks = algorithm.arrivals.blocks
-      raise ValueError(f"workers is {workers} and blocks {blocks}; give at least one worker, and 0 blocks or more")
+      raise ValueError(f"workers is {workers} and blocks {blocks}; invalid: must be at least 1 and at least 0")
     devices = jax.local_devices()
     self.algorithm, self.workers = algorithm, workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
@@ -72,20 +65,20 @@ class Threads:
     self._step = jax.jit(make_local_step(model, algorithm.local))
     self._merge, self._request = jax.jit(algorithm.merge), jax.jit(algorithm.request)
     self._rules, self._consensus = make_rules(algorithm), jax.jit(self._consensus_of)
-    self._ended = SimpleQueue[int]()  # ranks of threads that have, and STOP
+    self._ended = SimpleQueue[int]()  # ranks of ended threads, and STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
-    """Trains from this model until so many visits are done, or `stop`. Compilation comes before the clock starts.
+    """Train from this model until `visits` visits are served, or `stop`. The clock starts after the compilation.
 
-    watch: called after each visit, one at a time; nobody else's visit ends meanwhile.
+    watch: called after each visit, one at a time; no other visit ends meanwhile.
 
     Raises:
       NotFinite: one line with the worker and its step.
-      Exception: any other of a thread, with a note that says the same; all threads have ended then.
+      Exception: any other of a thread, with a note of its worker and step; all threads have ended then.
       KeyboardInterrupt: likewise.
     """
     if visits < 1:
-      raise ValueError(f"visits is {visits}; a run has at least one")
+      raise ValueError(f"visits is {visits}; invalid: must be at least 1")
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
     self._shared = SharedServer(self.algorithm, self._rules, params, visits=visits, **self._about)
     state, _, self._first_reply = self.algorithm.init(params)
@@ -114,19 +107,19 @@ class Threads:
     return record
 
   def progress(self) -> Progress:
-    """How far the run is; for `watch`, and after the run."""
+    """Return the progress; for `watch`, and after the run."""
     return self._shared.progress()
 
   def stop(self) -> None:
-    """Ends the run after the visits that are under way; from a signal's handler too, as the queue is made for it."""
+    """End the run after the visits under way; safe in a signal's handler, as SimpleQueue is."""
     self._ended.put(STOP)
 
   def _live(self, worker: int) -> None:
     try:
-      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are a thread's own
-        self._turns(worker)
-    except BaseException as error:  # it is the caller's, unless it came from what the run no longer needs
-      if not self._shared.pace.over:
+      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are per thread
+        self._worker_rounds(worker)
+    except BaseException as error:  # of the run, unless it is over
+      if not self._shared.gate.over:
         error.add_note(f"in the thread of worker {worker}, at its step {self._at[worker] + 1}")
         self._errors.append(error)
         self._halt()
@@ -134,18 +127,18 @@ class Threads:
       self._ended.put(worker)
 
   def _halt(self) -> None:
-    self._shared.pace.halt()
+    self._shared.gate.halt()
     self._ready.abort()
 
-  def _turns(self, worker: int) -> None:
+  def _worker_rounds(self, worker: int) -> None:
     delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
     me = Worker(self.params[worker], self.state[worker], self.extra[worker])
     reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
     self._warm_up(worker, me, reply)
     self._ready.wait()
-    for turn in itertools.count():
-      shared.pace.wait(worker)
-      first, row = turn * period, Row(worker, turn, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+    for round_ in itertools.count():
+      shared.gate.wait(worker)
+      first, row = round_ * period, Row(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
       if not delay:
         me, made = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, made)
@@ -153,7 +146,7 @@ class Threads:
       ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
       if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
-      reply = shared.answer(row, message, here)
+      reply = shared.reply(row, message, here)
       jax.block_until_ready((ahead, reply))
       row.released = shared.now()
       if delay:
@@ -167,10 +160,10 @@ class Threads:
     return me._replace(params=params, state=state)
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
-    """The steps first, ..., first + count - 1, fewer where all is over."""
+    """Make the steps first, ..., first + count - 1, fewer once the run is over."""
     carry, losses = tuple(me), []
     for step in range(first, first + count):
-      if self._shared.pace.over:
+      if self._shared.gate.over:
         break
       self._at[worker] = step
       carry, loss = self._step(carry, jax.device_put(self._take(worker, step), self.devices[worker]))
@@ -185,14 +178,14 @@ class Threads:
     return values
 
   def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
-    """Compiles all that a turn needs, and forgets it; twice, as what a first turn gives may have other types."""
+    """Compile the functions of a round; twice, as the results of a first round may have other types."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
       reply = self._shared.warm_up(worker, self._request(me.state, me.params), self.devices[worker])
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:
-    """Under the lock."""
+    """Publish the worker's state and call `watch`; the lock is held."""
     self.params[worker], self.state[worker], self.extra[worker] = me[:3]
     self._watch(done, losses, self._snapshot)
 

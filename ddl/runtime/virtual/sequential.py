@@ -1,4 +1,4 @@
-"""The same events one at a time, in plain Python: what the waves have to equal, and what they are measured against."""
+"""The reference of the waves: the same events one at a time, in plain Python."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +18,10 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 
 
 class Sequential:
-  """Workers in a list, a server, and one operation after the other; a turn is made when its visit begins."""
+  """Workers in a list, a server, and one operation after the other; a visit begins with its worker round."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
-    """events, operations: what happens when. ValueError as of `check_schedule`."""
+    """events, operations: the schedule. ValueError as of `check_schedule`."""
     check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
@@ -34,26 +34,26 @@ class Sequential:
     self._reply = jax.jit(algorithm.lock_free.reply) if algorithm.lock_free else None
 
   def start(self, params: Tree, extra: Tree) -> None:
-    """Every worker and the server with this model."""
+    """Initialize every worker and the server with this model."""
     self.state, self.server, reply = self.algorithm.init(params)
     self.params, self.extra = [params] * self.count, [extra] * self.count
     self.state, self.reply = [self.state] * self.count, [reply] * self.count
     self.message: list[Tree] = [None] * self.count
     self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
     self.total: Sent | None = None
-    self.anew, self.begun = {}, set[int]()
-    self.round_extra = extra  # the mean over those whom the last round served
+    self.fresh, self.begun = {}, set[int]()
+    self.round_extra = extra  # the mean over the workers that the last round served
 
   def run(self, first: int, last: int, take: Take) -> None:
-    """The operations first..last-1. ValueError if there are fewer."""
+    """Carry out the operations first..last-1. ValueError if there are fewer."""
     if last > len(self.operations.kind):
-      raise ValueError(f"the schedule has {len(self.operations.kind)} operations, not {last}: make one of more steps")
+      raise ValueError(f"the schedule has {len(self.operations.kind)} operations; invalid: must be at least {last}")
     for i in range(first, last):
       o = self.operations
       kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])
       if kind not in (READ, RESTART) and event not in self.begun:
         self.begun.add(event)
-        self._turn(w, event, take)
+        self._worker_round(w, event, take)
       visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]))
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
@@ -71,27 +71,27 @@ class Sequential:
         self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
         self.seen[w] = to_blocks(self.server, self.blocks) if self._lock_free else None
       elif kind == RESTART:
-        self.anew[w] = self.algorithm.evaluate(self.server)
+        self.fresh[w] = self.algorithm.evaluate(self.server)
         if self._read:
           self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
-        self.seen[w] = to_blocks(self.anew[w], self.blocks)
+        self.seen[w] = to_blocks(self.fresh[w], self.blocks)
       elif kind in (LOOK, ADD):
         self._block(w, int(o.block[i]), kind)
 
-  def _turn(self, w: int, event: int, take: Take) -> None:
-    turn, delay, period = int(self.events.turn[event]), self.algorithm.delay, self.algorithm.period
+  def _worker_round(self, w: int, event: int, take: Take) -> None:
+    round_, delay, period = int(self.events.round[event]), self.algorithm.delay, self.algorithm.period
     restarted = bool(self.events.restarted[event])
     if self.events.dropped[event]:
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
       return
     if restarted:
-      self.params[w] = self.anew[w]
-      self.state[w], _, told = self.algorithm.init(self.anew[w])
-      self.reply[w] = self.reply[w] if self._read else told
+      self.params[w] = self.fresh[w]
+      self.state[w], _, first_reply = self.algorithm.init(self.fresh[w])
+      self.reply[w] = self.reply[w] if self._read else first_reply
     elif self._reply and self._lock_free and self.message[w] is not None:
       self.reply[w] = self._reply(self.message[w], from_blocks(self.seen[w], self.params[w]))
-    if not delay or (turn and not restarted):
-      first = first_step(delay, turn, period)
+    if not delay or (round_ and not restarted):
+      first = first_step(delay, round_, period)
       self._some_steps(w, first, delay, take)
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
       self._some_steps(w, first + delay, period - delay, take)

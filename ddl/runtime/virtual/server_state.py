@@ -1,4 +1,4 @@
-"""The server's side of a wave: its operations carried out one after the other, in order."""
+"""The server's side of a wave: its operations, carried out in order."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,21 +13,21 @@ from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART
 
 
 class Sent(NamedTuple):
-  """What a worker gives to a round of a quorum, or the round's weighted sum of it."""
+  """A worker's message to a round of a quorum, or the round's weighted sum of them."""
 
   message: Tree
-  extra: Tree  # the model's non-trained state; that of the served is what those who are dropped go on with
+  extra: Tree  # the model's non-trained state; the mean over the served workers goes to the dropped ones
 
 
 class ServerState(NamedTuple):
-  """The server and what it has told; [slots] are a device's own workers and one more for those of others."""
+  """The server and its replies; [slots] are a device's own workers and one more for those of other devices."""
 
   server: Tree
   replies: Tree  # [slots, ...]
   total: Any  # of a quorum: Sent, summed over the round so far, else ()
   extra: Tree  # of a quorum: the mean over the last round's served workers, else ()
-  anew: Tree  # [slots, ...]: what a worker that comes back starts from, else ()
-  seen: Any  # [workers, blocks, size]: what a lock-free visit has read, else ()
+  fresh: Tree  # [slots, ...]: the model from which a restarted worker starts, else ()
+  seen: Any  # [workers, blocks, size]: the center as read by the last lock-free visit, else ()
 
 
 class Step(NamedTuple):
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 def open_server(
   algorithm: ServerAlgorithm, params: Tree, extra: Tree, kinds: frozenset[int], slots: int, workers: int, blocks: int
 ) -> ServerState:
-  """The desk before the first operation. params, extra: the initial model."""
+  """Return the state before the first operation. params, extra: the initial model."""
   _, server, reply = algorithm.init(params)
   message = jax.eval_shape(algorithm.request, *jax.eval_shape(lambda p: (algorithm.init(p)[0], p), params))
 
@@ -51,18 +51,18 @@ def open_server(
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), tree)
 
   total, extra = (nothing(Sent(message, extra)), extra) if COLLECT in kinds else ((), ())
-  anew = several(params, slots) if RESTART in kinds else ()
+  fresh = several(params, slots) if RESTART in kinds else ()
   seen = several(to_blocks(params, blocks), workers) if LOOK in kinds else ()
-  return ServerState(server, several(reply, slots), total, extra, anew, seen)
+  return ServerState(server, several(reply, slots), total, extra, fresh, seen)
 
 
 def nothing(sent: Sent) -> Sent:
-  """The sum of no worker."""
+  """Return the sum over no workers."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 
 def collect(total: Sent, sent: Sent, weight: Any) -> Sent:
-  """total + weight * sent; of leaves that are not floating-point (counters) the largest, as in `consensus.agree`."""
+  """Return total + weight * sent; of leaves that are not floating-point (counters) the largest."""
 
   def leaf(t: jax.Array, x: jax.Array) -> jax.Array:
     return t + jnp.asarray(weight, x.dtype) * x if jnp.issubdtype(x.dtype, jnp.floating) else jnp.maximum(t, x)
@@ -71,7 +71,7 @@ def collect(total: Sent, sent: Sent, weight: Any) -> Sent:
 
 
 def to_blocks(tree: Tree, blocks: int) -> jax.Array:
-  """All coordinates as [blocks, size], padded with zeros."""
+  """Return all coordinates as [blocks, size], padded with zeros."""
   flat = ravel_pytree(tree)[0]
   size = -(-flat.size // blocks)
   return jnp.pad(flat, (0, blocks * size - flat.size)).reshape(blocks, size)
@@ -86,100 +86,92 @@ def from_blocks(array: jax.Array, like: Tree) -> Tree:
 def make_serving(
   algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int
 ) -> Callable[[ServerState, Tree, Step, Any, Any], ServerState]:
-  """serving(desk, messages, steps, count, first): carries out the first `count` of the steps.
+  """Return serving(state, messages, steps, count, first) -> state, which carries out the first `count` of the steps.
 
   messages: [workers, ...], of a quorum as `Sent`; steps: [most, ...]; first: rank of the device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
 
-  def one(i: Any, desk: ServerState, messages: Tree, steps: Step, first: Any) -> ServerState:
+  def one(i: Any, state: ServerState, messages: Tree, steps: Step, first: Any) -> ServerState:
     at = jax.tree.map(lambda x: x[i], steps)
-    visit, slot = Visit(at.worker, at.peer), _slot(desk.replies, at.worker, first)
+    visit, slot = Visit(at.worker, at.peer), _slot(state.replies, at.worker, first)
 
     def message() -> Tree:
       return jax.tree.map(lambda m: m[at.worker], messages)
 
-    def serve(desk: ServerState, sent: Tree) -> ServerState:
-      server, reply = algorithm.serve(desk.server, sent, visit)
-      return desk._replace(server=server, replies=_put(desk.replies, slot, reply))
+    def serve(state: ServerState, sent: Tree) -> ServerState:
+      server, reply = algorithm.serve(state.server, sent, visit)
+      return state._replace(server=server, replies=_put(state.replies, slot, reply))
 
     def add() -> ServerState:
-      return desk._replace(total=collect(desk.total, message(), at.weight))
+      return state._replace(total=collect(state.total, message(), at.weight))
 
     def apply() -> ServerState:
-      return serve(desk, desk.total.message)._replace(total=nothing(desk.total), extra=desk.total.extra)
+      return serve(state, state.total.message)._replace(total=nothing(state.total), extra=state.total.extra)
 
-    def read() -> ServerState:
-      assert algorithm.read
-      told = jax.tree.map(lambda r: r[slot], desk.replies)
-      server, reply = algorithm.read(desk.server, told, visit)
-      return desk._replace(server=server, replies=_put(desk.replies, slot, reply))
+    def read(state: ServerState) -> ServerState:
+      if algorithm.read is None:
+        return state
+      server, reply = algorithm.read(state.server, jax.tree.map(lambda r: r[slot], state.replies), visit)
+      return state._replace(server=server, replies=_put(state.replies, slot, reply))
 
     def restart() -> ServerState:
-      fresh = desk._replace(anew=_put(desk.anew, slot, algorithm.evaluate(desk.server)))
-      if algorithm.read is None:
-        return fresh
-      told = jax.tree.map(lambda r: r[slot], desk.replies)
-      server, reply = algorithm.read(desk.server, told, visit)
-      return fresh._replace(server=server, replies=_put(desk.replies, slot, reply))
+      return read(state._replace(fresh=_put(state.fresh, slot, algorithm.evaluate(state.server))))
 
-    what = {SERVE: lambda: serve(desk, message()), COLLECT: add, APPLY: apply, DROP: lambda: desk}
-    return _choose(at.kind, what | {READ: read, RESTART: restart}, kinds)
+    branches = {SERVE: lambda: serve(state, message()), COLLECT: add, APPLY: apply, DROP: lambda: state}
+    return _choose(at.kind, branches | {READ: lambda: read(state), RESTART: restart}, kinds)
 
-  return _each(one)
+  def serving(state: ServerState, messages: Tree, steps: Step, count: Any, first: Any) -> ServerState:
+    return lax.fori_loop(0, count, lambda i, state: one(i, state, messages, steps, first), state)
+
+  return serving
 
 
 def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -> Any:
   rule = algorithm.lock_free
   assert rule
 
-  def serving(desk: ServerState, messages: Tree, steps: Step, count: Any, first: Any) -> ServerState:
+  def serving(state: ServerState, messages: Tree, steps: Step, count: Any, first: Any) -> ServerState:
     sent = jax.vmap(lambda m: to_blocks(m, blocks))(messages)  # [workers, blocks, size]
 
-    def one(i: Any, state: tuple[Any, Any, Tree], steps: Step) -> tuple[Any, Any, Tree]:
-      center, seen, anew = state
+    def one(i: Any, carry: tuple[Any, Any, Tree]) -> tuple[Any, Any, Tree]:
+      center, seen, fresh = carry
       at = jax.tree.map(lambda x: x[i], steps)
       worker, block = at.worker, at.block
 
       def look() -> tuple[Any, Any, Tree]:
-        return center, seen.at[worker, block].set(center[block]), anew
+        return center, seen.at[worker, block].set(center[block]), fresh
 
       def add() -> tuple[Any, Any, Tree]:
-        return center.at[block].add(rule.increment(sent[worker, block], seen[worker, block])), seen, anew
+        return center.at[block].add(rule.increment(sent[worker, block], seen[worker, block])), seen, fresh
 
       def restart() -> tuple[Any, Any, Tree]:
-        slot, fresh = _slot(desk.anew, worker, first), algorithm.evaluate(from_blocks(center, desk.server))
-        return center, seen.at[worker].set(center), _put(desk.anew, slot, fresh)
+        slot, params = _slot(fresh, worker, first), algorithm.evaluate(from_blocks(center, state.server))
+        return center, seen.at[worker].set(center), _put(fresh, slot, params)
 
       def read() -> tuple[Any, Any, Tree]:
-        return center, seen.at[worker].set(center), anew
+        return center, seen.at[worker].set(center), fresh
 
       return _choose(at.kind, {LOOK: look, ADD: add, RESTART: restart, READ: read}, kinds)
 
-    start = (to_blocks(desk.server, blocks), desk.seen, desk.anew)
-    center, seen, anew = lax.fori_loop(0, count, lambda i, s: one(i, s, steps), start)
-    return desk._replace(server=from_blocks(center, desk.server), seen=seen, anew=anew)
+    start = (to_blocks(state.server, blocks), state.seen, state.fresh)
+    center, seen, fresh = lax.fori_loop(0, count, one, start)
+    return state._replace(server=from_blocks(center, state.server), seen=seen, fresh=fresh)
 
   return serving
 
 
-def _each(one: Callable[..., ServerState]) -> Callable[[ServerState, Tree, Step, Any, Any], ServerState]:
-  return lambda desk, messages, steps, count, first: lax.fori_loop(
-    0, count, lambda i, d: one(i, d, messages, steps, first), desk
-  )
-
-
-def _choose(kind: Any, what: dict[int, Callable[[], Any]], kinds: frozenset[int]) -> Any:
-  """The branch of this kind; a schedule's only kind needs no choice."""
-  there = sorted(k for k in what if k in kinds)
+def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[int]) -> Any:
+  """Run the branch of this kind, without a condition where the schedule has one kind only."""
+  there = sorted(k for k in branches if k in kinds)
   if len(there) == 1:
-    return what[there[0]]()
-  return lax.switch(jnp.searchsorted(jnp.asarray(there, jnp.int32), kind), [what[k] for k in there])
+    return branches[there[0]]()
+  return lax.switch(jnp.searchsorted(jnp.asarray(there, jnp.int32), kind), [branches[k] for k in there])
 
 
 def _slot(tree: Tree, worker: Any, first: Any) -> Any:
-  """The place of a worker on this device; the last one for those of other devices."""
+  """Return the slot of a worker on this device, the last one for workers of other devices."""
   own = jax.tree.leaves(tree)[0].shape[0] - 1
   return jnp.where((worker >= first) & (worker < first + own), worker - first, own)
 

@@ -1,42 +1,32 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
 The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
-workers; every device holds the server and carries out all its operations, as it needs the replies for its own workers.
-Where that is faster (`choose.packs`) and the server's rule allows it (`packed.divides`), it has the parameters as one
-vector.
+workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
+server holds the parameters as one vector where that is faster (`execution.packs`) and its rule works coordinate by
+coordinate (`flat_params.divides`).
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.events.operations import COLLECT, DROP, READ, Operations
+from ddl.api import Model, ServerAlgorithm
+from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
-from ddl.group import Group
-from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
-from ddl.runtime.server_traffic import exchange_nbytes, extra_nbytes, reply_nbytes
-from ddl.runtime.virtual import server_state
+from ddl.runtime.traffic import visit_nbytes
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
-from ddl.runtime.worker_round import DROPPED, Worker, make_turn
-from ddl.runtime.workers import AXIS, Workers
+from ddl.runtime.virtual.wave_program import SimulatorCarry, WaveProgram
+from ddl.runtime.workers import Workers, nbytes
 
-TurnFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]  # ((worker, first step).., steps) -> rows
-
-
-class SimulatorCarry(NamedTuple):
-  """What goes from call to call."""
-
-  worker: Worker  # [workers, ...]
-  desk: server_state.ServerState  # [devices, ...]
+RoundFeed = Callable[
+  [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
+]  # ([(worker, first step)], steps) -> [rounds, steps, ...]
 
 
 class Simulator:
@@ -52,22 +42,21 @@ class Simulator:
     operations: Operations,
     widest: int | None = None,
   ):
-    """events, operations: what happens when. widest: visits per wave at most, by default as many as can be."""
+    """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
     self.model, self.workers, self.execution = model, workers, execution
-    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
     self._shape: Shape | None = None
-    self.kinds, self.blocks = frozenset[int](), 0
+    self._program: WaveProgram | None = None
     self._compiled: dict[Any, Any] = {}
     self.follow(events, operations)
-    self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
-    self._exchange, self._reply = exchange_nbytes(algorithm, model), reply_nbytes(algorithm, model)
-    self._extra = extra_nbytes(model)
+    self._message, self._reply = visit_nbytes(algorithm, params)
+    self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """From now on this schedule; what is compiled serves it too, if its calls fit.
+    """Follow this schedule from now on. What is compiled is used again if the calls fit.
 
     Raises:
       ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
@@ -75,13 +64,16 @@ class Simulator:
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
     blocks = int(operations.block.max(initial=0)) + 1
-    if (kinds, blocks) != (self.kinds, self.blocks):
-      self._shape = None
-      self._start = jax.jit(self.workers.lift(self._start_of, (False, False), True))
-    self.events, self.operations, self.kinds, self.blocks = events, operations, kinds, blocks
+    self.events, self.operations, self._quorum = events, operations, COLLECT in kinds
+    if self._program and (kinds, blocks) == (self._program.kinds, self._program.blocks):
+      return
+    how, self._shape = self.execution, None
+    self._program = WaveProgram(self.algorithm, self.model, self.workers, how.gradients, how.steps, kinds, blocks)
+    self._start = jax.jit(self.workers.lift(self._program.start, (False, False), True))
+    self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """The carry before the first turn: every worker and the server with the model that `key` gives.
+    """Return the carry before the first step: every worker and the server with the model that `key` gives.
 
     Raises:
       ValueError: if it does not fit into the devices' memory.
@@ -92,15 +84,15 @@ class Simulator:
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def shapes(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Shapes and shardings of the carry: what a checkpoint restores."""
+    """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
-    """The model to test, and how far the workers are from their mean. Leaves the carry alone."""
+    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """The calls of a run from step 0 to `last` that pauses at the multiples of `every`; those from `first` on.
+    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`.
 
     Raises:
       ValueError: one line, if the schedule ends before.
@@ -116,26 +108,28 @@ class Simulator:
     return [call for call in calls if call.first >= first]
 
   def run(
-    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: TurnFeed, key: jax.Array
+    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
-    """Makes the calls, one more each time that the iterator is advanced, at most two under way (see `Trainer.run`).
+    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `Trainer.run`).
 
-    Yields (call, carry after it, losses [workers, waves, period]). A yielded carry is gone once the next call is made.
+    Yields (call, carry after it, losses [workers, waves, period]). The next call donates a yielded carry.
     """
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
-      arrays = self._arrays(call)
-      batches, turns = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
+      if self._shape is None:
+        raise ValueError("a simulator plans its calls before it runs them")
+      arrays = self.plans.arrays(call, self._shape)
+      batches, rounds = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
       server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
-      args = (carry, batches, turns, server, key)
+      args = (carry, batches, rounds, server, key)
       carry, losses = self._executable(args)(*args)
       before_last, last = last, losses
       yield call, carry, losses
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
-    """The losses of the steps that were made: [steps made]."""
+    """Return the losses of the steps that were made: [steps made]."""
     made = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
@@ -143,32 +137,28 @@ class Simulator:
     return np.asarray(losses)[made].ravel()
 
   def nbytes(self, call: SimulatorCall) -> float:
-    """Bytes that a worker sends and is sent in a call, on average over the workers."""
+    """Return the bytes that a worker sends and receives in a call, on average over the workers."""
     visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
     if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]
-    told = np.count_nonzero(self.events.dropped[read])  # a quorum answers those too whose message it does not take
-    extra = self._extra if COLLECT in self.kinds else 0  # what a quorum's messages and its answers to those bring along
-    return (len(visits) * (self._exchange + extra) + told * (self._reply + extra)) / self.workers.count
+    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum answers these too
+    extra = self._extra if self._quorum else 0  # sent along with a quorum's messages and replies
+    total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
+    return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
     return self.plans.seconds(step)
 
-  def _arrays(self, call: SimulatorCall) -> Arrays:
-    if self._shape is None:
-      raise ValueError("a simulator plans its calls before it runs them")
-    return self.plans.arrays(call, self._shape)
-
-  def _rows(self, arrays: Arrays, feed: TurnFeed) -> dict[str, np.ndarray]:
-    """The batches of this process's devices: [devices, rows, period, batch, ...]."""
+  def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
+    """Return the batches of this process's devices: [devices, rows, period, batch, ...]."""
     parts = []
     for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
-      turns = arrays.turns[device] or [(device * self.workers.virtual, 0)]
-      rows = feed(turns, self.algorithm.period)
-      short = arrays.most_rows - len(turns)
+      rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]
+      rows = feed(rounds, self.algorithm.period)
+      short = arrays.most_rows - len(rounds)
       parts.append({k: np.concatenate([x, np.repeat(x[:1], short, axis=0)]) if short else x for k, x in rows.items()})
     return {k: np.stack([part[k] for part in parts]) for k in parts[0]}
 
@@ -177,120 +167,11 @@ class Simulator:
     return arrays.mode[mine], arrays.row[mine], arrays.first[mine]
 
   def _executable(self, args: Any) -> Callable[..., tuple[SimulatorCarry, jax.Array]]:
-    kind = (self._shape, self.kinds, self.blocks)
+    assert self._program
+    kind = (self._shape, self._program.kinds, self._program.blocks)
     if kind not in self._compiled:
       began = time.perf_counter()
-      lifted = self.workers.lift(self._call, (True, True, True, False, False), (True, False))
+      lifted = self.workers.lift(self._program.call, (True, True, True, False, False), (True, False))
       self._compiled[kind] = jax.jit(lifted, donate_argnums=0).lower(*args).compile()
       self.compile_seconds += time.perf_counter() - began
     return self._compiled[kind]
-
-  def _call(self, carry: SimulatorCarry, batches: Tree, turns: Any, server: Any, key: jax.Array) -> Any:
-    """Some waves on one device."""
-    virtual, period = self.workers.virtual, self.algorithm.period
-    apart = self.execution.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
-    rank = lax.axis_index(AXIS[0]) * virtual
-    key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
-    turn = make_turn(self.algorithm, self.model, self.execution.steps, DROP in self.kinds)
-    serve = server_state.make_serving(self.algorithm, self.kinds, self.blocks)
-
-    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, anew: Tree) -> Any:
-      def take() -> Any:
-        numbers = first + jnp.arange(period, dtype=first.dtype)
-        keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
-        return jax.tree.map(lambda x: x[row], batches), keys
-
-      return turn(mode, worker, reply, anew, take)
-
-    def wave(k: Any, state: tuple[Any, server_state.ServerState, jax.Array]) -> Any:
-      workers, desk, all_losses = state
-      (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
-      replies, anew = self._told(workers, desk, rank), desk.anew if jax.tree.leaves(desk.anew) else None
-      if not apart:
-        own = jax.tree.map(lambda x: x[:virtual], anew)
-        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
-        batched = self.execution.gradients == "vmap"
-        workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
-      else:
-        done = []
-        for i in range(virtual):
-          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, anew))
-          done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
-        workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
-      messages = self._sent(workers)
-      if self.workers.devices > 1:  # XLA copies what one device gathers
-        messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
-      desk = serve(desk, messages, steps, count, rank)
-      if DROP in self.kinds:
-        workers = _take_up(workers, mode, desk.extra)
-      return workers, desk, all_losses.at[k].set(losses.astype(all_losses.dtype))
-
-    workers: Any = carry.worker
-    if apart:
-      workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
-    desk = jax.tree.map(lambda x: x[0], carry.desk)
-    waves, *tasks = server
-    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), turns), tasks)
-    losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
-    workers, desk, losses = lax.fori_loop(0, waves, wave, (workers, desk, losses))
-    if apart:
-      workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
-    losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
-    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], desk)), losses
-
-  def _told(self, workers: Any, desk: server_state.ServerState, rank: Any) -> Tree:
-    """[virtual, ...]: the reply of each worker's last visit."""
-    rule, virtual = self.algorithm.lock_free, self.workers.virtual
-    if rule is None or not self._lock_free:
-      return jax.tree.map(lambda x: x[:virtual], desk.replies)
-    message = self._messages(workers)
-    mine = lax.dynamic_slice_in_dim(desk.seen, rank, virtual)
-    seen = jax.vmap(lambda x: server_state.from_blocks(x, desk.server))(mine)
-    return jax.vmap(rule.reply)(message, seen)
-
-  def _messages(self, workers: Any) -> Tree:
-    """[virtual, ...]: each worker's last request, which it has not touched since."""
-    if isinstance(workers, Worker):
-      return jax.vmap(self.algorithm.request)(workers.state, workers.params)
-    return jax.tree.map(lambda *x: jnp.stack(x), *(self.algorithm.request(w.state, w.params) for w in workers))
-
-  def _sent(self, workers: Any) -> Tree:
-    messages = self._messages(workers)
-    if COLLECT not in self.kinds:
-      return messages
-    if isinstance(workers, Worker):
-      return server_state.Sent(messages, workers.extra)
-    return server_state.Sent(messages, jax.tree.map(lambda *x: jnp.stack(x), *(w.extra for w in workers)))
-
-  @property
-  def _lock_free(self) -> bool:
-    return server_state.LOOK in self.kinds
-
-  def _start_of(self, params: Tree, extra: Tree) -> SimulatorCarry:
-    virtual = self.workers.virtual
-    state, _, _ = self.algorithm.init(params)
-    worker = Worker(params, state, extra)
-    desk = server_state.open_server(
-      self.algorithm, params, extra, self.kinds, virtual + 1, self.workers.count, self.blocks
-    )
-    several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
-    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], desk))
-
-  def _consensus_of(self, carry: SimulatorCarry) -> Consensus:
-    lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
-    extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
-    server = jax.tree.map(lambda x: x[0], carry.desk.server)
-    return Consensus(self.algorithm.evaluate(server), extra, distance)
-
-
-def _take_up(workers: Any, mode: Any, extra: Tree) -> Any:
-  """Workers, stacked or one by one, of whom those that a round has dropped go on with the `extra` of the served."""
-
-  def one(worker: Worker, mode: Any) -> Worker:
-    return worker._replace(
-      extra=jax.tree.map(lambda mean, own: jnp.where(mode == DROPPED, mean, own), extra, worker.extra)
-    )
-
-  if isinstance(workers, Worker):
-    return jax.vmap(one)(workers, mode)
-  return tuple(one(worker, mode[i]) for i, worker in enumerate(workers))

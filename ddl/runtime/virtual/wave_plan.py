@@ -1,4 +1,4 @@
-"""A schedule cut into compiled calls of one shape: which turns and which operations each wave of a call makes."""
+"""A schedule cut into compiled calls of one shape: the worker rounds and operations of each wave of a call."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,75 +28,76 @@ class SimulatorCall(NamedTuple):
 
 
 class Shape(NamedTuple):
-  """What all calls are padded to, so that there is one executable."""
+  """The shape to which all calls are padded, so that there is one executable."""
 
   waves: int
   operations: int  # per wave
-  rows: int  # turns with steps, per device
+  rows: int  # worker rounds with steps, per device
 
 
 class Arrays(NamedTuple):
   """A call as arrays."""
 
   mode: np.ndarray  # [workers, waves] int32
-  row: np.ndarray  # [workers, waves] int32: the turn's place among its device's batches
-  first: np.ndarray  # [workers, waves] int32: number of the turn's first step
+  row: np.ndarray  # [workers, waves] int32: place of the round among its device's batches
+  first: np.ndarray  # [workers, waves] int32: number of the round's first step
   count: np.ndarray  # [waves] int32: operations
   steps: Step  # [waves, operations]
-  turns: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
-  most_rows: int  # that a device has room for
+  rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
+  most_rows: int  # per device
 
 
 class WavePlan:
   """The calls of a run and their arrays."""
 
   def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
-    """events and operations: of the whole run. ValueError if they are of another number of workers, or lack peers."""
+    """events, operations: of the whole run. ValueError as of `check_schedule`."""
     check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
 
   def visits(self, step: int) -> int:
-    """Visits after which the workers have made `step` steps on average. ValueError if the schedule ends before."""
+    """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
     count, there = visits(self.algorithm, self.workers, step), len(self.events.worker)
     if count > there:
-      raise ValueError(
-        f"the schedule ends after {there} visits, but step {step} takes {count}: make one of {step} steps"
-      )
+      raise ValueError(f"the schedule has {there} visits; invalid: must have {count} for step {step}")
     return count
 
   def seconds(self, step: int) -> float:
-    """When the workers have made `step` steps on average, by the schedule. ValueError if it ends before."""
+    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
     count = self.visits(step)
     return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Calls between successive steps in `boundaries`, which begin with 0. ValueError beyond the schedule's end."""
+    """Return the calls between successive steps in `boundaries`, from 0 on. ValueError beyond the schedule's end."""
     cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
     parts = waves(self.operations, cuts, widest)
     return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]
 
   def shape(self, calls: Sequence[SimulatorCall]) -> Shape:
-    """The smallest that fits all calls."""
-    rows = [len(turns) for call in calls for turns in self._turns(call)]
+    """Return the smallest shape that fits all calls."""
+    rows = 1
+    for call in calls:
+      events = [event for wave in call.waves for event in wave.visits if self.has_steps(event)]
+      rows = max(rows, *np.bincount(self.events.worker[events] // self.virtual), 0)
     most = max((w.last - w.first for call in calls for w in call.waves), default=1)
-    return Shape(max(len(call.waves) for call in calls) or 1, most, max(rows, default=1) or 1)
+    return Shape(max(len(call.waves) for call in calls) or 1, most, int(rows))
 
   def arrays(self, call: SimulatorCall, shape: Shape) -> Arrays:
-    """The call, padded to `shape`."""
+    """Return the call, padded to `shape`."""
     mode = np.full((self.workers, shape.waves), REST, np.int32)
     row, first = np.zeros_like(mode), np.zeros_like(mode)
     count = np.zeros(shape.waves, np.int32)
     size = (shape.waves, shape.operations)
     kind, who, peer, block = np.zeros((4, *size), np.int32)
     steps = Step(kind, who, peer, block, np.zeros(size))
-    turns: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
         worker = int(self.events.worker[event])
         mode[worker, k] = self._mode(event)
         if self.has_steps(event):
-          mine = turns[worker // self.virtual]
+          mine = rounds[worker // self.virtual]
           row[worker, k], first[worker, k] = len(mine), self._first(event)
           mine.append((worker, self._first(event)))
       count[k] = wave.last - wave.first
@@ -107,18 +108,10 @@ class WavePlan:
       steps.peer[k, : count[k]] = self.events.peer[event]
       steps.block[k, : count[k]] = self.operations.block[part]
       steps.weight[k, : count[k]] = self.operations.weight[part]
-    return Arrays(mode, row, first, count, steps, turns, shape.rows)
-
-  def _turns(self, call: SimulatorCall) -> list[list[tuple[int, int]]]:
-    turns: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
-    for wave in call.waves:
-      for event in wave.visits:
-        if self.has_steps(event):
-          turns[int(self.events.worker[event]) // self.virtual].append((0, 0))
-    return turns
+    return Arrays(mode, row, first, count, steps, rounds, shape.rows)
 
   def _first(self, event: int) -> int:
-    return first_step(self.algorithm.delay, int(self.events.turn[event]), self.algorithm.period)
+    return first_step(self.algorithm.delay, int(self.events.round[event]), self.algorithm.period)
 
   def _mode(self, event: int) -> int:
     if self.events.dropped[event]:
@@ -128,8 +121,8 @@ class WavePlan:
     return FULL if self.has_steps(event) else REST
 
   def has_steps(self, event: int) -> bool:
-    """Whether the visit's turn has steps, or the worker only asks, or is dropped."""
+    """Return whether steps precede the visit: not for a dropped worker, nor for the first request with a delay."""
     if self.events.dropped[event]:
       return False
     delayed = self.algorithm.delay > 0
-    return not delayed or bool(self.events.turn[event] > 0 and not self.events.restarted[event])
+    return not delayed or bool(self.events.round[event] > 0 and not self.events.restarted[event])

@@ -66,7 +66,7 @@ def spans(record: Events | Step) -> Spans:
 
 def _asynchronous(events: Events) -> Spans:
   rounding = 1e-9 * events.released.max()
-  reply = events.released - events.served[events.told - 1]
+  reply = events.released - events.served[events.answered - 1]
   begun = _service(events, rounding)
   before = previous(events.worker)
   free = np.where(before < 0, 0.0, events.released[before])

@@ -58,7 +58,7 @@ def _picture(shown: Schedule) -> Picture:
   caption = ["The start of the run. First seed.", "A row is a worker.", MARKS[events is not None, beneath]]
   title, part = f"waiting {formats.share(parts.get(KINDS[WAITING], 0.0))}", f"in the first {len(shown.record[0])} steps"
   if events:
-    title, part, rounds = _staleness(events)[1], "over the whole run", int(events.turn.max()) + 1
+    title, part, rounds = _staleness(events)[1], "over the whole run", int(events.round.max()) + 1
     whole = "The whole run." if rounds <= ROUNDS else f"The start of the run, up to about round {ROUNDS} of {rounds:,}."
     caption[0] = f"{whole} First seed."
     caption.append(f"Staleness is that of {(~events.dropped).sum():,} visits, the whole run's.")
@@ -88,10 +88,10 @@ def end_of(shown: Schedule) -> float:
     exchanges = shown.record.released[np.isfinite(sent).any(axis=(1, 2))].max(axis=1)
     return float(exchanges[:ROUNDS][-1] if len(exchanges) else shown.record.released.max())
   events = shown.record
-  if events.turn.max() < ROUNDS:
+  if events.round.max() < ROUNDS:
     return float(events.released.max())
   last = np.full(int(events.worker.max()) + 1, np.nan)
-  early = events.turn < ROUNDS
+  early = events.round < ROUNDS
   np.fmax.at(last, events.worker[early], events.released[early])
   return float(np.nanmedian(last))
 

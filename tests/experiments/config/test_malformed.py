@@ -86,9 +86,10 @@ CALLS = {  # what is called, and the argument that the line must name
   "examples": (lambda: DATA["least_squares"](examples=10**12), "examples"),
   "features": (lambda: DATA["least_squares"](features=HUGE), "features"),
   "noise": (lambda: DATA["least_squares"](noise=float("nan")), "noise"),
-  "turn": (lambda: finish(steps=HUGE, turn=HUGE, workers=100, times=TIMES["constant"](workers=100, seed=0)), "steps"),
-  "lockstep overflow": (lambda: finish(steps=9, turn=1, workers=1, times=endless(1)), "seconds"),
-  "schedule overflow": (lambda: schedule(workers=1, turns_total=9, period=1, delay=0, times=endless(1),
+  "round_steps": (lambda: finish(steps=HUGE, round_steps=HUGE, workers=100,
+                                 times=TIMES["constant"](workers=100, seed=0)), "steps"),
+  "lockstep overflow": (lambda: finish(steps=9, round_steps=1, workers=1, times=endless(1)), "seconds"),
+  "schedule overflow": (lambda: schedule(workers=1, num_visits=9, period=1, delay=0, times=endless(1),
                                          barrier=BARRIERS["asp"](), **TURNS), "seconds"),
   "local": (lambda: files.local("s3://x"), "s3://x"),
 }  # fmt: skip
@@ -110,7 +111,7 @@ WRONG = {  # key of config.times: values that none can have
   "slow": ((1.0,), (1.0, 0.0), (1.0, np.nan)),
   "straggler_rate": (-0.1, 2.0, np.nan),
   "straggler_factor": (0.0, np.inf),
-  "straggler_turns": (0.5, np.nan),
+  "straggler_rounds": (0.5, np.nan),
   "death_rate": (1.0, -0.1, np.nan),
   "down_seconds": (-1.0, np.inf),
   "path": ("comments.txt", "ragged.txt", "bytes.npy", "pipe"),
@@ -149,7 +150,9 @@ def test_a_turn_longer_than_the_run():
   """Its steps beyond the run are not made: the clock is that of the whole turn."""
   times = TIMES["lognormal"](workers=2, seed=0)
   given = dict(workers=2, times=times)
-  np.testing.assert_array_equal(finish(steps=5, turn=10**9, **given), finish(steps=10, turn=10, **given)[:5])
+  np.testing.assert_array_equal(
+    finish(steps=5, round_steps=10**9, **given), finish(steps=10, round_steps=10, **given)[:5]
+  )
 
 
 def test_one_seed_as_a_number():
@@ -182,4 +185,4 @@ def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
 def test_a_schedule_that_no_memory_holds():
   times = TIMES["constant"](workers=2, seed=0)
   with pytest.raises(ValueError, match="visits"):
-    schedule(workers=2, turns_total=10**12, period=1, delay=0, times=times, barrier=BARRIERS["asp"](), **TURNS)
+    schedule(workers=2, num_visits=10**12, period=1, delay=0, times=times, barrier=BARRIERS["asp"](), **TURNS)

@@ -30,7 +30,7 @@ def every(period, delay=0, offset=0):
 
 def record(*exchanges, name="lognormal", overlap=True, local=None, **changes):
   times = TIMES[name](workers=WORKERS, seed=0, **{"seconds": 1.0} | changes)
-  settings = {"workers": WORKERS, "steps": 24, "turn": 3, "times": times, "exchanges": exchanges}
+  settings = {"workers": WORKERS, "steps": 24, "round_steps": 3, "times": times, "exchanges": exchanges}
   settings |= {"local_seconds": local, "overlap": overlap}
   return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
 

@@ -42,16 +42,16 @@ def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting()
 
 
 def test_in_a_round_robin_all_but_one_wait():
-  events = events_of(arrivals=Arrivals("round_robin"), turns=40)
+  events = events_of(arrivals=Arrivals("round_robin"), visits=40)
   found = spans(events)
   at_work = total(found, COMPUTING) + total(found, EXCHANGING)
   np.testing.assert_allclose(at_work, events.released[-1])
-  dead = spans(events_of(arrivals=Arrivals("round_robin"), turns=40, death_rate=0.3, down_seconds=5.0))
+  dead = spans(events_of(arrivals=Arrivals("round_robin"), visits=40, death_rate=0.3, down_seconds=5.0))
   np.testing.assert_allclose(total(dead, COMPUTING) + total(dead, EXCHANGING) + total(dead, LOST), dead.end.max())
 
 
 def test_in_a_quorum_those_dropped_compute_until_the_round_is_closed():
-  events = events_of(backup(spare=1), turns=30, death_rate=0.1, down_seconds=3.0)
+  events = events_of(backup(spare=1), visits=30, death_rate=0.1, down_seconds=3.0)
   found = spans(events)
   for worker in range(WORKERS):
     assert tiles(found, worker, events.released[events.worker == worker].max())
@@ -124,7 +124,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
-  one, many = events_of(turns=1), events_of(turns=400, workers=40)
+  one, many = events_of(visits=1), events_of(visits=400, workers=40)
   late = many._replace(staleness=many.staleness * 50)
   folder = virtual(
     tmp_path,
@@ -139,10 +139,10 @@ def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
 
 @pytest.mark.parametrize("turns", [1, 5, 30])
 def test_a_short_run_is_shown_whole(tmp_path, turns):
-  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(turns=turns * WORKERS)})
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(visits=turns * WORKERS)})
   (shown,) = schedules(folder, reader.read(folder))
   (drawn,) = schedule_plot.pictures(folder, reader.read(folder))
-  whole = shown.record.turn.max() < schedule_plot.ROUNDS
+  whole = shown.record.round.max() < schedule_plot.ROUNDS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
   assert (schedule_plot.end_of(shown) == shown.record.released.max()) == whole
 

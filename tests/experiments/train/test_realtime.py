@@ -120,7 +120,7 @@ def test_a_record_that_is_missing_damaged_alone_or_unlocked_is_refused(recorded,
   shutil.copytree(recorded, tmp_path / "wrong")
   events = record.load(recorded / "events.npz")
   record.save(tmp_path / "wrong" / "events.npz", events._replace(worker=events.worker + 1))
-  assert "worker lies in 0..2" in refusal(tmp_path / "wrong")
+  assert "worker must be in 0..2" in refusal(tmp_path / "wrong")
   (tmp_path / "wrong" / "events.npz").write_bytes((recorded / "events.npz").read_bytes()[:999])
   assert "not a record of events" in refusal(tmp_path / "wrong")
   config = json.loads((recorded / "config.json").read_text())

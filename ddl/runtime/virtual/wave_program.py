@@ -1,0 +1,142 @@
+"""The compiled program of a simulation: some waves of worker rounds and server operations on one device."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.events.operations import COLLECT, DROP, LOOK
+from ddl.group import Group
+from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.virtual.server_state import Sent, ServerState, from_blocks, make_serving, open_server
+from ddl.runtime.worker_round import DROPPED, Worker, make_worker_round
+from ddl.runtime.workers import AXIS, Workers
+
+
+class SimulatorCarry(NamedTuple):
+  """The state between two calls."""
+
+  worker: Worker  # [workers, ...]
+  server_state: ServerState  # [devices, ...]
+
+
+class WaveProgram(NamedTuple):
+  """The functions on one device, for schedules with these kinds of operations and this number of blocks."""
+
+  algorithm: ServerAlgorithm
+  model: Model
+  workers: Workers
+  gradients: str  # as in `ExecutionConfig`
+  steps: str
+  kinds: frozenset[int]
+  blocks: int
+
+  def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
+    """Return a device's carry, every worker and the server with this model."""
+    virtual = self.workers.virtual
+    state, _, _ = self.algorithm.init(params)
+    worker = Worker(params, state, extra)
+    server = open_server(self.algorithm, params, extra, self.kinds, virtual + 1, self.workers.count, self.blocks)
+    several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
+    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
+
+  def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
+    """Carry out some waves. Return (carry, losses [workers, waves, period])."""
+    virtual, period = self.workers.virtual, self.algorithm.period
+    apart = self.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    rank = lax.axis_index(AXIS[0]) * virtual
+    key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
+    worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
+    serve = make_serving(self.algorithm, self.kinds, self.blocks)
+
+    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
+      def take() -> Any:
+        numbers = first + jnp.arange(period, dtype=first.dtype)
+        keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
+        return jax.tree.map(lambda x: x[row], batches), keys
+
+      return worker_round(mode, worker, reply, fresh, take)
+
+    def wave(k: Any, carry: tuple[Any, ServerState, jax.Array]) -> Any:
+      workers, state, all_losses = carry
+      (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
+      replies, fresh = self._replies(workers, state, rank), state.fresh if jax.tree.leaves(state.fresh) else None
+      if not apart:
+        own = jax.tree.map(lambda x: x[:virtual], fresh)
+        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
+        batched = self.gradients == "vmap"
+        workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
+      else:
+        done = []
+        for i in range(virtual):
+          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
+          done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
+        workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
+      messages = _of_each(workers, self._message_of)
+      if self.workers.devices > 1:  # XLA copies what one device gathers
+        messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
+      state = serve(state, messages, steps, count, rank)
+      if DROP in self.kinds:
+        workers = _replace_extra(workers, mode, state.extra)
+      return workers, state, all_losses.at[k].set(losses.astype(all_losses.dtype))
+
+    workers: Any = carry.worker
+    if apart:
+      workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
+    state = jax.tree.map(lambda x: x[0], carry.server_state)
+    waves, *tasks = server
+    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rounds), tasks)
+    losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
+    workers, state, losses = lax.fori_loop(0, waves, wave, (workers, state, losses))
+    if apart:
+      workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
+    losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
+    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], state)), losses
+
+  def consensus(self, carry: SimulatorCarry) -> Consensus:
+    """Return the model to test and the workers' distance from their mean."""
+    lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
+    extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
+    server = jax.tree.map(lambda x: x[0], carry.server_state.server)
+    return Consensus(self.algorithm.evaluate(server), extra, distance)
+
+  def _replies(self, workers: Any, state: ServerState, rank: Any) -> Tree:
+    """Return the replies of each worker's last visit: [virtual, ...]."""
+    rule, virtual = self.algorithm.lock_free, self.workers.virtual
+    if rule is None or LOOK not in self.kinds:
+      return jax.tree.map(lambda x: x[:virtual], state.replies)
+    message = _of_each(workers, self._request_of)  # of its last visit, as its state has not changed since
+    mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
+    seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
+    return jax.vmap(rule.reply)(message, seen)
+
+  def _request_of(self, worker: Worker) -> Tree:
+    return self.algorithm.request(worker.state, worker.params)
+
+  def _message_of(self, worker: Worker) -> Tree:
+    message = self._request_of(worker)
+    return Sent(message, worker.extra) if COLLECT in self.kinds else message
+
+
+def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
+  """Return fn of each worker, [virtual, ...]; workers: stacked, or a tuple."""
+  if isinstance(workers, Worker):
+    return jax.vmap(fn)(workers)
+  return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))
+
+
+def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
+  """Give the mean `extra` of the served workers to those that a quorum has dropped."""
+
+  def one(worker: Worker, mode: Any) -> Worker:
+    return worker._replace(
+      extra=jax.tree.map(lambda mean, own: jnp.where(mode == DROPPED, mean, own), extra, worker.extra)
+    )
+
+  if isinstance(workers, Worker):
+    return jax.vmap(one)(workers, mode)
+  return tuple(one(worker, mode[i]) for i, worker in enumerate(workers))
