@@ -165,7 +165,7 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
     "winner": winner,
-    "turns": changes,  # with less bandwidth, with more; of those that there are
+    "crossings": changes,  # with less bandwidth, with more; of those that there are
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
   }

@@ -100,25 +100,27 @@ def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[
 def break_even(entry: Mapping[str, Any]) -> str:
   """The bandwidths at which another algorithm would be first."""
   found, here = entry["break_even"], entry["bandwidth"]
-  if not found["turns"]:
+  if not found["crossings"]:
     low, high = (rate(bandwidth) for bandwidth in found["searched"])
     slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in found["ends"])
     return (
       f"At no bandwidth from {low} to {high} would another be first: {found['winner']} takes {slow} at the low "
       f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
     )
-  text = "; ".join(_overtaking(turn, here) for turn in found["turns"])
+  text = "; ".join(_overtaking(crossing, here) for crossing in found["crossings"])
   return f"{text[0].upper()}{text[1:]}; the link {entry['link']} has {rate(here)}."
 
 
-def _overtaking(turn: Mapping[str, Any], here: float) -> str:
+def _overtaking(crossing: Mapping[str, Any], here: float) -> str:
   """Below or above which bandwidth another would be first, with the interval over the seeds where that happens."""
-  values = [value for value in turn["bandwidths"] if value is not None]
-  log, half = summary(np.log(values or [turn["mean"]]))  # bandwidths are averaged as ratios
+  values = [value for value in crossing["bandwidths"] if value is not None]
+  log, half = summary(np.log(values or [crossing["mean"]]))  # bandwidths are averaged as ratios
   spread = f" ({rate(math.exp(log - half))} to {rate(math.exp(log + half))})" if half is not None else ""
-  count = "" if len(values) == len(turn["bandwidths"]) else f", in {len(values)} of {len(turn['bandwidths'])} seeds"
-  side = "below" if turn["mean"] < here else "above"
-  return f"{side} {rate(math.exp(log))}{spread}{count}, {turn['other']} would be first"
+  count = (
+    "" if len(values) == len(crossing["bandwidths"]) else f", in {len(values)} of {len(crossing['bandwidths'])} seeds"
+  )
+  side = "below" if crossing["mean"] < here else "above"
+  return f"{side} {rate(math.exp(log))}{spread}{count}, {crossing['other']} would be first"
 
 
 def _parts(figures: Mapping[str, Any]) -> Cell:

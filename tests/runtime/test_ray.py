@@ -109,7 +109,7 @@ def in_threads(algorithm, folder, *, workers, shards, visits, barrier=NOBODY_WAI
 
 
 def furthest_ahead(events, workers=WORKERS):
-  """The most turns that anybody was ahead of the slowest one when it began a turn."""
+  """The most rounds that anybody was ahead of the slowest one when it began a round."""
   clocks = [[np.sum((events.worker == w) & (events.served <= t)) for w in range(workers)] for t in events.start]
   return int(np.max(events.round - np.min(clocks, axis=1)))
 
@@ -162,7 +162,7 @@ def test_behind_a_barrier_every_shard_tells_of_all_turns_before(tmp_path, monkey
   seen, told = [], Shard.told
 
   def telling(shard, asked):
-    seen.append((shard.index, int(asked["worker"]), int(asked["turn"]), shard.served))
+    seen.append((shard.index, int(asked["worker"]), int(asked["round"]), shard.served))
     return told(shard, asked)
 
   monkeypatch.setattr(Shard, "told", telling)
@@ -287,10 +287,10 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
     first = "killed" not in seen
     if first:
       os.kill(ray.get(runner.supervisor.actors[1].pid.remote()), signal.SIGKILL)
-    _, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    _, rounds, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
     if first:
-      seen["killed"] = turns[1]
-    elif turns[1] > seen["killed"] + 20:  # the next one has come, and made some turns
+      seen["killed"] = rounds[1]
+    elif rounds[1] > seen["killed"] + 20:  # the next one has come, and made some rounds
       runner.stop()
     seen["params"] = snapshot.params
 
@@ -298,9 +298,9 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   record.check(events, WORKERS)
   (back,) = np.flatnonzero(events.restarted)
   last = np.flatnonzero(events.worker[:back] == 1)[-1]
-  assert back - last > 20  # turns of worker 0 alone: nobody waited for the dead one
+  assert back - last > 20  # rounds of worker 0 alone: nobody waited for the dead one
   after = events.worker[back:-1]
-  # Now they do again: apart by a turn, and by another that was served, not yet finished, when the other came back.
+  # Now they do again: apart by a round, and by another that was served, not yet finished, when the other came back.
   assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
   close(flat_params.flatten(seen["params"])[0], replay(runner.algorithm, events))
 
@@ -341,10 +341,10 @@ def test_a_worker_leaves_and_joins_again(ray, tmp_path):
   runner = cluster(tmp_path, algorithm)
 
   def watch(snapshot):
-    visits, turns, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
+    visits, rounds, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
     if "left" not in seen:
       runner.remove(1)
-      seen["left"], seen["turns"] = visits, turns[1]
+      seen["left"], seen["rounds"] = visits, rounds[1]
       with pytest.raises(ValueError, match="worker 1 can't leave"):
         runner.remove(1)
     elif "joined" not in seen:
@@ -352,7 +352,7 @@ def test_a_worker_leaves_and_joins_again(ray, tmp_path):
       seen["joined"] = visits
       with pytest.raises(ValueError, match="worker 1 can't join"):
         runner.add(1)
-    elif turns[1] > seen["turns"] + 20:
+    elif rounds[1] > seen["rounds"] + 20:
       runner.stop()
     seen["params"] = snapshot.params
 

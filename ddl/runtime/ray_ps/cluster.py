@@ -11,7 +11,7 @@ experiments/bench/server_exchange.py; several shards pay where they have cores o
 What helped: no object store and no pickling; buffers that are handed to JAX, not copied; NumPy's `isfinite` instead of
 XLA's (0.02 ms for 0.24 ms at 1 MB); one thread for XLA in a shard; an allocator that keeps its memory. `period` and
 `delay` of the algorithm batch and hide the rest.
-A killed worker loses the turn that it is at. If it dies while it sends, some shards may have served that visit and
+A killed worker loses its current round. If it dies while it sends, some shards may have served that visit and
 others not; each shard counts its own, and the first one's count is the run's.
 A checkpoint is each shard's own; on several hosts the folder has to be one that all of them see.
 """
@@ -127,7 +127,7 @@ class RayCluster:
       checkpoint_every: visits; 0: only one at the end.
       resume: go on from the newest checkpoint that all shards have.
       seed: of the peers of peer-to-peer algorithms, and of samples of the barrier.
-      barrier: the first shard says who may begin a turn; a worker that died holds nobody up until it is back.
+      barrier: kept by the first shard; nobody waits for a worker that died until it is back.
 
     Raises:
       ValueError: one line, for invalid values, or if Ray is not installed, can't be reached, or is too small.
@@ -208,7 +208,7 @@ class RayCluster:
         self.ray.kill(actor)
 
   def stop(self) -> None:
-    """Ends the run: its checkpoint is saved, the turns under way are lost. From a signal's handler too."""
+    """End the run: its checkpoint is saved, the rounds under way are lost. From a signal's handler too."""
     self.stopping = True
     if self.supervisor:
       self.supervisor.stopping = True
@@ -224,7 +224,7 @@ class RayCluster:
     self.supervisor.start(worker)
 
   def remove(self, worker: int) -> None:
-    """A worker leaves, while `run` is under way: the turn that it is at is lost. ValueError if it can't."""
+    """Remove a worker while `run` is under way: its current round is lost. ValueError if it can't."""
     if self.supervisor is None or worker not in self.supervisor.actors or self.algorithm.arrivals.round_robin:
       raise ValueError(f"worker {worker} can't leave: it is not there, or a round robin would wait for it")
     self.supervisor.leave(worker)

@@ -39,11 +39,11 @@ class Shard:
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
-    self.turns = np.zeros(self.workers, int)
+    self.rounds = np.zeros(self.workers, int)
     self.members = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
     self.replies = dict[int, Tree]()  # what each worker was last told
     self.holding = set[int]()  # workers that may make a visit
-    self.active: int | None = None  # whose turn it is, of a round robin
+    self.active: int | None = None  # the rank that may visit, of a round robin
     self.changed = threading.Condition()
     self._serve = jax.jit(algorithm.serve, donate_argnums=0)
     self._evaluate = jax.jit(algorithm.evaluate)
@@ -70,7 +70,7 @@ class Shard:
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """(status, turn, this part of the parameters, extra) that a worker starts from; None: the initial ones."""
+    """(status, round, this part of the parameters, extra) that a worker starts from; None: the initial ones."""
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -89,7 +89,7 @@ class Shard:
         self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1))
       self.record.came_back(worker)
       part = np.array(self._evaluate(self.server))
-      return status, int(self.turns[worker]), part, self._mean_extra()
+      return status, int(self.rounds[worker]), part, self._mean_extra()
 
   def leave(self, worker: int) -> None:
     """The worker will not come any more: others may make its visit."""
@@ -121,7 +121,7 @@ class Shard:
     with self.changed:
       news = self.index == 0  # the first one has the run's
       self.changed.wait_for(lambda: self.failure or (news and (self.kept or self.served >= self.visits)), seconds)
-      return self.served, self.turns.copy(), sorted(self.kept), self.failure
+      return self.served, self.rounds.copy(), sorted(self.kept), self.failure
 
   def events(self) -> Events:
     """The visits so far: as this shard saw them, if it is the first."""
@@ -148,15 +148,15 @@ class Shard:
     if self.closed:
       answer["status"] = wire.STOP
       return [np.asarray(x) for x in jax.tree.leaves(self.start_reply)]
-    worker, turn = int(asked["worker"]), int(asked["turn"])
+    worker, number = int(asked["worker"]), int(asked["round"])
     sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
     self.server, reply = self._serve(self.server, sent, self._visit(worker, int(asked["peer"])))
     replies, self.replies[worker] = [np.asarray(x) for x in jax.tree.leaves(reply)], reply
     answer["visit"] = self.served
     if not all(np.isfinite(x).all() for x in (*message, *replies)):
       self.failure = (
-        f"visit {self.served}: the message of worker {worker}'s turn {turn} (its step "
-        f"{turn * self.algorithm.period}) or the center is not finite"
+        f"visit {self.served}: the message of worker {worker}'s round {number} (its step "
+        f"{number * self.algorithm.period}) or the center is not finite"
       )
     if self.failure:
       answer["status"] = wire.DIVERGED
@@ -167,7 +167,7 @@ class Shard:
       self.losses.append(losses.copy())
       self.extras[worker] = [x.copy() for x in extra]
     self.served += 1
-    self.turns[worker] = turn + 1
+    self.rounds[worker] = number + 1
     self.holding.discard(worker)
     if self.served + len(self.holding) < self.visits:
       self.holding.add(worker)
@@ -183,11 +183,11 @@ class Shard:
     self.changed.notify_all()
     return replies
 
-  def wait_for_turn(self, worker: int) -> bool:
-    """Until the worker may begin a turn. Returns whether its last answer is old by now.
+  def wait_for_round(self, worker: int) -> bool:
+    """Wait until the worker may begin a round; return whether its last reply is old by now.
 
     Round robin: when everybody else is done with theirs and this one is next by rank. Else when the barrier lets it: a
-    turn is finished when its worker asks for the next, so that all shards have served it by then.
+    round is finished when its worker asks for the next, so that all shards have served it by then.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -244,4 +244,4 @@ class Shard:
     exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
     self.record.restore(events, exchanges)
     self.served = label
-    np.maximum.at(self.turns, events.worker, events.round + 1)
+    np.maximum.at(self.rounds, events.worker, events.round + 1)

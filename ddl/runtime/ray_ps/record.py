@@ -62,7 +62,7 @@ class Record:
     start = min(start, arrival)
     served, index = max(self.now(), self._seconds()), len(self._rows)
     stale = index - int(self._learnt[worker])
-    row = (worker, int(asked["turn"]), start, arrival, served, index + 1, served, stale, int(asked["peer"]))
+    row = (worker, int(asked["round"]), start, arrival, served, index + 1, served, stale, int(asked["peer"]))
     self._last[worker], self._learnt[worker] = index, index + 1
     self._rows.append([*row, False, restarted])
     self._exchanges += exchanged

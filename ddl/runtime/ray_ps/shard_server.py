@@ -28,7 +28,7 @@ def _talk(connection: Any, shard: Any, token: bytes) -> None:
       wire.receive(connection, [header])
       asked, reply = header[0], []
       if asked["what"] == wire.ASK:
-        answer["status"] = wire.OLD if shard.wait_for_turn(int(asked["worker"])) else wire.GO
+        answer["status"] = wire.OLD if shard.wait_for_round(int(asked["worker"])) else wire.GO
       elif asked["what"] == wire.READ:
         reply = shard.told(asked)
       else:

@@ -48,7 +48,7 @@ class Supervisor:
     """new: a rank's actor; actors: those that are there; unravel: the flat parameters as a tree."""
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
     self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # what is awaited -> rank
-    self.idle = set[int]()  # ranks without a turn to make
+    self.idle = set[int]()  # ranks without a round to make
     self.together, self.ready = set[int](), list[int]()  # the first workers begin when all of them are ready
     self.deaths = dict[int, tuple[int, int]]()  # rank -> (its visits, deaths in a row)
     self.stopping = False
@@ -56,7 +56,7 @@ class Supervisor:
   def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
     """Until so many visits are served and every worker has heard of it, or `stopping` is set."""
     ray, shards = self.ray, self.shards
-    self.served, self.turns, _, _ = self._progress([shards[0].progress.remote(0)])[0]
+    self.served, self.rounds, _, _ = self._progress([shards[0].progress.remote(0)])[0]
     self.visits, looks = visits, dict[Any, int]()
     self.together = set(ranks)
     for rank in sorted(self.together):
@@ -68,9 +68,9 @@ class Supervisor:
       for ref in done:
         if ref in looks:
           k = looks.pop(ref)
-          served, turns, kept, _ = self._progress([ref], k)[0]
+          served, rounds, kept, _ = self._progress([ref], k)[0]
           if k == 0:
-            self.served, self.turns = served, turns
+            self.served, self.rounds = served, rounds
             for at in kept:
               self._show(watch, at)
         elif ref in self.preparing:
@@ -85,7 +85,7 @@ class Supervisor:
     return answers(ray, [shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
-    """A worker that makes turns as soon as it is ready."""
+    """Start a worker, which makes rounds as soon as it is ready."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 
@@ -114,7 +114,7 @@ class Supervisor:
       self._wake()
 
   def _wake(self) -> None:
-    """Somebody makes the turns of those who left, or of one who died when others had stopped."""
+    """Let an idle worker make the rounds of those that left, or of one that died after others had stopped."""
     if self.idle and not self.working and not self.preparing and self.served < self.visits:
       self._begin([self.idle.pop()])
 
@@ -138,14 +138,12 @@ class Supervisor:
     except errors.RayActorError as error:
       check_made(error, f"worker {rank}")
       answers(self.ray, [self.shards[0].lost.remote(rank)])
-      visits = int(self.turns[rank])
+      visits = int(self.rounds[rank])
       at, count = self.deaths.get(rank, (visits, 0))
       self.deaths[rank] = visits, count + 1 if at == visits else 1
       if self.deaths[rank][1] >= ATTEMPTS:
         raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row before it made a visit") from error
-      told = (
-        f"worker {rank} died after {visits} visits: the turn that it was at is lost, and another one takes its place"
-      )
+      told = f"worker {rank} died after {visits} visits: its current round is lost, and another one takes its place"
       warnings.warn(told, RuntimeWarning, stacklevel=2)
       self.ray.kill(self.actors[rank])
       self.start(rank)

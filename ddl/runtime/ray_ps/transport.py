@@ -10,11 +10,11 @@ import numpy as np
 
 from ddl.api import Tree
 
-VISIT, ASK, READ = range(3)  # a message to serve; may my turn begin; what the center is by now
-GO, STOP, DIVERGED, OLD = range(4)  # make another turn; that was your last; not finite, nothing was served; go, but
-# what you were told is old by now
+VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
+GO, STOP, DIVERGED, OLD = range(4)  # make another round; that was the last; not finite, nothing was served; go, but
+# the last reply is old by now
 REQUEST = np.dtype(
-  [("what", "<i4"), ("worker", "<i4"), ("turn", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
+  [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
 )  # start, released: seconds since the epoch, by the worker's clock
 REPLY = np.dtype([("status", "<i4"), ("visit", "<i4")])
 SECONDS = 10.0  # that a connection may take

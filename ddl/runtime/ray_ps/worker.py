@@ -1,4 +1,4 @@
-"""A worker of the cluster: its turns, and its messages cut among the master's shards."""
+"""A worker of the cluster: its rounds, and its messages cut among the master's shards."""
 
 import os
 import time
@@ -41,7 +41,7 @@ class Exchange:
     return self._answers()
 
   def ask(self, header: np.ndarray) -> bool:
-    """Returns when the first shard says that a turn may begin: whether the last answer may be old by then."""
+    """Wait until the first shard lets a round begin; return whether the last reply may be old by then."""
     wire.send(self.connections[0], [header])
     wire.receive(self.connections[0], [self.answer])
     return len(self.connections) > 1 or int(self.answer["status"][0]) == wire.OLD  # one shard knows of itself alone
@@ -76,7 +76,7 @@ class RayWorker:
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
-    """Makes its model and data, connects, and compiles before the first turn begins."""
+    """Make its model and data, connect, and compile before the first round begins."""
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
     where = self.settings["addresses"], self.settings["token"]
@@ -93,9 +93,9 @@ class RayWorker:
     return os.getpid()
 
   def work(self, *begun: Any) -> None:
-    """Turns until the first shard says stop; begun: what each shard's `begin` gave. ValueError: the master diverged."""
-    status, turn, part, extra = begun[0]
-    first, waits = turn, self.settings["barrier"].bound < np.inf
+    """Make rounds until the first shard replies STOP; begun: of each shard. ValueError if the master diverged."""
+    status, number, part, extra = begun[0]
+    first, waits = number, self.settings["barrier"].bound < np.inf
     params = self.params if part is None else self.unravel(np.concatenate([b[2] for b in begun]))
     params, extra = jax.tree.map(jnp.asarray, (params, extra))
     state, _, reply = self._init(params)
@@ -110,8 +110,8 @@ class RayWorker:
 
     with ThreadPoolExecutor(1) as pool:
       while status == wire.GO:
-        header = self._header(turn, released)
-        if self.algorithm.arrivals.round_robin or (waits and turn > first):
+        header = self._header(number, released)
+        if self.algorithm.arrivals.round_robin or (waits and number > first):
           old = self.exchange.ask(_for(wire.ASK, header))
           if old and waits and not delay and self.algorithm.read:
             reply = self.exchange.read(_for(wire.READ, header))
@@ -120,41 +120,41 @@ class RayWorker:
         header["start"] = time.time()
         if not delay:
           params, state = self._merge(reply, state, params)
-          steps(turn * period, period)
+          steps(number * period, period)
         done = np.zeros(period, np.float32)
         done[: len(losses)] = losses
         losses.clear()
         message = self._request(state, params)
         pending = pool.submit(self.exchange.visit, header, done, jax.tree.leaves(extra), message)
-        steps(turn * period, delay)
+        steps(number * period, delay)
         status, told = pending.result()
         if status == wire.DIVERGED:
-          raise ValueError(f"worker {self.worker}, turn {turn}: a message or the center is not finite")
+          raise ValueError(f"worker {self.worker}, round {number}: a message or the center is not finite")
         reply, released = told, time.time()
         if delay and status == wire.GO:
           params, state = self._merge(reply, state, params)
-          steps(turn * period + delay, period - delay)
-        turn += 1
+          steps(number * period + delay, period - delay)
+        number += 1
 
-  def _header(self, turn: int, released: float) -> np.ndarray:
+  def _header(self, number: int, released: float) -> np.ndarray:
     header = np.zeros(1, wire.REQUEST)
-    header["what"], header["worker"], header["turn"], header["released"] = wire.VISIT, self.worker, turn, released
-    header["peer"] = self._peer(turn)
+    header["what"], header["worker"], header["round"], header["released"] = wire.VISIT, self.worker, number, released
+    header["peer"] = self._peer(number)
     return header
 
-  def _peer(self, turn: int) -> int:
+  def _peer(self, number: int) -> int:
     if self.algorithm.arrivals.peers == "none":
       return -1
-    if turn >= len(self._peers):
-      turns = np.arange(2 * turn + 64)
+    if number >= len(self._peers):
+      numbers = np.arange(2 * number + 64)
       self._peers = draw_peers(
-        np.full(len(turns), self.worker),
-        turns,
+        np.full(len(numbers), self.worker),
+        numbers,
         workers=self.settings["workers"],
         arrivals=self.algorithm.arrivals,
         seed=self.settings["seed"],
       )
-    return int(self._peers[turn])
+    return int(self._peers[number])
 
   _peers = np.zeros(0, np.int32)
 

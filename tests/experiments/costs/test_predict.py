@@ -31,13 +31,13 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   ]
   assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
   found = predict.break_even(cluster, 4, entrants, FLOP)
-  (turn,) = found["turns"]
-  assert turn["other"] == "seldom" and turn["bandwidths"] == pytest.approx(expected, rel=2e-3)
-  assert min(expected) < turn["mean"] < max(expected)
+  (crossing,) = found["crossings"]
+  assert crossing["other"] == "seldom" and crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)
+  assert min(expected) < crossing["mean"] < max(expected)
   assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
-  between = cluster.with_bandwidth(4, math.sqrt(turn["mean"] * max(expected)))
-  (turn,) = predict.break_even(between, 4, entrants, FLOP)["turns"]
-  assert turn["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
+  between = cluster.with_bandwidth(4, math.sqrt(crossing["mean"] * max(expected)))
+  (crossing,) = predict.break_even(between, 4, entrants, FLOP)["crossings"]
+  assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
   assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None
 
 

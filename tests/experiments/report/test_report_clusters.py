@@ -18,11 +18,11 @@ def numbers(text):
 
 def test_where_another_would_be_first():
   entry = {"bandwidth": 1e9, "link": "between nodes", "break_even": {
-    "winner": "a", "searched": [1e3, 1e15], "turns": [],
+    "winner": "a", "searched": [1e3, 1e15], "crossings": [],
     "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
   }}  # fmt: skip
   assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
-  entry["break_even"]["turns"] = [
+  entry["break_even"]["crossings"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
   ]
