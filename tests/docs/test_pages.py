@@ -1,7 +1,7 @@
 """Every command and every Python block of the README and of docs/ runs; the generated pages are current.
 
-The normal tests run a page's commands one after another in an empty folder, with fewer steps, and leave out what takes
-minutes; `--slow` runs all of them as they are written.
+The normal tests run the commands of some pages one after another in an empty folder, with fewer steps, and leave out
+what takes minutes; `--slow` runs all of them as they are written.
 """
 
 import re
@@ -30,6 +30,7 @@ MINUTES = (  # parts of commands that are left to --slow: they measure, start pr
   "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+FAST = ("README.md", "docs/howto/resume.md")  # the commands of other pages are left to --slow
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
 
 
@@ -68,7 +69,14 @@ def folder(tmp_path):
   return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name, page in zip(NAMES, PAGES, strict=True) if commands(page)])
+@pytest.mark.parametrize(
+  "name",
+  [
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+    for name, page in zip(NAMES, PAGES, strict=True)
+    if commands(page)
+  ],
+)
 def test_the_commands_run(name, forks, folder, pytestconfig):
   slow = pytestconfig.getoption("--slow")
   for command in commands(ROOT / name):

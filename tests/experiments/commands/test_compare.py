@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from helpers.commands import Command, complaint, metrics
+from helpers.commands import Command, metrics
 
 from experiments.config import default_experiment
 from experiments.config.comparison import Comparison
@@ -103,11 +103,8 @@ def test_the_folder_knows_how_to_go_on(folders, command, run):
     assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
 
 
-def test_an_unknown_label_is_one_line():
-  done = Command("compare", *SMALL[:-1], "--only=lokal SGD").end()
-  assert done.code == 2
-  assert "did you mean 'local SGD'" in done.error
-  assert len(done.error.splitlines()) == 1
+def test_an_unknown_label_is_one_line(wrong):
+  wrong([*SMALL[:-1], "--only=lokal SGD"], "'local SGD'", command="compare")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +117,8 @@ def test_an_unknown_label_is_one_line():
     (("--resume", "--workdir=runs/that-never-were"), "holds nothing to resume"),
   ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(tmp_path, flags, words):
-  assert words in complaint(Command("compare", SMALL[0], f"--workdir={tmp_path}/a", *flags).end())
+def test_what_is_wrong_is_said_before_anything_runs(wrong, tmp_path, flags, words):
+  wrong([SMALL[0], f"--workdir={tmp_path}/a", *flags], words, command="compare")
   assert not (tmp_path / "a").exists()
 
 

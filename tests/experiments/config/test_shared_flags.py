@@ -34,9 +34,13 @@ def test_all_commands_are_imported_into_one_process(order):
     (["--cluster=cori"], "did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),
     (["--cluster=asr", "--servers=0"], "servers"),
-    (["--cluster=asr", "--workers=x"], "--workers=x is not"),
-    (["--cluster=asr", "--devices=2"], "devices"),  # of commands that run something
+    (["--cluster=asr", "--workers=x"], "--workers=x is invalid"),
   ],
 )
-def test_what_cannot_be(command, arguments, words):
-  assert words in complaint(Command(command, "--model=cd_dnn", *arguments).end())
+def test_invalid_values(wrong, command, arguments, words):
+  wrong(["--model=cd_dnn", *arguments], words, command=command)
+
+
+@pytest.mark.parametrize("command", ["plan", "scale"])
+def test_a_flag_of_commands_that_run_something(command):
+  assert "devices" in complaint(Command(command, "--model=cd_dnn", "--cluster=asr", "--devices=2").end())

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from helpers.commands import Command, complaint
+from helpers.commands import Command
 
 from experiments.report import cluster_section, formats, reader, report, table_rows
 
@@ -132,9 +132,9 @@ def test_a_target_that_no_algorithm_reaches(folder):
     ),
   ],
 )
-def test_clusters_that_do_not_fit_are_refused_before_anything_runs(tmp_path, flags, words):
+def test_clusters_that_do_not_fit_are_refused_before_anything_runs(wrong, tmp_path, flags, words):
   small = [flag for flag in SMALL if not any(flag.startswith(given.split("=")[0] + "=") for given in flags)]
-  assert words in complaint(Command("compare", *small, f"--workdir={tmp_path}/a", *flags).end())
+  wrong([*small, f"--workdir={tmp_path}/a", *flags], words, command="compare")
   assert not (tmp_path / "a").exists()
 
 

@@ -29,7 +29,9 @@ def loaded(done):
   return int(found[1]) if found else 0
 
 
-@pytest.mark.parametrize("more", [(), ("--processes=2",)], ids=["one process", "two processes"])
+@pytest.mark.parametrize(
+  "more", [(), pytest.param(("--processes=2",), marks=pytest.mark.slow)], ids=["one process", "two processes"]
+)
 def test_the_second_command_loads_what_the_first_ones_compiled(tmp_path, more):
   both = [command(tmp_path, *more, f"--workdir={tmp_path}/{i}") for i in range(2)]  # that write at once
   first = [each.end() for each in both]
@@ -47,6 +49,7 @@ def test_the_flag_turns_it_off(tmp_path):
   assert loaded(done) == 0 and not done.error and not (tmp_path / "ddl").exists()
 
 
+@pytest.mark.slow
 def test_the_flag_moves_it_and_a_torn_entry_is_compiled_anew(tmp_path):
   there = f"--compilation_cache={tmp_path}/there"
   assert loaded(command(tmp_path, there, f"--workdir={tmp_path}/0").end()) == 0
@@ -58,6 +61,7 @@ def test_the_flag_moves_it_and_a_torn_entry_is_compiled_anew(tmp_path):
   assert not (tmp_path / "ddl").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
   (tmp_path / "file").write_text("")
   done = command(tmp_path / "file", f"--workdir={tmp_path}/0").end()

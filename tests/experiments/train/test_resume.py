@@ -167,6 +167,7 @@ LONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_signals_to_a_process(tmp_path):
   """SIGKILL, then Ctrl-C, each at a moment of chance; SIGTERM: test_processes.py."""
   whole = Command(*LONG, f"--workdir={tmp_path}/whole")

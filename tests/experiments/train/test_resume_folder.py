@@ -67,7 +67,10 @@ SERVER = ("--config.algorithm.name=async_easgd", "--config.algorithm.period=2")
   [
     ("--config.algorithm.name=dasgd", "--config.algorithm.delay=1", "--steps_per_call=3", "--devices=2"),
     (*SERVER, "--config.barrier.name=ssp", "--config.barrier.bound=2", "--steps_per_call=4", "--devices=1"),
-    ("--config.algorithm.name=local_sgd", "--config.algorithm.period=4", "--devices=2", "--processes=2"),
+    pytest.param(
+      ("--config.algorithm.name=local_sgd", "--config.algorithm.period=4", "--devices=2", "--processes=2"),
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=["collective", "server", "two processes"],
 )
@@ -92,6 +95,7 @@ def test_a_run_that_was_stopped(home, tmp_path, flags):
     assert done.out.startswith(f"{tmp_path}/moved: going on with the config and the flags that its experiment.json")
 
 
+@pytest.mark.slow
 def test_a_comparison_and_its_sweep_that_were_stopped(home, tmp_path):
   """What a stopped command has not come to is made as it would have been, also with the config file changed."""
   for command, more in (("sweep", ("--trials=2",)), ("compare", ("--tuned=sweep/tuned.json",))):
