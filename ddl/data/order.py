@@ -18,9 +18,10 @@ class Order:
     """shards: each worker's indices [size]; batch: examples per worker and step. ValueError if it is too large."""
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if not 1 <= batch <= len(shards[worker]):
+      least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
       raise ValueError(
-        f"batch is {batch}, but worker {worker}'s shard, the smallest of {len(shards)}, has {len(shards[worker])} "
-        f"examples: use a batch from 1 to {len(shards[worker])}, fewer workers, or a more even partition"
+        f"batch is {batch}; invalid: must be from 1 to {least}, the examples of worker {worker}'s shard, the smallest "
+        f"of {len(shards)}{'; a more even partition has a larger one' * uneven}"
       )
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, its order)

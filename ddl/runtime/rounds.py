@@ -52,13 +52,13 @@ class Rounds:
     group = Group(AXIS)
     update = partial(algorithm.local, group)
     gradient, step = gradient_of(model), make_local_step(model, update)
-    local = self.everyone(update, (0, in_state, in_params), (in_params, in_state))
+    local = self.vmap_workers(update, (0, in_state, in_params), (in_params, in_state))
 
-    def alone(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
+    def steps_without_collectives(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
       """Make one worker's steps up to the next exchange. batches: [steps, batch, ...]."""
       return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
-    def together(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
+    def steps_with_collectives(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
       """Make all workers' steps together, as local steps communicate. batches: [workers, steps, batch, ...]."""
 
       def one(carry: Any, batch_and_key: Any) -> Any:
@@ -72,19 +72,20 @@ class Rounds:
       carry, losses = over_steps(one, (params, state, extra), steps_first, execution.steps)
       return carry, losses.T
 
-    of_all = over_workers(alone, execution.gradients, (in_params, in_state, 0, 0, 0), ((in_params, in_state, 0), 0))
-    self._steps = of_all if independent else together
+    carried = (in_params, in_state, 0)
+    of_all = over_workers(steps_without_collectives, execution.gradients, (*carried, 0, 0), (carried, 0))
+    self._steps = of_all if independent else steps_with_collectives
     self._launch = [
-      self.everyone(partial(exchange.launch, group), (in_state, in_params), (in_message, in_state))
+      self.vmap_workers(partial(exchange.launch, group), (in_state, in_params), (in_message, in_state))
       for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
     ]
     self._merge = [
-      self.everyone(partial(exchange.merge, group), (in_message, in_state, in_params), (in_params, in_state))
+      self.vmap_workers(partial(exchange.merge, group), (in_message, in_state, in_params), (in_params, in_state))
       for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
     ]
-    self._mean = self.everyone(group.mean, (0,), None)
+    self._mean = self.vmap_workers(group.mean, (0,), None)
 
-  def everyone(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+  def vmap_workers(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
     """Lift `fn` of one worker to all workers of a device, bound to both axes."""
     return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
 
@@ -108,7 +109,7 @@ class Rounds:
     numbers = step + jnp.arange(count, dtype=step.dtype)
     key = jax.random.wrap_key_data(key)
     keys = jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
-    run = self._units if kind.unit else self._as_due
+    run = self._static_schedule if kind.unit else self._dynamic_schedule
     carry, losses = run(kind, carry, (batches, keys), clock)
     params, state = pack((carry.params, carry.state), packed)
     return Carry(params, state, carry.extra, self._slots(pack, carry.messages)), self._mean(losses)
@@ -125,7 +126,7 @@ class Rounds:
 
   # ---- exchanges that are known at compile time
 
-  def _units(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
+  def _static_schedule(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
     del clock
     one = partial(self._unit, kind)
     if kind.repeat == 1:
@@ -165,7 +166,7 @@ class Rounds:
 
   # ---- exchanges that are decided at run time, by conditions on values that are equal on all devices
 
-  def _as_due(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
+  def _dynamic_schedule(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
     steps, under_way, due = clock
     losses = jnp.zeros((self.workers.virtual, kind.longest), jnp.result_type(float))
     late = [i for i, clock in enumerate(self.clocks) if clock.delay]

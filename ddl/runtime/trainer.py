@@ -107,7 +107,7 @@ class Trainer:
       return jax.tree.map(lambda own, x: jnp.broadcast_to(x, (virtual if own else 1, *x.shape)), own, tree)
 
     key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
-    init = self.rounds.everyone(
+    init = self.rounds.vmap_workers(
       lambda params: self.algorithm.init(group.Group(AXIS), params, key), None, axes(copies.state)
     )
     empty = tuple(
@@ -124,7 +124,7 @@ class Trainer:
       return Consensus(self.algorithm.evaluate(everyone, state, params), *agree(everyone, params, extra))
 
     params, state = unpack(carry.params, own_params), unpack(carry.state, own_state)
-    tested = self.rounds.everyone(one, (axes(own_params), axes(own_state), 0), 0)(params, state, carry.extra)
+    tested = self.rounds.vmap_workers(one, (axes(own_params), axes(own_state), 0), 0)(params, state, carry.extra)
     return jax.tree.map(lambda x: x[0], tested)
 
 

@@ -8,7 +8,7 @@ from absl import flags, logging
 from experiments.commands import config_flag, error_messages, resume
 from experiments.commands.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
-from experiments.train.workdir import short
+from experiments.train.workdir import resume_command
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan")
 OPTIONAL_CONFIG = ("plan",)  # a layer table can take its place
@@ -18,7 +18,7 @@ RESUMABLE = ("train", "compare", "sweep")
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
   logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
-  goes_on = short(command, "...") if command in RESUMABLE else ""
+  goes_on = resume_command(command, "...") if command in RESUMABLE else ""
   return exit_code(command, lambda: _run(command, arguments), words=error_messages.plain, goes_on=goes_on)
 
 
@@ -30,25 +30,25 @@ def _run(command: str, arguments: list[str]) -> int:
     print(_help(command))
     return 0
   try:
-    ours = _flags(command, arguments)
+    config_args = _flags(command, arguments)
   except flags.Error as error:
     raise ValueError(error_messages.plain(error)) from error
   config, paths, stored = None, [], None
-  if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in ours):
+  if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in config_args):
     stored, arguments = resume.restore(command, arguments)
-  if command in WITH_CONFIG and (ours or stored or command not in OPTIONAL_CONFIG):
-    config, paths = config_flag.read(command, ours, stored)
+  if command in WITH_CONFIG and (config_args or stored or command not in OPTIONAL_CONFIG):
+    config, paths = config_flag.read(command, config_args, stored)
   _check_json()
   return module.main(CommandLine(command, arguments, config, paths))
 
 
 def _flags(command: str, arguments: list[str]) -> list[str]:
   """Sets all flags but those of the config, and returns these. ValueError for what is no flag."""
-  ours, rest = config_flag.parted(arguments) if command in WITH_CONFIG else ([], arguments)
+  config_args, rest = config_flag.split_config_flags(arguments) if command in WITH_CONFIG else ([], arguments)
   left = flags.FLAGS([f"run.py {command}", *rest])[1:]
   if left:
     raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
-  return ours
+  return config_args
 
 
 def _check_json() -> None:

@@ -35,13 +35,13 @@ class CommandLine(NamedTuple):
     return "python", "run.py", self.command, *self.arguments
 
 
-def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
   """(those of the config as --config=FILE and --config.key=value, the others); one dash and a space for = are absl's.
 
   Raises:
     ValueError: for --config at the end.
   """
-  ours, rest, left = [], [], iter(arguments)
+  config_args, rest, left = [], [], iter(arguments)
   for argument in left:
     if not re.match(r"--?config(=|\.|$)", argument):
       rest.append(argument)
@@ -49,23 +49,23 @@ def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       file = next(left, "")
       if not file or file.startswith("-"):
         raise ValueError("--config has no file; write --config=FILE, e.g. --config=configs/digits_compare.py")
-      ours.append(f"--config={file}")
+      config_args.append(f"--config={file}")
     else:
-      ours.append("--" + argument.lstrip("-"))
-  return ours, rest
+      config_args.append("--" + argument.lstrip("-"))
+  return config_args, rest
 
 
-def read(command: str, ours: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
+def read(command: str, config_args: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
   """(the stored config or the file's with the flags over it, the keys that these set).
 
   Raises:
     ValueError: for a missing or broken file, a key that does not exist or is not read, or a value of the wrong type.
   """
-  files = [a.partition("=")[2] for a in ours if a.startswith("--config=")]
+  files = [a.partition("=")[2] for a in config_args if a.startswith("--config=")]
   if stored is None and not (files and files[-1]):
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
   config = stored or load(Path(files[-1]))
-  overrides = [a for a in ours if a.startswith("--config.")]
+  overrides = [a for a in config_args if a.startswith("--config.")]
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:

@@ -5,8 +5,8 @@ import traceback
 from pathlib import Path
 
 PLAIN = {  # what absl and ml_collections say of a flag's value: ours
-  r"invalid literal for int\(\).*": "is no integer, such as 2",
-  r"could not convert string to float.*": "is no number, such as 0.5",
+  r"invalid literal for int\(\).*": "is not an integer, such as 2",
+  r"could not convert string to float.*": "is not a number, such as 0.5",
   r"\('Non-boolean argument to boolean flag.*": "is neither True nor False",
   r"Failed to parse .* as a ConfigDict.*": "is no dictionary, such as {'label': {'key': value}}",
 }

@@ -28,7 +28,7 @@ from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Failed, Stopped
 from experiments.train.processes import launch, say, start_devices
-from experiments.train.workdir import check_folder, short, without, workdir
+from experiments.train.workdir import check_folder, resume_command, without, workdir
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
     _tell_changes(path / run_dir.COMPARISON, page)
     (path / run_dir.COMPARISON).write_text(json.dumps(page, indent=2) + "\n")
-    _report(path, time.perf_counter() - began)
+    _report(path, began)
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
   return page | {"folder": str(path)}
@@ -107,7 +107,7 @@ def _runs(
         say(f"  seed {seed}: {error}")
         continue
       except Stopped as stopped:
-        stopped.message = f"stopped in {label}, seed {seed}, and saved; {short('compare', path)} goes on"
+        stopped.message = f"stopped in {label}, seed {seed}, and saved; resume with: {resume_command('compare', path)}"
         raise
       if hosts.is_main() and seed == comparison.seeds[0]:
         if isinstance(trainer, Simulator):
@@ -157,12 +157,12 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
     raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
 
 
-def _report(path: Path, seconds: float) -> None:
+def _report(path: Path, began: float) -> None:
   from experiments.report import cluster_section, report  # matplotlib takes a second to import
 
   page = report.write_report(path)
   told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
-  say(f"\n{report.table(path)}{told}\n\n{seconds:.0f} s; report: {page}")
+  say(f"\n{report.table(path)}{told}\n\n{time.perf_counter() - began:.0f} s; report: {page}")
 
 
 def _tell_changes(file: Path, page: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report
-from experiments.train.signals import Asked
+from experiments.train.signals import StopRequest
 
 NO_LOSSES = np.zeros(0)
 
@@ -58,7 +58,7 @@ class CompiledRun:
     self._carry = self._checkpoints.carry(step, self.trainer.shapes(self._carry))
     return figures
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: Asked) -> int | None:
+  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
     """See `Runner`. One call stays in flight while the losses of the one before are read."""
     experiment, trainer = self._components.experiment, self.trainer
     if not figures["lines"]:

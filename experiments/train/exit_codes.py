@@ -35,14 +35,14 @@ def _terminate(_number: int, _frame: Any) -> None:
 def exit_code(
   command: str, call: Callable[[], int], *, words: Callable[[Exception], str] = str, goes_on: str = ""
 ) -> int:
-  """Calls; returns the exit code. words: of a user's mistake; goes_on: the command that does after SIGTERM."""
+  """Calls; returns the exit code. words: of a user's mistake; goes_on: the command that resumes after SIGTERM."""
   form = warnings.formatwarning
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
   before = signal.signal(signal.SIGTERM, _terminate)
   try:
     return _called(command, call, words)
   except _Terminated:
-    again = f"; {goes_on} goes on" if goes_on else ""
+    again = f"; resume with: {goes_on}" if goes_on else ""
     print(f"{command}: stopped by SIGTERM; what was saved is kept{again}", file=sys.stderr)
     hosts.leave(143)
     return 143

@@ -27,7 +27,7 @@ from experiments.train.metrics import FIGURES
 from experiments.train.processes import say
 from experiments.train.run_dir import METRICS, RunFolder
 from experiments.train.runner import Report
-from experiments.train.signals import Asked
+from experiments.train.signals import StopRequest
 
 
 class _RealTimeRun:
@@ -110,7 +110,7 @@ class ThreadsRun(_RealTimeRun):
     assert not resume
     self._init(folder)
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: Asked) -> int | None:
+  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
     """See `Runner`."""
     self._begin(figures, report, jnp.zeros(()))
 
@@ -161,7 +161,7 @@ class RayRun(_RealTimeRun):
     self._init(folder)
     return _figures(folder, self._cluster.label or 0) if resume else None
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: Asked) -> int | None:
+  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
     """See `Runner`. ValueError if a shard dies."""
     assert self._cluster
     self._begin(figures, report, None)
@@ -186,7 +186,7 @@ class RayRun(_RealTimeRun):
       self._cluster.close()
 
 
-def _stop_when(asked: Asked, stop: Callable[[], None]) -> None:
+def _stop_when(asked: StopRequest, stop: Callable[[], None]) -> None:
   asked.then = stop
   if asked.number is not None:
     stop()

@@ -7,7 +7,7 @@ import numpy as np
 
 from ddl.runtime.consensus import Consensus
 from experiments.train.run_dir import RunFolder
-from experiments.train.signals import Asked
+from experiments.train.signals import StopRequest
 
 
 class Report(NamedTuple):
@@ -31,7 +31,7 @@ class Runner(Protocol):
     """Load or initialise the model; return the figures that were saved with a checkpoint, None at step 0."""
     ...
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: Asked) -> int | None:
+  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
     """Make the remaining steps, and save them where that is due; return the step of an early stop.
 
     figures: kept up to date by `report`, to be saved with a checkpoint.

@@ -7,14 +7,14 @@ from typing import Any
 from ddl.runtime.hosts import leave
 
 
-class Asked:
+class StopRequest:
   """Notes SIGTERM and Ctrl-C instead of dying; the second Ctrl-C dies."""
 
   def __init__(self, then: Callable[[], object] = lambda: None):
     """then: called in the signal's handler."""
     self.then = then
 
-  def __enter__(self) -> "Asked":
+  def __enter__(self) -> "StopRequest":
     self.number: int | None = None
     self._before = self.listen()
     return self

@@ -19,7 +19,7 @@ from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
-from experiments.train.workdir import check_folder, short, workdir
+from experiments.train.workdir import check_folder, resume_command, workdir
 
 
 def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       try:
         score = _trial(experiment, point, data, path / slug(label) / f"trial-{number}", evaluator, label, options)
       except Stopped as stopped:
-        stopped.message = f"stopped in {label}, trial {number}; {short('sweep', path)} goes on"
+        stopped.message = f"stopped in {label}, trial {number}; resume with: {resume_command('sweep', path)}"
         raise
       tried.append({"setting": by_section(point), "validation": score})
       say(f"  {_words(point)}: {_words(score) if score else 'no result'}")

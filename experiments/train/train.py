@@ -21,7 +21,7 @@ from experiments.train.processes import launch, say, start_devices
 from experiments.train.realtime import RayRun, ThreadsRun
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.runner import Runner
-from experiments.train.workdir import check_folder, short, workdir
+from experiments.train.workdir import check_folder, resume_command, workdir
 
 IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time
 
@@ -58,7 +58,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     evaluator = Evaluator(components.model, components.data.test)
     last = train_loop.run(components, runner, folder, evaluator, loop, _about(options))
   except Stopped as stopped:
-    kept = f"saved; {short('train', path)} goes on"
+    kept = f"saved; resume with: {resume_command('train', path)}"
     if options.runtime == "threads":
       kept = f"its metrics and {EVENTS} are kept in {path}; threads save no models, so that it can't go on"
     step = stopped.args[0]
@@ -105,8 +105,9 @@ def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
     )
   ignored = [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]
   if ignored:
-    words = f"{', '.join(ignored)} and the network's seconds are of virtual time"
-    warnings.warn(f"--runtime={options.runtime} takes as long as it takes: {words}", stacklevel=2)
+    warnings.warn(
+      f"--runtime={options.runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=2
+    )
 
 
 def _about(options: RunOptions) -> dict[str, Any]:
@@ -114,4 +115,4 @@ def _about(options: RunOptions) -> dict[str, Any]:
 
 
 def _shown(line: dict[str, float]) -> str:
-  return ", ".join(f"{k} {v:.4g}" for k, v in line.items())
+  return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items())

@@ -17,7 +17,7 @@ from experiments.train.exit_codes import Stopped
 from experiments.train.metrics import Metrics
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report, Runner
-from experiments.train.signals import Asked
+from experiments.train.signals import StopRequest
 
 SHOWN = ("train_loss", "test_loss", "test_accuracy")
 QUIET_SECONDS = 10.0  # at least, between two lines of progress where there is no terminal for a bar
@@ -53,7 +53,7 @@ def run(
   """
   experiment = components.experiment
   metrics = Metrics(components, folder, evaluator, options.batch_stats == "reestimate", options.virtual_seconds)
-  with Asked() as asked:  # before the first file, so that a stop always saves
+  with StopRequest() as asked:  # before the first file, so that a stop always saves
     try:
       _open(folder, runner, metrics, experiment, options.resume, about)
       asked.listen()  # Ray has handlers of its own

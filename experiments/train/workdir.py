@@ -40,8 +40,8 @@ def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone:
     folder.reopen(experiment)
 
 
-def short(command: str, folder: Path | str) -> str:
-  """The command that goes on with a folder."""
+def resume_command(command: str, folder: Path | str) -> str:
+  """The command that resumes the work in a folder."""
   return f"python run.py {command} --resume --workdir={shlex.quote(str(folder)) if folder != '...' else folder}"
 
 

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from helpers.twins import INNER, build, close, drive
+from helpers.twins import INNER, build, close, defaults, drive
 from reference import collective as reference
 
 from ddl import api
@@ -32,8 +32,7 @@ CASES = {  # what is not here runs with the defaults of its Spec
 
 
 def cases(name, workers):
-  spec = COLLECTIVE[name].hyper
-  return CASES.get(name) or [{key: h.default(workers) if callable(h.default) else h.default for key, h in spec.items()}]
+  return CASES.get(name) or [defaults(name, workers)]
 
 
 @pytest.mark.parametrize(

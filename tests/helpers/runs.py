@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.twins import INNER, build, close, flat_of, tree_of
+from helpers.twins import INNER, build, close, defaults, flat_of, tree_of
 from reference import collective as reference
 
+from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
@@ -27,6 +28,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},
 }
+HYPER |= {name: defaults(name, WORKERS) for name in COLLECTIVE if name not in HYPER}
 
 
 class Record(NamedTuple):

@@ -116,6 +116,12 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
   return jnp.stack(history), jnp.stack(evaluated), state
 
 
+def defaults(name, workers):
+  """Return the hyper-parameters that an experiment starts from."""
+  spec = COLLECTIVE[name].hyper
+  return {key: each.default(workers) if callable(each.default) else each.default for key, each in spec.items()}
+
+
 def build(name, inner, workers=8, **hyper):
   """Return the algorithm; `workers` goes to factories that take it."""
   factory = COLLECTIVE[name].factory

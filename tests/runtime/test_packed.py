@@ -84,7 +84,10 @@ def test_parameters_of_several_types_are_left_apart():
     flatten(mixed)
 
 
-@pytest.mark.parametrize("name", ["async_msgd", "async_easgd", "dc_asgd", "hogwild_easgd"])
+@pytest.mark.parametrize(
+  "name",
+  ["async_easgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("async_msgd", "dc_asgd", "hogwild_easgd"))],
+)
 def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypatch):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)

@@ -62,6 +62,7 @@ def test_every_algorithm_equals_its_twin():
     assert f"{name} equals its twin" in done.out
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_one_run(tmp_path):
   """SIGTERM to the parent stops and saves both processes."""
   command = [*TRAIN, *SHORT, "--processes=2", f"--workdir={tmp_path}/two"]

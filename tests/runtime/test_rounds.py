@@ -35,8 +35,14 @@ def trainer_and_record(name, devices, how):
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.parametrize("devices, how", LAYOUTS)
-@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.parametrize(
+  "name, devices, how",
+  [  # each algorithm on every other layout; --slow: on all
+    pytest.param(name, *layout, marks=[pytest.mark.slow] * ((i + j) % 2))
+    for i, name in enumerate(COLLECTIVE)
+    for j, layout in enumerate(LAYOUTS)
+  ],
+)
 def test_equals_its_twin(name, devices, how):
   equals_twin(*trainer_and_record(name, devices, how), name, "momentum", **HYPER.get(name, {}))
 

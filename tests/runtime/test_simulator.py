@@ -60,7 +60,10 @@ def test_waves_equal_one_event_at_a_time_bit_for_bit(name):
   assert len(losses) and np.all(losses > 0)
 
 
-@pytest.mark.parametrize("name", ["async_sgd", "async_easgd", "dc_asgd", "hogwild_easgd"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "dc_asgd")]
+
+
+@pytest.mark.parametrize("name", ["async_easgd", "hogwild_easgd", *SLOW])
 def test_every_layout_gives_the_same_to_1e_12(name, x64):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)

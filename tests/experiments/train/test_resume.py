@@ -182,7 +182,7 @@ def test_signals_to_a_process(tmp_path):
       assert done.code == -number
     else:
       assert done.code == 128 + number and not done.error, done
-      assert f"of 600 and saved; python run.py train --resume --workdir={tmp_path}/run goes on" in done.out
+      assert f"of 600 and saved; resume with: python run.py train --resume --workdir={tmp_path}/run" in done.out
   done = Command("train", "--resume", f"--workdir={tmp_path}/run").end()
   assert done.code == 0 and not done.error, done
   assert done.out.startswith(f"{tmp_path}/run: going on with the config and the flags that its experiment.json")
