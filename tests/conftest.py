@@ -1,9 +1,10 @@
-"""Eight CPU devices and strict promotion for every test; `--slow` adds the slow ones."""
+"""Eight CPU devices and strict promotion for every test; `--slow` adds the slow ones, and all cases of sampled ones."""
 
 import os
 import shutil
 import signal
 import tempfile
+import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests and the commands that they start compile much alike: once is enough, for all processes of one session.
@@ -32,7 +33,8 @@ def pytest_collection_modifyitems(config, items):
   if not config.getoption("--slow"):
     skip = pytest.mark.skip(reason="slow: run with --slow")
     for item in items:
-      if "slow" in item.keywords:
+      sample = item.get_closest_marker("sampled")
+      if "slow" in item.keywords or (sample and zlib.crc32(item.nodeid.encode()) % sample.args[0]):
         item.add_marker(skip)
 
 

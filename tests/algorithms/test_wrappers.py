@@ -78,6 +78,7 @@ def sync_twin(wrapper, workers, steps, started=lambda algorithm: algorithm):
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(2)
 def test_sync_sgd_equals_its_twin(x64, wrapper, workers):
   algorithm, twin = sync_twin(wrapper, workers, 8)
   params, evaluate, _ = run(algorithm, workers)
@@ -180,6 +181,7 @@ def plain(name):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(2)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
   if name in REFUSED:

@@ -140,7 +140,6 @@ REAL_TIME = [  # arguments of an asynchronous `train`, words
   ("--runtime=threads --step_loop=scan", "--step_loop", "--runtime=simulator"),
   ("--runtime=threads --checkpoint_every=5", "--checkpoint_every", "--runtime=threads"),
   ("--runtime=ray --shards=100000", "shards is 100000", "610"),
-  ("--runtime=ray --ray_address=127.0.0.1:9", "127.0.0.1:9"),
   ("--config.times.name=trace --config.times.seconds=None --config.times.jitter=None --config.times.path=no.csv",
    "no.csv"),
   ("--config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name is backup", "async_easgd"),

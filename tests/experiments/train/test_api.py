@@ -60,6 +60,7 @@ def test_train_twice_with_different_options(tmp_path):
     train(replace(chosen, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
 
 
+@pytest.mark.slow
 def test_compare_twice(tmp_path):
   chosen = Comparison(
     {"mean": default_experiment(**SMALL), "server": default_experiment(**SMALL, algorithm={"name": "async_sgd"})},

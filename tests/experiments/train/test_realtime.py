@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from helpers.commands import Command, metrics
+from helpers.commands import Command, complaint, metrics
 
 from ddl.events import record
 
@@ -177,3 +177,9 @@ def test_a_resumed_replay_goes_on_with_its_own_order(call, recorded, tmp_path):
   (part / "result.json").unlink()
   assert call("train", *SMALL, "--resume", f"--workdir={part}")[0] == 0
   assert metrics(part) == metrics(whole)
+
+
+def test_an_address_without_a_cluster_is_one_line(tmp_path):
+  """In a process of its own: Ray keeps the settings that it was first imported with."""
+  flags = ("--runtime=ray", "--ray_address=127.0.0.1:9", f"--workdir={tmp_path}/a")
+  assert "127.0.0.1:9" in complaint(Command("train", *SMALL, *flags).end())

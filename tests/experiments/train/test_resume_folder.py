@@ -66,7 +66,10 @@ SERVER = ("--config.algorithm.name=async_easgd", "--config.algorithm.period=2")
   "flags",
   [
     ("--config.algorithm.name=dasgd", "--config.algorithm.delay=1", "--steps_per_call=3", "--devices=2"),
-    (*SERVER, "--config.barrier.name=ssp", "--config.barrier.bound=2", "--steps_per_call=4", "--devices=1"),
+    pytest.param(
+      (*SERVER, "--config.barrier.name=ssp", "--config.barrier.bound=2", "--steps_per_call=4", "--devices=1"),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       ("--config.algorithm.name=local_sgd", "--config.algorithm.period=4", "--devices=2", "--processes=2"),
       marks=pytest.mark.slow,
