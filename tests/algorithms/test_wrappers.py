@@ -181,7 +181,6 @@ def plain(name):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(2)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
   if name in REFUSED:
