@@ -27,9 +27,7 @@ class Command:
 
   def __init__(self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, **variables: str):
     """Starts it; variables: of its environment."""
-    environment = {
-      k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and (not k.startswith("JAX_") or "CACHE" in k)
-    }
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_") or "CACHE" in k}
     self.process = subprocess.Popen(
       [sys.executable, ROOT / file, *arguments],
       cwd=cwd,

@@ -49,7 +49,7 @@ def commands(page: Path) -> list[str]:
 
 def environment() -> dict[str, str]:
   """A reader's, but for the cache of compiled programs."""
-  kept = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and (not k.startswith("JAX_") or "CACHE" in k)}
+  kept = {k: v for k, v in os.environ.items() if not k.startswith("JAX_") or "CACHE" in k}
   return kept | {"JAX_PLATFORMS": "cpu"}
 
 
