@@ -28,7 +28,10 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
       raise ValueError(f"{command} does not read config.{path}: {why}")
   names = [changes.get("algorithm", {}).get("name") for changes in labels]
   if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
-    raise ValueError("every label of config.compare.algorithms names its own algorithm; --only=LABELS picks some")
+    raise ValueError(
+      f"{command} does not read config.algorithm.name: every label of config.compare.algorithms names its own; "
+      "--only=LABELS picks some of them, and a label more is a line in the config file"
+    )
 
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:

@@ -159,7 +159,7 @@ class RayRun(_RealTimeRun):
       gpus=options.worker_gpus, checkpoint_every=options.checkpoint_every * config.workers // self.algorithm.period,
     )  # fmt: skip
     self._init(folder)
-    return _figures(folder, self._cluster.label or 0) if resume else None
+    return covered(folder, self._cluster.label or 0) if resume else None
 
   def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
     """See `Runner`. ValueError if a shard dies."""
@@ -203,11 +203,11 @@ def _take(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
   return take
 
 
-def _figures(folder: RunFolder, done: int) -> dict[str, Any] | None:
-  """Figures of the last line of metrics that a checkpoint of so many visits covers."""
+def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
+  """Figures of the last line of metrics that a checkpoint of so many visits covers; a line that a crash cut is none."""
   try:
-    lines = [json.loads(line) for line in (folder.path / METRICS).read_text().splitlines()]
-    lines = [line for line in lines if int(line["visits"]) <= done]
+    whole = (line for line in (folder.path / METRICS).read_text().splitlines(keepends=True) if line.endswith("\n"))
+    lines = [line for line in map(json.loads, whole) if int(line["visits"]) <= done]
     if not lines:
       return None
     last = lines[-1]

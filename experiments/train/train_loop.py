@@ -15,6 +15,7 @@ from experiments.train.build import Components
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.metrics import Metrics
+from experiments.train.processes import say
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report, Runner
 from experiments.train.signals import StopRequest
@@ -56,6 +57,8 @@ def run(
   with StopRequest() as asked:  # before the first file, so that a stop always saves
     try:
       _open(folder, runner, metrics, experiment, options.resume, about)
+      if options.resume:
+        say(f"{options.label}: resuming from step {metrics.figures['step']} of {experiment.steps}")
       asked.listen()  # Ray has handlers of its own
       with Progress(options.label, experiment.steps, metrics.figures["step"]) as progress:
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 from helpers.commands import metrics
 
+from ddl.api import Model
+from ddl.models.flax_model import from_flax
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import Vote
@@ -100,3 +103,15 @@ def snapshot(folder: Path, to: Path) -> None:
   for file in folder.iterdir():
     if file.is_file():
       shutil.copy(file, to / file.name)
+
+
+class _Normalized(nn.Module):
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x.reshape(x.shape[0], -1))))
+    return nn.Dense(10)(x)
+
+
+def normalized() -> Model:
+  """A perceptron for the digits with batch normalization."""
+  return from_flax(_Normalized(), {"task": "classification", "shape": (8, 8, 1), "num_outputs": 10}, dense=True)

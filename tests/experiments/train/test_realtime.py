@@ -10,6 +10,8 @@ import pytest
 from helpers.commands import Command, complaint, metrics
 
 from ddl.events import record
+from experiments.train.realtime import covered
+from experiments.train.run_dir import RunFolder
 
 SMALL = (
   "--config=configs/async_easgd_digits.py", "--config.model.hidden=(8,)", "--config.steps=24", "--config.eval_every=8",
@@ -49,6 +51,19 @@ def test_ray_leaves_a_run_folder(tmp_path):
   seconds = [line["seconds"] for line in metrics(tmp_path / "a", timeless=False)]
   assert seconds == [0, *(round(events.served[visits - 1], 6) for visits in (6, 10, 14))]
   assert "starting Ray" in done.out and (tmp_path / "a" / "schedule.png").exists()
+
+
+def test_a_line_of_metrics_that_a_crash_cut_is_none(tmp_path):
+  written = [{"step": n, "visits": 2 * n, "bytes_sent": 8.0 * n, "seconds": 0.5 * n} for n in (0, 10)]
+  text = "".join(json.dumps(line) + "\n" for line in written)
+  for torn in ("", '{"step": 20, "vis', "{"):
+    (tmp_path / "metrics.jsonl").write_text(text + torn)
+    found = covered(RunFolder(tmp_path), 50)
+    assert found and found["lines"] == 2 and found["last"] == written[-1] and found["nbytes"] == 80.0
+    assert covered(RunFolder(tmp_path), 19)["lines"] == 1
+  (tmp_path / "metrics.jsonl").write_text("{\n" + text)
+  with pytest.raises(ValueError, match="damaged"):
+    covered(RunFolder(tmp_path), 50)
 
 
 @pytest.fixture(scope="module")

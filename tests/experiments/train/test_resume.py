@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from helpers.commands import Command, metrics
-from helpers.sessions import Run, at_call, config, send, snapshot
+from helpers.sessions import Run, at_call, config, normalized, send, snapshot
 
-from ddl.models.flax_model import from_flax
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.workers import make_workers
@@ -24,18 +22,6 @@ def as_users_run():
   """The command line does not set strict promotion."""
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     yield
-
-
-class Normalised(nn.Module):
-  @nn.compact
-  def __call__(self, x, train):
-    x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x.reshape(x.shape[0], -1))))
-    return nn.Dense(10)(x)
-
-
-def batch_norm():
-  meta = {"task": "classification", "shape": (8, 8, 1), "num_outputs": 10}
-  return from_flax(Normalised(), meta, dense=True)
 
 
 IN_FLIGHT = {"algorithm": {"name": "dasgd", "period": 4, "delay": 3, "keep": 0.25}}
@@ -52,7 +38,7 @@ CASES = {  # config, how, checkpoint_every, model
   "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}},
              ExecutionConfig("vmap", "scan", 4), 10, None),
   "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}},
-                 ExecutionConfig("vmap", "scan", 3), 5, batch_norm),
+                 ExecutionConfig("vmap", "scan", 3), 5, normalized),
 }  # fmt: skip
 
 

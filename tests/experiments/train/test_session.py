@@ -8,10 +8,18 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import metrics
-from helpers.sessions import Run, config
+from helpers.sessions import Run, config, normalized
 
+from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig
 from experiments.config.experiment import initial_key, training_key
+from experiments.config.options import RunOptions
+from experiments.train import train_loop
+from experiments.train.build import build, make_trainer
+from experiments.train.compiled import CompiledRun
+from experiments.train.evaluate import Evaluator
+from experiments.train.realtime import ThreadsRun
+from experiments.train.run_dir import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +70,26 @@ def test_lines(tmp_path, algorithm, exchanges, per_call):
     losses, checked = [], checked + 1
   assert checked == 4 and lines[-1]["seconds"] > lines[1]["seconds"] > lines[0]["seconds"] == 0
   assert (lines[-1]["distance"] > 1e-3) is (exchanges[-1] not in (40, 4) or algorithm["name"] == "easgd")
+
+
+@pytest.mark.parametrize("runtime", ["compiled", "threads"])
+def test_batch_statistics_are_estimated_again(tmp_path, runtime):
+  components = build(config(algorithm={"name": "async_sgd"}, steps=4, eval_every=4))._replace(model=normalized())
+  runner, tested = ThreadsRun(components), {}
+  if runtime == "compiled":
+    runner = CompiledRun(components, make_trainer(components, RunOptions()))
+  evaluator = Evaluator(components.model, components.data.test)
+  loop = train_loop.Options(batch_stats="reestimate")
+  train_loop.run(components, runner, RunFolder(tmp_path), evaluator, loop, {})
+  params, statistics = components.model.init(initial_key(0))
+  for name, batches in (("as they are", 0), ("estimated", 20)):
+    for step in range(batches):
+      batch = jax.tree.map(lambda x: x[0, 0], components.feed([0])(step, 1))
+      statistics = components.model.loss(params, statistics, batch, jax.random.key(0))[1]
+    tested[name] = evaluator(Consensus(params, statistics, None))["loss"]
+  first = metrics(tmp_path)[0]["test_loss"]
+  np.testing.assert_allclose(first, tested["estimated"], rtol=1e-5)
+  assert abs(first - tested["as they are"]) > 1e-3
 
 
 def test_a_terminal_is_told_that_it_waits_for_the_compiler(tmp_path, monkeypatch):
