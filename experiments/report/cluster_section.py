@@ -101,11 +101,15 @@ def break_even(entry: Mapping[str, Any]) -> str:
   found, here = entry["break_even"], entry["bandwidth"]
   if not found["crossings"]:
     low, high = (rate(bandwidth) for bandwidth in found["searched"])
-    slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in found["ends"])
+    winner = found["winner"]
+    slow, fast = (
+      f"{end['ratio']:.2g} times as long as {end['second'] if end['first'] == winner else end['first']}"  # level there
+      for end in found["ends"]
+    )
     return (
-      f"Of the bandwidths searched, {low} to {high} in half decades, none makes another's mean lower than that of "
-      f"{found['winner']}, though it may be level: {found['winner']} takes {slow} at the low end, where bandwidth "
-      f"determines the time, and {fast} at the high end, where steps and latency do."
+      f"At every bandwidth searched, {low} to {high} in half decades, {winner} has the lowest mean or shares it: it "
+      f"takes {slow} at the low end, where bandwidth determines the time, and {fast} at the high end, where steps and "
+      "latency do."
     )
   text = "; ".join(_overtaking(crossing, here) for crossing in found["crossings"])
   return f"By the means, {text}; the link {entry['link']} has {rate(here)}."

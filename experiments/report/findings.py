@@ -63,7 +63,7 @@ def _headline(table: Sequence[Row], complete: Sequence[Row], comparison: Compari
   level = won.pop("", [])
   found = [f"{label} was best in {formats.listed(what)}" for label, what in won.items()]
   found += [f"no winner is clear in {formats.listed(level)}"] if level else []
-  return f"{text}; among these, {formats.listed(found)}."
+  return f"{text}; of those that did, {formats.listed(found)}."
 
 
 def _figure(row: Row, name: str) -> str:

@@ -55,7 +55,7 @@ def _draw(shown: Chart, wide: bool) -> Any:
   for number, line in enumerate(shown.lines):
     cell = grid[number // columns, number % columns]
     _alone(small.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
-  small.supxlabel(f"{ACROSS[shown.x][0] if shown.x in ACROSS else shown.x_label}, as in the large axes", size=9)
+  small.supxlabel(f"{shown.title.partition(' against ')[2]}, as in the large axes", size=9)
   small.supylabel(formats.NAMES[shown.y], size=9)
   title = shown.title if wide else textwrap.fill(shown.title, 34)
   picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")

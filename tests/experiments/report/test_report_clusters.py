@@ -1,5 +1,6 @@
 """`compare --cluster`: the report's section on clusters, and what is refused."""
 
+import base64
 import json
 import math
 import re
@@ -22,6 +23,9 @@ def test_where_another_would_be_first():
     "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
   }}  # fmt: skip
   assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  level = {"winner": "a", "ends": [{"first": "0", "second": "a", "ratio": 1.0}] * 2}
+  level = cluster_section.break_even({**entry, "break_even": entry["break_even"] | level})
+  assert level.count("as long as 0") == 2  # never as long as itself
   entry["break_even"]["crossings"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
@@ -78,6 +82,9 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   page = (path / "report.html").read_text()
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
+  svgs = [base64.b64decode(data).decode() for data in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)]
+  for name in ("ethernet_10g", "h100_ib400"):
+    assert sum(f"<!-- predicted time on {name}, " in svg for svg in svgs) == 1
   assert "One node of h100_ib400 holds all workers" in page
 
 

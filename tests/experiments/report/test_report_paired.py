@@ -68,7 +68,8 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
            for entry in info["algorithms"] for run in entry["runs"]}  # fmt: skip
   info["clusters"] = [
     {"name": "same", "bandwidth": 1e9, "link": "between nodes",
-     "break_even": {"winner": "a", "crossings": [], "searched": [1.0, 2.0], "ends": [{"ratio": 1, "second": "b"}] * 2},
+     "break_even": {"winner": "a", "crossings": [], "searched": [1.0, 2.0],
+                    "ends": [{"ratio": 1, "first": "a", "second": "b"}] * 2},
      "algorithms": {e["label"]: {"seconds": [clock[run] for run in e["runs"]]} for e in info["algorithms"]}}
   ]  # fmt: skip
   (folder / "comparison.json").write_text(json.dumps(info))
