@@ -23,7 +23,7 @@ LONG = 500  # steps of a period, as in DiLoCo
 
 
 class Wish(NamedTuple):
-  """Requirements of a plan; 0: chosen by the planner."""
+  """Requirements of a plan; 0: automatic."""
 
   batch: int = 0
   workers: int = 0
