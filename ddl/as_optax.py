@@ -9,7 +9,8 @@ import optax
 from jax import lax
 
 from ddl.api import Algorithm, AxisName, Exchange, Tree
-from ddl.group import Group, record
+from ddl.group import Group
+from ddl.group_recorder import record
 from ddl.schedule import Clock
 
 
