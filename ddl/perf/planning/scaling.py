@@ -19,8 +19,8 @@ from ddl.perf.hardware.cluster import Cluster
 from ddl.perf.hardware.device import Part, Step, part_seconds, step_parts, step_seconds
 from ddl.perf.hardware.network import check_link
 from ddl.perf.step import timeline
+from ddl.perf.step.event_model import Exchange, Pass
 from ddl.perf.step.layers import Table
-from ddl.perf.step.timeline import Pass
 from ddl.perf.tables.totals import params_bytes, parts
 
 
@@ -37,7 +37,7 @@ class Transport(NamedTuple):
   servers: int = 1
   overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
   bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
-  order: str = "fifo"  # of messages, see timeline.ORDERS
+  order: str = "fifo"  # of messages, see event_model.ORDERS
 
 
 Recorded = Callable[[int], Pattern]  # number of workers -> the algorithm's messages
@@ -157,7 +157,7 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
     return patterns.seconds(share, workers, network)
 
   exchanges = [
-    timeline.Exchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
+    Exchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
     for each in pattern.exchanges
     if each.ops
   ]
