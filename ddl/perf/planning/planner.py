@@ -11,7 +11,7 @@ from ddl.perf.comm import collectives, server
 from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import fixed_seconds, step_seconds
-from ddl.perf.planning import advice, batch_rows, delays, scaling, speedup_bounds
+from ddl.perf.planning import advice, batch_rows, delays, scaling, scenario, speedup_bounds
 from ddl.perf.planning.advice import Row
 from ddl.perf.planning.algorithm_rates import Settings, Speed, speed, speeds
 from ddl.perf.planning.batch import Job, choose_batch
@@ -97,7 +97,7 @@ def _overlapped(job: Job, cluster: Cluster, settings: Settings) -> tuple[Speed, 
 
 def _speed(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: scaling.Recorded) -> Speed:
   """Speed of an algorithm by its messages, as in `scaling`."""
-  work, transport = scaling.work_of(job.step, job.params_bytes), scaling.Transport(settings.servers)
+  work, transport = scenario.work_of(job.step, job.params_bytes), scenario.Transport(settings.servers)
   (point,) = scaling.curve(
     recorded, work, cluster, [settings.workers], batch=settings.examples, weak=True, transport=transport
   )
