@@ -4,9 +4,9 @@ from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
 from experiments.commands.resume import record
+from experiments.compare.compare import compare
 from experiments.config import unread_keys
 from experiments.config.comparison import Comparison
-from experiments.train.compare import compare
 
 TUNED = shared_flags.tuned()
 ONLY = shared_flags.only()

@@ -16,7 +16,7 @@ from ddl.data import DATA
 from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
-from ddl.group import record
+from ddl.group_recorder import record
 from ddl.models import MODELS
 from ddl.schedule import Schedule
 from experiments.config.factories import Config, hyper, make, named, settings

@@ -10,8 +10,9 @@ from helpers.commands import ROOT, metrics
 
 from ddl.runtime.checkpoint import Checkpoints
 from experiments.commands import cli, config_flag
+from experiments.compare import compare, sweep
 from experiments.config.experiment import Experiment
-from experiments.train import build, compare, sweep, train
+from experiments.train import build, train
 from experiments.train.run_dir import RunFolder
 from experiments.train.workdir import without
 
