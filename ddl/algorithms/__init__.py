@@ -2,7 +2,6 @@
 
 from ddl.algorithms.collective import (
   dasgd,
-  diloco,
   eamsgd,
   easgd,
   independent,
@@ -10,9 +9,9 @@ from ddl.algorithms.collective import (
   post_local_sgd,
   round_robin_easgd,
   sharded_sync_sgd,
-  streaming_diloco,
   sync_sgd,
 )
+from ddl.algorithms.collective.outer import diloco, streaming_diloco
 from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
 from ddl.algorithms.server import (
   async_easgd,

@@ -1,0 +1,1 @@
+"""Collective algorithms whose rounds end in a step of an outer optimizer."""
