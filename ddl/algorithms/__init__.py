@@ -1,14 +1,18 @@
 """The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
 
 from ddl.algorithms.collective import (
+  cocod,
   dasgd,
   eamsgd,
   easgd,
   independent,
   local_sgd,
+  overlap_local_sgd,
+  pipe_sgd,
   post_local_sgd,
   round_robin_easgd,
   sharded_sync_sgd,
+  sma,
   sync_sgd,
 )
 from ddl.algorithms.collective.outer import diloco, streaming_diloco
@@ -32,13 +36,17 @@ from ddl.algorithms.wrappers import powersgd, topk
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
   "sharded_sync_sgd": sharded_sync_sgd.SPEC,
+  "pipe_sgd": pipe_sgd.SPEC,
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
   "dasgd": dasgd.SPEC,
+  "cocod": cocod.SPEC,
+  "overlap_local_sgd": overlap_local_sgd.SPEC,
   "diloco": diloco.SPEC,
   "streaming_diloco": streaming_diloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
+  "sma": sma.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
   "d_psgd": d_psgd.SPEC,
   "independent": independent.SPEC,

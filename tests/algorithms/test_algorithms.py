@@ -23,6 +23,12 @@ CASES = {  # what is not here runs with the defaults of its Spec
     {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
     for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
   ],
+  "cocod": [{"period": 1}, {"period": 3}],
+  "overlap_local_sgd": [
+    {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))
+  ],
+  "pipe_sgd": [{"width": width} for width in (1, 2, 4)],
+  "sma": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
+from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.gossip import d_psgd
 from reference.history import History
 
@@ -155,60 +157,6 @@ def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int
   return History(np.array(params), np.array(evaluate))
 
 
-def easgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float, period: int) -> History:
-  """Zhang et al., You et al. (1) and (2): both sides move by alpha (x_i - z), taken from before the step."""
-  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
-  updates = [inner() for _ in range(workers)]
-  for t in range(steps):
-    exchange = 1.0 if t % period == 0 else 0.0
-    before, center = x.copy(), z.copy()
-    for i in range(workers):
-      x[i] = before[i] + updates[i](grad(i, t, before[i]), before[i]) - exchange * alpha * (before[i] - center)
-      z = z + exchange * alpha * (before[i] - center)  # no 1/p
-    params.append(x.copy())
-    evaluate.append(z.copy())
-  return History(np.array(params), np.array(evaluate))
-
-
-def eamsgd(
-  x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float, momentum: float, period: int
-) -> History:
-  """Zhang et al.: v' = delta v + u(x + delta v), x' = x + v' - alpha (x - z), z' = z + alpha sum_i (x_i - z).
-
-  The params of the history are the look-ahead points x + delta v, where the next gradients are taken.
-  """
-  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
-  v = np.zeros_like(x)
-  updates = [inner() for _ in range(workers)]
-  for t in range(steps):
-    exchange = 1.0 if t % period == 0 else 0.0
-    before, center = x.copy(), z.copy()
-    for i in range(workers):
-      ahead = before[i] + momentum * v[i]
-      v[i] = momentum * v[i] + updates[i](grad(i, t, ahead), ahead)
-      x[i] = before[i] + v[i] - exchange * alpha * (before[i] - center)
-      z = z + exchange * alpha * (before[i] - center)
-    params.append(x + momentum * v)
-    evaluate.append(z.copy())
-  return History(np.array(params), np.array(evaluate))
-
-
-def round_robin_easgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, alpha: float) -> History:
-  """You et al., Original EASGD: at step t the center and worker t mod p alone pull at each other."""
-  x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
-  updates = [inner() for _ in range(workers)]
-  for t in range(steps):
-    j = t % workers
-    diff = x[j] - z
-    for i in range(workers):
-      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
-    x[j] = x[j] - alpha * diff
-    z = z + alpha * diff
-    params.append(x.copy())
-    evaluate.append(z.copy())
-  return History(np.array(params), np.array(evaluate))
-
-
 def independent(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
   """No communication; evaluated at the mean of the models."""
   x, params, evaluate = np.array([x0] * workers), [], []
@@ -224,11 +172,15 @@ def independent(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> Hi
 TWINS = {
   "sync_sgd": sync_sgd,
   "sharded_sync_sgd": sharded_sync_sgd,
+  "pipe_sgd": pipe_sgd,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "dasgd": dasgd,
+  "cocod": cocod,
+  "overlap_local_sgd": overlap_local_sgd,
   "easgd": easgd,
   "eamsgd": eamsgd,
+  "sma": sma,
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
   "streaming_diloco": streaming_diloco,

@@ -21,7 +21,10 @@ LAYOUTS = [  # devices, gradients, steps, steps per call
   (8, ExecutionConfig("vmap", "unroll", 2)),
 ]
 UNROLLED = (2, ExecutionConfig("unroll", "unroll", 5))  # dear to compile
-DELAYED = ["dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd"]
+DELAYED = [
+  "dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd",
+  "cocod", "overlap_local_sgd", "pipe_sgd", "sma",
+]  # fmt: skip
 
 
 @cache

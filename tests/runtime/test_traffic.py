@@ -37,6 +37,9 @@ def test_a_step_of_each(workers):
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
     "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER},
+    "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
+    "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
+    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
 
@@ -77,6 +80,9 @@ SOME = {
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
   "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER}, "d_psgd": {"graph": "ring"},
   "streaming_diloco": {"period": 10, **OUTER, "fragments": 2, "delay": 2, "keep": 0.5},
+  "pipe_sgd": {"width": 2}, "cocod": {"period": 10},
+  "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7},
+  "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
 }  # fmt: skip
 
 
@@ -97,6 +103,10 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
   assert exchanges("round_robin_easgd", 100) == 100
   assert exchanges("diloco", 100) == 10
+  assert exchanges("cocod", 100) == 9  # each in flight for a round, the first of them after one
+  assert exchanges("overlap_local_sgd", 100) == 10  # the first before step 0
+  assert exchanges("pipe_sgd", 100) == 99  # after each step but the last
+  assert exchanges("sma", 100) == 10
   assert exchanges("streaming_diloco", 100) == pytest.approx(9 + 3 / 33)  # 9 kernels; 10 biases, half a round before
   assert exchanges("d_psgd", 100) == pytest.approx(100 * 2 * BYTES / all_reduce())
   assert exchanges("d_psgd", 100, graph="one_peer_exponential") == pytest.approx(100 * BYTES / all_reduce())

@@ -1,0 +1,56 @@
+"""CoCoD, Overlap-Local-SGD and Pipe-SGD as NumPy pseudo-code; see `reference.collective` for the form."""
+
+import numpy as np
+from reference.history import History
+
+
+def cocod(x0, grad, *, workers, steps, inner, period):
+  """Shen et al.: round by round the mean of the starts, plus what each worker added to its own start meanwhile."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  start = x.copy()
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t % period == 0:
+      mean = sum(start) / workers
+      for i in range(workers):
+        x[i] = mean + (x[i] - start[i])
+      start = x.copy()
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def overlap_local_sgd(x0, grad, *, workers, steps, inner, period, pull, momentum):
+  """Wang et al., as in the authors' code: each worker moves its own copy of the anchor, and the copies are averaged."""
+  x, anchor, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
+  velocity, updates = np.zeros_like(x), [inner() for _ in range(workers)]
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t % period == 0:  # the average that left one period ago has arrived
+      copies = []
+      for i in range(workers):
+        x[i] = (1 - pull) * x[i] + pull * anchor
+        velocity[i] = momentum * velocity[i] + (anchor - x[i])
+        copies.append(anchor - velocity[i])
+      anchor = sum(copies) / workers
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def pipe_sgd(x0, grad, *, workers, steps, inner, width):
+  """Li et al.: x(t+1) = x(t) + u, u of the mean of the gradients at x(t - K + 1)."""
+  x, update, params, evaluate = [x0], inner(), [], []
+  for t in range(steps):
+    now = x[-1]
+    old = t - width + 1
+    if old >= 0:
+      g = sum(grad(i, old, x[old]) for i in range(workers)) / workers
+      now = now + update(g, now)
+    x.append(now)
+    params.append([now.copy() for _ in range(workers)])
+    evaluate.append(now.copy())
+  return History(np.array(params), np.array(evaluate))
