@@ -15,7 +15,7 @@ from ddl.algorithms.collective import (
   sma,
   sync_sgd,
 )
-from ddl.algorithms.collective.outer import diloco, streaming_diloco
+from ddl.algorithms.collective.outer import bmuf, diloco, eager_diloco, noloco, slowmo, streaming_diloco
 from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
 from ddl.algorithms.server import (
   async_easgd,
@@ -42,8 +42,12 @@ COLLECTIVE = {
   "dasgd": dasgd.SPEC,
   "cocod": cocod.SPEC,
   "overlap_local_sgd": overlap_local_sgd.SPEC,
+  "slowmo": slowmo.SPEC,
+  "bmuf": bmuf.SPEC,
   "diloco": diloco.SPEC,
   "streaming_diloco": streaming_diloco.SPEC,
+  "eager_diloco": eager_diloco.SPEC,
+  "noloco": noloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,
   "sma": sma.SPEC,

@@ -13,6 +13,7 @@ from ddl.algorithms import COLLECTIVE
 pytestmark = pytest.mark.usefixtures("x64")
 
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+NOLOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7}
 CASES = {  # what is not here runs with the defaults of its Spec
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
@@ -28,6 +29,13 @@ CASES = {  # what is not here runs with the defaults of its Spec
     {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))
   ],
   "pipe_sgd": [{"width": width} for width in (1, 2, 4)],
+  "slowmo": [{"period": p, "slow_rate": a, "slow_momentum": b} for p, a, b in ((1, 1, 0.5), (3, 0.8, 0.7))],
+  "bmuf": [
+    {"period": p, "block_learning_rate": r, "block_momentum": m, "nesterov": n}
+    for p, r, m, n in ((1, 1, 0.5, True), (3, 0.9, 0.5, False), (3, 0.9, 0.8, True))
+  ],
+  "eager_diloco": [{"period": 1, **OUTER}, {"period": 3, **OUTER}],
+  "noloco": [{"period": p, **NOLOCO, "pairings": n} for p, n in ((1, 8), (2, 3), (3, 1))],
   "sma": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],

@@ -26,7 +26,7 @@ from ddl.runtime.workers import make_workers
 
 LOSSLESS = {"topk": {"share": 1.0}, "powersgd": {"rank": 2}}  # of a kernel of 2 x 3
 LOSSY = {"topk": {"share": 0.34}, "powersgd": {"rank": 1}}  # 2 of 6 values
-REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift"}
+REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift", "noloco": "permute"}
 
 
 def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):

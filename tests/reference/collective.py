@@ -16,6 +16,7 @@ from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.gossip import d_psgd
 from reference.history import History
+from reference.outer import bmuf, eager_diloco, noloco, slowmo
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -178,12 +179,16 @@ TWINS = {
   "dasgd": dasgd,
   "cocod": cocod,
   "overlap_local_sgd": overlap_local_sgd,
+  "slowmo": slowmo,
+  "bmuf": bmuf,
   "easgd": easgd,
   "eamsgd": eamsgd,
   "sma": sma,
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
   "streaming_diloco": streaming_diloco,
+  "eager_diloco": eager_diloco,
+  "noloco": noloco,
   "d_psgd": d_psgd,
   "independent": independent,
 }

@@ -36,8 +36,9 @@ def test_a_step_of_each(workers):
   for name, hyper in {
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
-    "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER},
-    "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
+    "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER}, "eager_diloco": {"period": 5, **OUTER},
+    "slowmo": {"period": 5, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
+    "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
     "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5},
   }.items():  # fmt: skip
@@ -64,6 +65,11 @@ def test_a_worker_sends_its_model_to_its_neighbours_alone(graph, workers, models
   assert counted("d_psgd", workers, graph=graph) == (0, [n * BYTES for n in models])
 
 
+@pytest.mark.parametrize("workers, models", [(1, 0), (2, 2), (5, 2), (8, 2)])
+def test_a_worker_of_noloco_sends_two_models_to_one_other(workers, models):
+  assert counted("noloco", workers, **(SOME["noloco"] | {"pairings": 2})) == (0, [models * BYTES] * 2)
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -80,9 +86,13 @@ SOME = {
   "dasgd": {"period": 10, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 10, "alpha": 0.1, "momentum": 0.9},
   "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 10, **OUTER}, "d_psgd": {"graph": "ring"},
   "streaming_diloco": {"period": 10, **OUTER, "fragments": 2, "delay": 2, "keep": 0.5},
-  "pipe_sgd": {"width": 2}, "cocod": {"period": 10},
-  "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7},
+  "slowmo": {"period": 10, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 10},
+  "bmuf": {"period": 10, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
+  "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
+  "noloco": {
+    "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
+  },
 }  # fmt: skip
 
 
@@ -103,10 +113,12 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
   assert exchanges("round_robin_easgd", 100) == 100
   assert exchanges("diloco", 100) == 10
+  assert exchanges("slowmo", 100) == exchanges("bmuf", 100) == 10
   assert exchanges("cocod", 100) == 9  # each in flight for a round, the first of them after one
-  assert exchanges("overlap_local_sgd", 100) == 10  # the first before step 0
+  assert exchanges("overlap_local_sgd", 100) == exchanges("eager_diloco", 100) == 10  # the first before step 0
   assert exchanges("pipe_sgd", 100) == 99  # after each step but the last
   assert exchanges("sma", 100) == 10
+  assert exchanges("noloco", 100) == pytest.approx(10 * 2 * BYTES / all_reduce())
   assert exchanges("streaming_diloco", 100) == pytest.approx(9 + 3 / 33)  # 9 kernels; 10 biases, half a round before
   assert exchanges("d_psgd", 100) == pytest.approx(100 * 2 * BYTES / all_reduce())
   assert exchanges("d_psgd", 100, graph="one_peer_exponential") == pytest.approx(100 * BYTES / all_reduce())

@@ -1,0 +1,253 @@
+"""SlowMo, BMUF, Eager DiLoCo and NoLoCo: what they equal and the theorems they obey, in float64 at rtol 1e-12."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.twins import INNER, build, close, drive
+from reference import collective as reference
+
+from ddl.algorithms.collective.outer.diloco import diloco_with
+from ddl.algorithms.collective.outer.eager_diloco import eager_diloco_with
+from ddl.algorithms.collective.outer.noloco import partners
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+RATE, CURVATURE = 0.1, 0.7  # of the quadratics
+
+
+def run(algorithm, workers=8, steps=12, x0=None, grad=None):
+  start, default = reference.problem(workers, steps)
+  return drive(algorithm, start if x0 is None else x0, grad or default, workers=workers, steps=steps)[:2]
+
+
+def made(name, inner="momentum", workers=8, **hyper):
+  return build(name, INNER[inner][0], workers, **hyper)
+
+
+def same(one, other):
+  for ours, expected in zip(one, other, strict=True):
+    close(ours, expected)
+
+
+def params(one, other):
+  close(one[0], other[0])
+
+
+def bowl(worker, step, x):
+  """Gradient of (lambda / 2) |x|^2."""
+  return CURVATURE * x
+
+
+def powers(matrix, first, rounds):
+  """matrix^k first, k = 1..rounds; first is [states, n]."""
+  return np.stack([np.linalg.matrix_power(matrix, k) @ first for k in range(1, rounds + 1)])
+
+
+# ---- SlowMo
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_slowmo_without_slow_momentum_is_local_sgd(period):
+  ours = made("slowmo", "adam", period=period, slow_rate=1.0, slow_momentum=0.0)
+  params(run(ours), run(made("local_sgd", "adam", period=period)))
+
+
+def test_slowmo_is_diloco_with_heavy_ball():
+  """At a constant fast rate the two gammas cancel."""
+  ours = made("slowmo", "adam", period=3, slow_rate=0.8, slow_momentum=0.6)
+  same(run(ours), run(diloco_with(INNER["adam"][0], optax.sgd(0.8, momentum=0.6), period=3)))
+
+
+def decaying(count):
+  """A fast rate that falls twice."""
+  return jnp.where(count < 4, 0.05, jnp.where(count < 8, 0.02, 0.01))
+
+
+def heavy_ball():
+  """SGD with momentum at that rate in NumPy: v <- mu v + g; u = -gamma(t) v."""
+  v, count = 0.0, 0
+
+  def update(g, x):
+    nonlocal v, count
+    v, count = 0.9 * v + g, count + 1
+    return -float(decaying(count - 1)) * v
+
+  return update
+
+
+def test_slow_momentum_counts_in_steps_of_the_fast_rate():
+  """Which `optax.inject_hyperparams` tells; otherwise it counts as constant."""
+  workers, steps, hyper = 3, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
+  x0, grad = reference.problem(workers, steps)
+  rate = {"rate": lambda step: float(decaying(step))}
+  twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=heavy_ball, **hyper, **rate)
+  told = optax.inject_hyperparams(optax.sgd)(learning_rate=decaying, momentum=0.9)
+  close(run(build("slowmo", told, **hyper), workers)[0], twin.params)
+  untold = run(build("slowmo", optax.sgd(decaying, momentum=0.9), **hyper), workers)[0]
+  close(untold[:5], twin.params[:5])
+  assert not np.allclose(untold[5], twin.params[5])
+
+
+@pytest.mark.parametrize("name, hyper", [
+  ("slowmo", {"slow_rate": 0.8, "slow_momentum": 0.6}),
+  ("bmuf", {"block_learning_rate": 0.8, "block_momentum": 0.6, "nesterov": False}),
+])  # fmt: skip
+def test_heavy_ball_on_a_quadratic_is_a_matrix_power(name, hyper):
+  """With s = (1 - eta lambda)^tau: u' = beta u + (1 - s) z, z' = z - alpha u'."""
+  period, rounds = 3, 4
+  x0 = reference.problem(8, 12)[0]
+  _, z = run(made(name, "sgd", period=period, **hyper), steps=period * rounds, grad=bowl)
+  pull = 1 - (1 - RATE * CURVATURE) ** period
+  matrix = np.array([[1 - 0.8 * pull, -0.8 * 0.6], [pull, 0.6]])
+  close(z[period - 1 :: period, 0], powers(matrix, np.stack([x0, 0 * x0]), rounds)[:, 0])
+
+
+# ---- BMUF
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("period", [1, 4])
+def test_bmuf_without_block_momentum_is_local_sgd(nesterov, period):
+  ours = made("bmuf", "adam", period=period, block_learning_rate=1.0, block_momentum=0.0, nesterov=nesterov)
+  params(run(ours), run(made("local_sgd", "adam", period=period)))
+
+
+def test_classical_bmuf_is_slowmo_and_nesterov_bmuf_is_diloco():
+  hyper = {"block_learning_rate": 0.7, "block_momentum": 0.9}
+  classical = run(made("bmuf", "adam", period=3, nesterov=False, **hyper))
+  same(classical, run(made("slowmo", "adam", period=3, slow_rate=0.7, slow_momentum=0.9)))
+  ahead = run(made("bmuf", "adam", period=3, nesterov=True, **hyper))
+  same(ahead, run(made("diloco", "adam", period=3, outer_learning_rate=0.7, outer_momentum=0.9)))
+  assert not np.allclose(classical[0], ahead[0])
+
+
+# ---- Eager DiLoCo
+
+PAPER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+NESTEROV = optax.sgd(0.7, momentum=0.9, nesterov=True)
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_eager_diloco_without_delay_is_diloco(period):
+  ours = eager_diloco_with(INNER["adam"][0], NESTEROV, period=period, delay=0)
+  same(run(ours), run(made("diloco", "adam", period=period, **PAPER)))
+
+
+def test_eager_diloco_of_one_worker_is_diloco():
+  """Nothing of it is late."""
+  hyper = {"period": 3, **PAPER}
+  same(run(made("eager_diloco", "adam", 1, **hyper), 1), run(made("diloco", "adam", 1, **hyper), 1))
+
+
+def test_eager_diloco_knows_at_first_its_own_part_alone():
+  steps, period = 4, 4
+  x0, _ = reference.problem(8, steps)
+  plain = eager_diloco_with(INNER["momentum"][0], optax.sgd(1.0), period=period, delay=period)
+  alone = run(made("independent"), steps=steps)[0][-1]
+  close(run(plain, steps=steps)[0][-1], x0[None] + (alone - x0[None]) / 8)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3, 4])
+def test_every_move_of_a_worker_counts_once_at_each_other(delay):
+  """Without momentum and at rate 1: theta_i = x0 - (own moves up to now + others' up to the last launch) / p."""
+  period, steps, workers = 4, 12 + delay, 3
+  x0 = reference.problem(workers, steps)[0]
+
+  def constant(worker, step, x):
+    return (1 + worker + step).astype(x.dtype) * jnp.ones_like(x)
+
+  plain = eager_diloco_with(optax.sgd(RATE), optax.sgd(1.0), period=period, delay=delay)
+  x = run(plain, workers, steps, grad=constant)[0]
+
+  def moved(worker, until):
+    return RATE * sum(1.0 + worker + t for t in range(until))
+
+  for i in range(workers):
+    total = moved(i, steps) + sum(moved(j, 12) for j in range(workers) if j != i)
+    close(x[-1, i], x0 - total / workers)
+
+
+def outer_gradient(q, late):
+  """Rounds of (theta, theta of before, m), where a round takes x the share q of its way to the minimum at 0."""
+  delta = np.array([(1 - late) * q, late * q, 0])
+  m = np.array([0, 0, 0.9]) + delta
+  return np.array([np.array([1, 0, 0]) - 0.7 * (delta + 0.9 * m), [1, 0, 0], m])
+
+
+def test_eager_diloco_on_a_quadratic_is_a_matrix_power():
+  """Of the means; 7/8 of the outer gradient are one round old."""
+  period, rounds = 3, 5
+  x0 = reference.problem(8, 12)[0]
+  algorithm = made("eager_diloco", "sgd", period=period, **PAPER)
+  theta = run(algorithm, steps=period * rounds, x0=x0, grad=bowl)[1][period - 1 :: period, 0]
+  share = 1 - (1 - RATE * CURVATURE) ** period
+  close(theta, powers(outer_gradient(share, 7 / 8), np.stack([x0, 0 * x0, 0 * x0]), rounds)[:, 0])
+
+
+@pytest.mark.parametrize("late, most", [(7 / 8, 0.457), (1.0, 0.361)])
+def test_eager_diloco_bears_longer_rounds_than_one_whose_whole_outer_gradient_is_late(late, most):
+  for share, stable in ((most, True), (most + 0.002, False)):
+    assert (np.abs(np.linalg.eigvals(outer_gradient(share, late))).max() < 1) == stable
+
+
+# ---- NoLoCo
+
+PAIRS = {"period": 2, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3}
+
+
+def test_noloco_of_two_workers_is_diloco_with_heavy_ball():
+  ours = run(made("noloco", "adam", 2, **PAIRS), 2)
+  same(ours, run(diloco_with(INNER["adam"][0], optax.sgd(0.7, momentum=0.5), period=2), 2))
+
+
+def test_noloco_of_two_workers_without_momentum_is_local_sgd():
+  plain = PAIRS | {"outer_learning_rate": 1.0, "outer_momentum": 0.0, "attraction": 1.0}
+  params(run(made("noloco", "adam", 2, **plain), 2), run(made("local_sgd", "adam", 2, period=2), 2))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+def test_the_pairs_are_symmetric_and_nobody_else_stays_alone(workers):
+  for partner in partners(workers, 6):
+    assert [partner[j] for j in partner] == list(range(workers))
+    assert sum(i == j for i, j in enumerate(partner)) == workers % 2
+  assert partners(workers, 6)[:4] == partners(workers, 4)
+  assert len({tuple(partner) for partner in partners(8, 6)}) > 1
+
+
+@pytest.mark.parametrize("workers", [5, 8])
+def test_noloco_keeps_the_mean_and_draws_pairs_together(workers):
+  """Without gradients, momentum and own moves: phi_i - phi_j of a pair shrinks by 1 - gamma, their mean stays."""
+  x0 = np.random.default_rng(1).normal(size=(workers, 7))
+  still = PAIRS | {"period": 1, "outer_momentum": 0.0}
+  x = run(made("noloco", workers=workers, **still), workers, 6, x0, lambda i, t, x: jnp.zeros_like(x))[0]
+  close(x.mean(axis=1), np.repeat(x0.mean(axis=0)[None], 6, axis=0))
+  before = x0
+  for t in range(6):
+    partner = np.array(partners(workers, 3)[t % 3])
+    close(x[t] - x[t][partner], (1 - 0.7) * (before - before[partner]))
+    before = x[t]
+
+
+def test_the_mean_of_noloco_on_a_quadratic_is_a_matrix_power():
+  """From any starts: delta' = alpha delta - beta (1 - s) phi, phi' = phi + delta', s = (1 - eta lambda)^tau."""
+  x0 = np.random.default_rng(1).normal(size=(8, 7))
+  mean = run(made("noloco", "sgd", **PAIRS), steps=10, x0=x0, grad=bowl)[1][1::2, 0]
+  pull = 0.7 * (1 - (1 - RATE * CURVATURE) ** 2)
+  matrix = np.array([[1 - pull, 0.5], [-pull, 0.5]])
+  start = x0.mean(axis=0)
+  close(mean, powers(matrix, np.stack([start, 0 * start]), 5)[:, 0])
+
+
+@pytest.mark.parametrize(
+  "hyper, words",
+  [
+    ({"attraction": 0.5}, "attraction is 0.5 with outer_momentum 0.5; invalid: must lie between 0.5 and 2.5"),
+    ({"attraction": 2.5}, "attraction is 2.5"),
+    ({"pairings": 0}, "pairings is 0; invalid: must be at least 1"),
+  ],
+)
+def test_what_does_not_fit_is_one_clear_line(hyper, words):
+  with pytest.raises(ValueError, match=words) as refused:
+    made("noloco", **(PAIRS | hyper))
+  assert "\n" not in str(refused.value)

@@ -1,0 +1,88 @@
+"""SlowMo, BMUF, Eager DiLoCo and NoLoCo as NumPy pseudo-code; see `reference.collective` for the form."""
+
+import numpy as np
+from reference.diloco import Outer
+from reference.history import History
+
+
+def slowmo(x0, grad, *, workers, steps, inner, period, slow_rate, slow_momentum, rate=lambda step: 1.0):
+  """Wang et al.: the slow momentum counts in steps of the fast rate gamma = rate(t) of the round's last step t."""
+  x, z, u, params, evaluate = np.array([x0] * workers), x0.copy(), 0.0, [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    if (t + 1) % period == 0:
+      gamma = rate(t)
+      u = slow_momentum * u + (z - sum(x) / workers) / gamma
+      z = z - slow_rate * gamma * u
+      for i in range(workers):
+        x[i] = z
+    params.append(x.copy())
+    evaluate.append(z.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def bmuf(x0, grad, *, workers, steps, inner, period, block_learning_rate, block_momentum, nesterov):
+  """Chen & Huo: the update of a block is filtered; the next block starts from W, or from ahead of it."""
+  x, start, w, delta, params, evaluate = np.array([x0] * workers), x0.copy(), x0.copy(), np.zeros_like(x0), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t % period == 0:
+      g = sum(x) / workers - start
+      delta = block_momentum * delta + block_learning_rate * g
+      w = w + delta
+      start = w + block_momentum * delta if nesterov else w
+      for i in range(workers):
+        x[i] = start
+    params.append(x.copy())
+    evaluate.append(start.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def eager_diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum):
+  """Kale et al.: each worker's outer model takes its own outer gradient fresh, the others' of the round before."""
+  x, theta, params, evaluate = np.array([x0] * workers), np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  outers = [Outer(outer_learning_rate, outer_momentum) for _ in range(workers)]
+  before = np.zeros_like(x)  # D_i of the last round
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t % period == 0:
+      moved = theta - x
+      for i in range(workers):
+        others = sum(before[j] for j in range(workers) if j != i)
+        theta[i] = outers[i].step(theta[i], (moved[i] + others) / workers)
+        x[i] = theta[i]
+      before = moved
+    params.append(x.copy())
+    evaluate.append(sum(theta) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def noloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum, attraction, pairings):
+  """Kolehmainen et al.: the two of a pair share what they moved by, and draw their slow weights to each other."""
+  x, phi, params, evaluate = np.array([x0] * workers), np.array([x0] * workers), [], []
+  delta, updates = np.zeros_like(x), [inner() for _ in range(workers)]
+  draw = np.random.default_rng(0)
+  orders = [draw.permutation(workers) for _ in range(pairings)]
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t % period == 0:
+      order = orders[(t // period - 1) % pairings]
+      for start in range(0, workers, 2):
+        group = order[start : start + 2]  # one worker alone, where the number is odd
+        moved = sum(x[j] - phi[j] for j in group) / len(group)
+        mean = sum(phi[j] for j in group) / len(group)
+        for j in group:
+          delta[j] = outer_momentum * delta[j] + outer_learning_rate * moved + attraction * (mean - phi[j])
+        for j in group:
+          phi[j] = phi[j] + delta[j]
+          x[j] = phi[j]
+    params.append(x.copy())
+    evaluate.append(sum(phi) / workers)
+  return History(np.array(params), np.array(evaluate))
