@@ -14,7 +14,7 @@ from ml_collections import config_flags
 from ddl import files
 from experiments.commands import error_messages
 from experiments.config import unread_keys
-from experiments.config.base import SECTIONS, base
+from experiments.config.base import SECTIONS, base, with_own
 from experiments.config.factories import Config, check_keys
 from experiments.config.variants import in_order
 
@@ -66,6 +66,8 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
   config = stored or load(Path(files[-1]))
   overrides = [a for a in config_args if a.startswith("--config.")]
+  names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.*:.*)", a))}
+  config = with_own(config, {found[1]: {"name": found[2]} for found in names.values()})
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:
@@ -74,7 +76,7 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     unread_keys.check(command, path, in_order(config.compare.algorithms).values())
     if override.endswith("=None"):
       _unset(config, path)
-  config = _overridden(config, [o for o in overrides if not o.endswith("=None")])
+  config = _overridden(config, [o for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
 
 
@@ -96,7 +98,7 @@ def load(file: Path) -> Config:
   if not isinstance(config, ml_collections.ConfigDict):
     raise ValueError(f"{file}: get_config() must return the ConfigDict of experiments.config.base()")
   try:
-    check_keys(config, base())
+    check_keys(with_own(config), with_own(base(), config))
   except ValueError as error:
     raise ValueError(f"{file}: {error}") from error
   return config

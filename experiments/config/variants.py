@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ddl import files
-from experiments.config.base import base
+from experiments.config.base import base, with_own
 from experiments.config.factories import Config, as_type, named
 from experiments.train.run_dir import read_json
 
@@ -33,7 +33,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     named("label in config.compare.algorithms", labels, label)
   out = {}
   for label, changes in labels.items():
-    out[label] = copy.deepcopy(config)
+    out[label] = with_own(copy.deepcopy(config), changes if isinstance(changes, Mapping) else {})
     _apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
     _apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out

@@ -10,6 +10,7 @@ import jax
 from ddl.algorithms import SERVER
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
+from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import compilation_cache, replay, train_loop
@@ -99,7 +100,7 @@ def _realtime(components: Components, folder: RunFolder, options: RunOptions) ->
 
 def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
   name = experiment.algorithm.name
-  if name not in SERVER:
+  if not has_server(name):
     raise ValueError(
       f"--runtime={options.runtime} is for algorithms with a server or peers, not {name}; there are {', '.join(SERVER)}"
     )
