@@ -3,6 +3,7 @@
 import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import compilation_cache, replay, train_loop
+from experiments.train import compilation_cache, replay, saved_model, train_loop
 from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
 from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
@@ -52,10 +53,12 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
   components = build(experiment)
+  if options.init_from:
+    components = components._replace(model=saved_model.started_from(components.model, Path(options.init_from)))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
     runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)
-    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds)
+    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     last = train_loop.run(components, runner, folder, evaluator, loop, _about(options))
   except Stopped as stopped:
