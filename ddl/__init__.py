@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from ddl.public import *
+  from experiments.library import compare, load, own, train
 
 __version__ = "0.1.0"
 __all__ = [

@@ -17,7 +17,7 @@ class Exchange(NamedTuple):
   After t finished steps the messages that left at t - delay arrive (`merge`), then those whose time it is leave
   (`launch`): at t = offset + period, offset + 2 period, ..., as far as t >= 0. With `delay` = 0 a message arrives at
   once. The steps between a launch and its merge do not depend on the message and can hide it; with a delay above the
-  period several are under way, and arrive in the order in which they left. An offset of -period lets the first leave
+  period several are in flight, and arrive in the order in which they left. An offset of -period lets the first leave
   before the first step. Where the period changes it is a function of the round k = 0, 1, ..., whose lengths add up:
   t = offset + period(0), offset + period(0) + period(1), ...
   """

@@ -9,14 +9,15 @@ import optax
 from jax import lax
 
 from ddl.api import Algorithm, AxisName, Exchange, Tree
-from ddl.group import Group, record
+from ddl.group import Group
+from ddl.group_recorder import record
 from ddl.schedule import Clock
 
 
 class Queue(NamedTuple):
-  """State of an exchange: its messages under way, oldest first, and its clock where the period changes."""
+  """State of an exchange: its messages in flight, oldest first, and its clock where the period changes."""
 
-  messages: tuple[Tree, ...]  # [slots]; what is not under way is stale
+  messages: tuple[Tree, ...]  # [slots]; what is not in flight is stale
   clock: Any  # (launches so far [], finished steps at the next one [], and when each message left [slots], -1: free)
 
 
@@ -33,7 +34,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
 
   `update(grads, state, params)` takes this worker's own gradients and returns new params - params. It must run where
   `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` where the state
-  depends on the number of workers (`sharded_sync_sgd`) or messages stay under way between steps.
+  depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
 
   Params that are set to a mean come out as old + (mean - old), hence equal between workers up to rounding only.
 
@@ -149,7 +150,7 @@ class _Flight:
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """Return (whether a message leaves after `step` steps, the messages under way before), and count it."""
+    """Return (whether a message leaves after `step` steps, the messages in flight before), and count it."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:

@@ -1,14 +1,13 @@
 """The group of workers that an algorithm communicates with, over any layout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import get_opaque_trace_state
 
 from ddl.api import AxisName, Tree
 
@@ -177,86 +176,3 @@ class Present(Group):
       return jnp.full_like(x, -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min)
 
     return self.group.max(jax.tree.map(lambda x: jnp.where(self.present, x, lowest(x)), tree))
-
-
-class Sent(NamedTuple):
-  """A collective that a worker takes part in."""
-
-  kind: str  # all_reduce, all_gather, reduce_scatter or permute
-  nbytes: int  # of the whole vector; for an all_gather of the result
-  messages: int  # arrays
-
-  def per_worker(self, workers: int) -> float:
-    """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce."""
-    if self.kind == "permute":
-      return float(self.nbytes)
-    return (2 if self.kind == "all_reduce" else 1) * self.nbytes * (workers - 1) / workers
-
-
-class Recorder(Group):
-  """A group without communication that records its collectives and returns values of the right shapes."""
-
-  def __init__(self, workers: int):
-    """workers: p."""
-    super().__init__("workers")
-    self.workers, self.sent, self.used = workers, list[Sent](), False
-    self._trace = get_opaque_trace_state(convention="flax")
-
-  def size(self) -> int:
-    """Number of workers p."""
-    return self.workers
-
-  def index(self) -> jax.Array:
-    """Rank 0."""
-    self.used = True
-    return jnp.int32(0)
-
-  def sum(self, tree: Tree) -> Tree:
-    """The value itself."""
-    return self._keep("all_reduce", tree)
-
-  mean = max = sum
-
-  def gather(self, tree: Tree) -> Tree:
-    """The value p times."""
-    self._keep("all_gather", tree, self.workers)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree)
-
-  def reduce_scatter(self, tree: Tree) -> Tree:
-    """The first strip."""
-    self._keep("reduce_scatter", tree)
-    return jax.tree.map(lambda x: x[: x.shape[0] // self.workers], tree)
-
-  def shift(self, tree: Tree, steps: int) -> Tree:
-    """The value itself."""
-    return self._keep("permute", tree) if steps % self.workers else tree
-
-  def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """The value itself."""
-    return self._keep("permute", tree) if any(s not in (None, i) for i, s in enumerate(sources)) else tree
-
-  def _keep(self, kind: str, tree: Tree, times: int = 1) -> Tree:
-    self.used = True
-    if get_opaque_trace_state(convention="flax") != self._trace:
-      raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
-    leaves = jax.tree.leaves(tree)
-    if leaves and self.workers > 1:
-      nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)
-      self.sent.append(Sent(kind, nbytes * times, len(leaves)))
-    return tree
-
-
-def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder, Tree]:
-  """Return the record of fn(group, *args) for this number of workers, and the shapes of its result.
-
-  Raises:
-    ValueError: for a collective inside a loop, a condition or a jit, whose repetitions are not seen.
-  """
-  found: list[Recorder] = []
-
-  def traced(*args: Tree) -> Tree:
-    found.append(Recorder(workers))
-    return fn(found[-1], *args)
-
-  shapes = jax.eval_shape(traced, *args)
-  return found[-1], shapes

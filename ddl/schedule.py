@@ -72,7 +72,7 @@ class Clock:
     """Return whether a message leaves after `step` steps."""
     return self.launches(step) > self.launches(step - 1)
 
-  def under_way(self, step: int) -> int:
+  def in_flight(self, step: int) -> int:
     """Return the messages that left before `step` steps were finished and have not arrived then."""
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
@@ -85,12 +85,12 @@ class Clock:
 
   @property
   def slots(self) -> int:
-    """The most messages that are under way between two steps."""
+    """The most messages that are in flight between two steps."""
     return -(-max(self.delay - 1, 0) // (self.steady or 1))
 
   @property
   def capacity(self) -> int:
-    """The most messages that are under way within a step."""
+    """The most messages that are in flight within a step."""
     return -(-self.delay // (self.steady or 1))
 
 
@@ -115,9 +115,9 @@ class Schedule:
         merge.append(i)
     return Due(tuple(launch), tuple(merge), tuple(exchange))
 
-  def under_way(self, step: int) -> Ids:
-    """Return the messages of each exchange that are under way after `step` steps."""
-    return tuple(clock.under_way(step) for clock in self.clocks)
+  def in_flight(self, step: int) -> Ids:
+    """Return the messages of each exchange that are in flight after `step` steps."""
+    return tuple(clock.in_flight(step) for clock in self.clocks)
 
   def settled(self, step: int) -> bool:
     """Return whether from here on each cycle has the same exchanges."""

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
+from experiments.compare import compare as comparing
 from experiments.config.base import base, with_own
 from experiments.config.catalog import REGISTRIES, own
 from experiments.config.comparison import Comparison
@@ -24,7 +25,6 @@ from experiments.config.factories import Config, check_keys
 from experiments.config.options import RunOptions
 from experiments.config.variants import apply, in_order
 from experiments.train import build as made
-from experiments.train import compare as comparing
 from experiments.train import run_dir, saved_model
 from experiments.train import train as training
 from experiments.train.evaluate import Evaluator
@@ -58,7 +58,7 @@ class Run:
     """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
     import pandas as pd
 
-    return pd.read_json(self.folder / run_dir.METRICS, lines=True)
+    return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
 
   @cached_property
   def _components(self) -> made.Components:
@@ -95,8 +95,8 @@ class Run:
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
     """The mean "loss", and "accuracy" where there is one, over a source; default: the test examples."""
-    consensus = Consensus(*jax.tree.map(jnp.asarray, (self.params, self.extra)), None)
-    return Evaluator(self.model, source or self.data.test)(consensus)
+    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
+    return Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def load(folder: str | Path) -> Run | Compared:
 
 def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
   """The config with the changes. Raises ValueError for a key that does not exist, or a value of the wrong type."""
-  chosen = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
+  chosen: Config = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
   named = {kind: _section(kind, value) for kind, value in changes.items()}
   if isinstance(labels := dict(named.get("compare", {})).pop("algorithms", None), Mapping):
     named["compare"] = {key: value for key, value in named["compare"].items() if key != "algorithms"}

@@ -64,7 +64,8 @@ def call(monkeypatch, capfd, tmp_path):
 
   from ddl.runtime import hosts
   from experiments.commands import cli
-  from experiments.train import compare, processes, sweep, train
+  from experiments.compare import compare, sweep
+  from experiments.train import processes, train
 
   monkeypatch.chdir(ROOT)
   for module in (train, compare, sweep):  # the devices of this process are there already

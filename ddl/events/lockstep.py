@@ -97,7 +97,7 @@ def walk(
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
-  under_way = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
+  in_flight = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
   clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
 
   def send(seconds: float) -> tuple[float, float]:
@@ -116,14 +116,14 @@ def walk(
     for i, each in enumerate(late):
       if each.launched(step):
         launched[i] = send(each.seconds)
-        under_way[i].append((step + each.delay, link))
+        in_flight[i].append((step + each.delay, link))
         clock = clock if overlap else np.maximum(clock, link)
     begun = clock
     done = clock = clock + durations[:, index]
     if local_seconds is not None:
       met.append(send(local_seconds))
       clock = np.full(workers, link)
-    for queue in under_way:
+    for queue in in_flight:
       if queue and queue[0][0] == step + 1:
         clock = np.maximum(clock, queue.popleft()[1])
     for each in prompt:

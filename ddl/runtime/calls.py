@@ -14,7 +14,7 @@ class Kind(NamedTuple):
 
   unit: tuple[Due, ...]  # what is due at each step
   repeat: int
-  under_way: Ids  # messages of each exchange before the first step
+  in_flight: Ids  # messages of each exchange before the first step
   longest: int = 0
 
 
@@ -24,7 +24,7 @@ class Call(NamedTuple):
   first: int
   kind: Kind
   due: tuple[Due, ...]
-  under_way: Ids
+  in_flight: Ids
 
   @property
   def steps(self) -> int:
@@ -42,7 +42,7 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
 
   A call holds whole cycles of the clocks, several of them, where they are at most `longest` steps. Where that makes too
   many kinds, the three that cover most steps stay; the others become calls of one kind, whose exchanges are decided at
-  run time. Messages may be under way between two calls.
+  run time. Messages may be in flight between two calls.
 
   Args:
     schedule: of the algorithm.
@@ -67,8 +67,8 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
       if before and not before.kind.unit and at == before.end and at % every and before.steps < flexible:
         out[-1] = before._replace(due=(*before.due, due))
       else:
-        under_way = schedule.under_way(at)
-        out.append(Call(at, Kind((), 0, (0,) * len(under_way), flexible), (due,), under_way))
+        in_flight = schedule.in_flight(at)
+        out.append(Call(at, Kind((), 0, (0,) * len(in_flight), flexible), (due,), in_flight))
   return out
 
 
@@ -91,8 +91,8 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
       unit = tuple(schedule.due(t) for t in range(step, step + length))
       if schedule.settled(step):
         units[into, length] = unit
-    under_way = schedule.under_way(step)
-    call = Call(step, Kind(unit, repeat, under_way), unit * repeat, under_way)
+    in_flight = schedule.in_flight(step)
+    call = Call(step, Kind(unit, repeat, in_flight), unit * repeat, in_flight)
     yield call
     step = call.end
 
@@ -102,10 +102,10 @@ def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
   if schedule.settled(step):
     return cycles
   _, cycle = schedule.cycle(step)
-  under_way, unit = schedule.under_way(step), [schedule.due(t) for t in range(step, step + cycle)]
+  in_flight, unit = schedule.in_flight(step), [schedule.due(t) for t in range(step, step + cycle)]
   for k in range(1, cycles):
     at = step + k * cycle
-    if schedule.under_way(at) != under_way or any(schedule.due(at + i) != due for i, due in enumerate(unit)):
+    if schedule.in_flight(at) != in_flight or any(schedule.due(at + i) != due for i, due in enumerate(unit)):
       return k
   return cycles
 

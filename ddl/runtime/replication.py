@@ -1,6 +1,6 @@
 """Replication: a device keeps one copy of each leaf that tracing shows to be equal on all workers.
 
-Examples are synchronous SGD's model, EASGD's center and a mean under way. Nothing is declared: a function of one worker
+Examples are synchronous SGD's model, EASGD's center and a mean in flight. Nothing is declared: a function of one worker
 is batched over the workers, and JAX determines which of its results depend on the batched arguments.
 """
 

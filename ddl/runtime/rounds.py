@@ -1,230 +1,120 @@
-"""A compiled call: some steps of every worker, with the algorithm's exchanges between them.
-
-XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
-that makes several steps in a row keeps its parameters in the cache. So gradients can be unrolled over a device's
-workers instead of vmapped, steps can be unrolled instead of scanned, and where a local step does not communicate, a
-worker makes all its steps up to the next exchange before the next worker does.
-"""
+"""A compiled call: some steps of every worker, with the algorithm's exchanges between them."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.api import Algorithm, Model, Tree
-from ddl.group import Group
+from ddl.api import Tree
 from ddl.runtime.calls import Kind
+from ddl.runtime.conditional_exchanges import ConditionalExchanges
+from ddl.runtime.device_functions import Carry, DeviceFunctions, Messages
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.local_step import gradient_of, make_local_step, over_steps, over_workers
-from ddl.runtime.replication import Replication, axes, pack, unpack
-from ddl.runtime.workers import AXIS, Workers
-from ddl.schedule import Due, Schedule
+from ddl.runtime.local_step import over_steps
+from ddl.runtime.replication import Replication, pack, unpack
+from ddl.runtime.workers import AXIS
+from ddl.schedule import Clock, Due
 
-
-class Carry(NamedTuple):
-  """The state between two calls. [copies, ...]: one copy per worker, or per device where all workers agree."""
-
-  params: Tree  # [copies, ...]
-  state: Tree  # [copies, ...]
-  extra: Tree  # [workers, ...]: the model's non-trained state
-  messages: tuple[tuple[Tree, ...], ...]  # [copies, ...] of each exchange, those under way first
+Inputs = tuple[Tree, jax.Array]  # batches [virtual, steps, batch, ...] and keys [virtual, steps] of a device's workers
 
 
 class Rounds:
   """The compiled calls of one algorithm on one model and layout."""
 
   def __init__(
-    self,
-    algorithm: Algorithm,
-    model: Model,
-    workers: Workers,
-    execution: ExecutionConfig,
-    replication: Replication,
-    independent: bool,
+    self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication
   ):
-    """independent: whether a local step does not use the group."""
-    self.workers, self.execution, self.replication = workers, execution, replication
-    self.clocks = Schedule(algorithm.exchanges).clocks
-    in_params, in_state, in_messages = (axes(tree) for tree in replication)
-    group = Group(AXIS)
-    update = partial(algorithm.local, group)
-    gradient, step = gradient_of(model), make_local_step(model, update)
-    local = self.vmap_workers(update, (0, in_state, in_params), (in_params, in_state))
-
-    def steps_without_collectives(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-      """Make one worker's steps up to the next exchange. batches: [steps, batch, ...]."""
-      return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
-
-    def steps_with_collectives(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-      """Make all workers' steps together, as local steps communicate. batches: [workers, steps, batch, ...]."""
-
-      def one(carry: Any, batch_and_key: Any) -> Any:
-        params, state, extra = carry
-        each = over_workers(gradient, execution.gradients, (in_params, 0, 0, 0), 0)
-        (loss, extra), grads = each(params, extra, *batch_and_key)
-        params, state = local(grads, state, params)
-        return (params, state, extra), loss
-
-      steps_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batches, keys))
-      carry, losses = over_steps(one, (params, state, extra), steps_first, execution.steps)
-      return carry, losses.T
-
-    carried = (in_params, in_state, 0)
-    of_all = over_workers(steps_without_collectives, execution.gradients, (*carried, 0, 0), (carried, 0))
-    self._steps = of_all if independent else steps_with_collectives
-    self._launch = [
-      self.vmap_workers(partial(exchange.launch, group), (in_state, in_params), (in_message, in_state))
-      for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
-    ]
-    self._merge = [
-      self.vmap_workers(partial(exchange.merge, group), (in_message, in_state, in_params), (in_params, in_state))
-      for exchange, in_message in zip(algorithm.exchanges, in_messages, strict=True)
-    ]
-    self._mean = self.vmap_workers(group.mean, (0,), None)
-
-  def vmap_workers(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Lift `fn` of one worker to all workers of a device, bound to both axes."""
-    return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
+    """clocks: of the algorithm's exchanges."""
+    self.functions, self.workers = functions, functions.workers
+    self.execution, self.replication = execution, replication
+    self._conditional = ConditionalExchanges(functions, clocks)
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the jitted function of a kind of calls.
 
     call(carry, batches, step, key, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the first
     step's number; key: the experiment's, as key data; losses: [steps], means over the workers. clock: for a kind
-    without a unit (steps to make [], messages under way [exchanges], and [steps, exchanges] bool by the fields of
-    `Due`), else (). The carry is donated.
+    without a unit that of `ConditionalExchanges.run`, else (). The carry is donated.
     """
     lifted = self.workers.lift(partial(self._on_device, kind), (True, True, False, False, False), (True, False))
     return jax.jit(lifted, donate_argnums=0)
 
-  def _on_device(self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, clock: Any) -> Any:
-    packed = (self.replication.params, self.replication.state)
-    (params, state), messages = unpack((carry.params, carry.state), packed), self._slots(unpack, carry.messages)
-    carry = Carry(params, state, carry.extra, messages)
-    count, virtual = jax.tree.leaves(batches)[0].shape[1], self.workers.virtual
-    ranks = lax.axis_index(AXIS[0]) * virtual + jnp.arange(virtual, dtype=jnp.int32)
-    numbers = step + jnp.arange(count, dtype=step.dtype)
-    key = jax.random.wrap_key_data(key)
-    keys = jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
-    run = self._static_schedule if kind.unit else self._dynamic_schedule
-    carry, losses = run(kind, carry, (batches, keys), clock)
-    params, state = pack((carry.params, carry.state), packed)
-    return Carry(params, state, carry.extra, self._slots(pack, carry.messages)), self._mean(losses)
+  def _on_device(
+    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, clock: Any
+  ) -> tuple[Carry, jax.Array]:
+    """Make a device's part of the call; its shared leaves have an axis of one copy outside, and none inside."""
+    carry = self._each_leaf(unpack, carry)
+    inputs = batches, self._keys(step, key, jax.tree.leaves(batches)[0].shape[1])
+    if kind.unit:
+      carry, losses = self._units(kind, carry, inputs)
+    else:
+      carry, losses = self._conditional.run(kind.longest, carry, inputs, clock)
+    return self._each_leaf(pack, carry), self.functions.mean(losses)
 
-  def _slots(self, fn: Callable[[Tree, Tree], Tree], messages: Any) -> Any:
-    return tuple(
-      tuple(fn(slot, copies) for slot in slots)
-      for slots, copies in zip(messages, self.replication.messages, strict=True)
+  def _each_leaf(self, fn: Callable[[Tree, Tree], Tree], carry: Carry) -> Carry:
+    """Apply `pack` or `unpack` to all that may be shared by the workers."""
+    copies = self.replication
+    params, state = fn((carry.params, carry.state), (copies.params, copies.state))
+    messages = tuple(
+      tuple(fn(slot, own) for slot in slots) for slots, own in zip(carry.messages, copies.messages, strict=True)
     )
+    return Carry(params, state, carry.extra, messages)
 
-  def _stretch(self, carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
-    (params, state, extra), losses = self._steps(carry.params, carry.state, carry.extra, batches, keys)
-    return Carry(params, state, extra, carry.messages), losses
+  def _keys(self, step: jax.Array, key: jax.Array, steps: int) -> jax.Array:
+    """Return the keys of a device's workers, which depend on worker and step alone: [virtual, steps]."""
+    virtual = self.workers.virtual
+    ranks = lax.axis_index(AXIS[0]) * virtual + jnp.arange(virtual, dtype=jnp.int32)
+    numbers = step + jnp.arange(steps, dtype=step.dtype)
+    key = jax.random.wrap_key_data(key)
+    return jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
 
-  # ---- exchanges that are known at compile time
-
-  def _static_schedule(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
-    del clock
-    one = partial(self._unit, kind)
+  def _units(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
+    """Make the unit `kind.repeat` times; losses: [virtual, steps]."""
+    unit = partial(self._unit, kind)
     if kind.repeat == 1:
-      return one(carry, batches_and_keys)
+      return unit(carry, inputs)
 
     def units_first(x: jax.Array) -> jax.Array:
+      """[virtual, repeat * steps, ...] -> [repeat, virtual, steps, ...]."""
       return jnp.swapaxes(x.reshape(x.shape[0], kind.repeat, len(kind.unit), *x.shape[2:]), 0, 1)
 
-    carry, losses = over_steps(one, carry, jax.tree.map(units_first, batches_and_keys), self.execution.steps)
+    carry, losses = over_steps(unit, carry, jax.tree.map(units_first, inputs), self.execution.steps)
     return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
 
-  def _unit(self, kind: Kind, carry: Carry, batches_and_keys: Any) -> tuple[Carry, jax.Array]:
-    under_way = [list(slots[:n]) for slots, n in zip(carry.messages, kind.under_way, strict=True)]
-    losses, first = [], 0
-    for last, due in enumerate(kind.unit):
+  def _unit(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
+    """Make the steps of `kind.unit`, whose exchanges are known at compile time; losses: [virtual, steps]."""
+    functions, in_flight = self.functions, _queues(carry.messages, kind.in_flight)
+    losses, first = [], 0  # first: of the steps that are not made yet
+    for step, due in enumerate(kind.unit):
       for i in due.launch:
-        message, state = self._launch[i](carry.state, carry.params)
-        carry = carry._replace(state=state)
-        if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
-          message = lax.optimization_barrier(message)
-        else:
-          message, carry = lax.optimization_barrier((message, carry))
-        under_way[i].append(message)
-      after = kind.unit[last + 1] if last + 1 < len(kind.unit) else Due(launch=(0,))
-      if due.merge or due.exchange or after.launch:  # make the steps since the last event
-        part = jax.tree.map(lambda x, a=first, b=last + 1: x[:, a:b], batches_and_keys)
-        carry, loss = self._stretch(carry, *part)
+        message, carry = self._launch(i, carry)
+        in_flight[i].append(message)
+      after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
+      if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
+        part = jax.tree.map(lambda x, a=first, b=step + 1: x[:, a:b], inputs)
+        carry, loss = functions.steps(carry, *part)
         losses.append(loss)
-        first = last + 1
+        first = step + 1
       for i in due.merge:
-        params, state = self._merge[i](under_way[i].pop(0), carry.state, carry.params)
-        carry = carry._replace(params=params, state=state)
+        carry = functions.merge(i, in_flight[i].pop(0), carry)
       for i in due.exchange:
-        carry, _ = self._exchange(i, carry, None)
-    messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(under_way, carry.messages, strict=True))
+        carry = functions.exchange(i, carry)
+    messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(in_flight, carry.messages, strict=True))
     return carry._replace(messages=messages), jnp.concatenate(losses, axis=1)
 
-  # ---- exchanges that are decided at run time, by conditions on values that are equal on all devices
-
-  def _dynamic_schedule(self, kind: Kind, carry: Carry, batches_and_keys: Any, clock: Any) -> tuple[Carry, jax.Array]:
-    steps, under_way, due = clock
-    losses = jnp.zeros((self.workers.virtual, kind.longest), jnp.result_type(float))
-    late = [i for i, clock in enumerate(self.clocks) if clock.delay]
-    prompt = [i for i, clock in enumerate(self.clocks) if not clock.delay]
-
-    def one(k: Any, state: tuple[Carry, jax.Array, jax.Array]) -> tuple[Carry, jax.Array, jax.Array]:
-      carry, count, losses = state
-      now = jax.tree.map(lambda x: x[k], due)
-      room = [clock.capacity - clock.slots for clock in self.clocks]  # within a step there may be one more under way
-      carry = carry._replace(
-        messages=tuple(
-          (*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in enumerate(zip(carry.messages, room, strict=True))
-        )
-      )
-      for i in late:
-        carry, count = _when(now["launch"][i], partial(self._leave, i), carry, count)
-      part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, 1, axis=1), batches_and_keys)
-      carry, loss = self._stretch(carry, *part)
-      for i in late:
-        carry, count = _when(now["merge"][i], partial(self._arrive, i), carry, count)
-      for i in prompt:
-        carry, count = _when(now["exchange"][i], partial(self._exchange, i), carry, count)
-      carry = carry._replace(
-        messages=tuple(slots[: c.slots] for slots, c in zip(carry.messages, self.clocks, strict=True))
-      )
-      losses = lax.dynamic_update_slice_in_dim(losses, loss.astype(losses.dtype), k, axis=1)
-      return carry, count, losses
-
-    state = (carry, under_way, losses)
-    carry, _, losses = one(0, state) if kind.longest == 1 else lax.fori_loop(0, steps, one, state)
-    return carry, losses
-
-  def _empty(self, i: int, carry: Carry) -> Tree:
-    shapes, _ = jax.eval_shape(self._launch[i], carry.state, carry.params)
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-  def _leave(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
-    message, state = self._launch[i](carry.state, carry.params)
-    slots = tuple(
-      jax.tree.map(lambda new, old, k=k: jnp.where(count[i] == k, new, old), message, slot)
-      for k, slot in enumerate(carry.messages[i])
-    )
-    return self._replaced(carry._replace(state=state), i, slots), count.at[i].add(1)
-
-  def _arrive(self, i: int, carry: Carry, count: jax.Array) -> tuple[Carry, jax.Array]:
-    message, *rest = carry.messages[i]
-    params, state = self._merge[i](message, carry.state, carry.params)
-    carry = carry._replace(params=params, state=state)
-    return self._replaced(carry, i, (*rest, message)), count.at[i].add(-1)
-
-  def _exchange(self, i: int, carry: Carry, count: Any) -> tuple[Carry, Any]:
-    message, state = self._launch[i](carry.state, carry.params)
-    params, state = self._merge[i](message, state, carry.params)
-    return carry._replace(params=params, state=state), count
-
-  def _replaced(self, carry: Carry, i: int, slots: tuple[Tree, ...]) -> Carry:
-    return carry._replace(messages=(*carry.messages[:i], slots, *carry.messages[i + 1 :]))
+  def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
+    message, carry = self.functions.launch(i, carry)
+    if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
+      return lax.optimization_barrier(message), carry
+    return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
 
 
-def _when(flag: Any, fn: Callable[..., Any], *args: Any) -> Any:
-  return lax.cond(flag, fn, lambda *args: args, *args)
+LAST = Due(launch=(0,))  # stands for the step after a unit: what is not made yet is made before it
+
+
+def _queues(messages: Messages, in_flight: tuple[int, ...]) -> list[list[Tree]]:
+  """Return the messages in flight of each exchange, the oldest first."""
+  return [list(slots[:count]) for slots, count in zip(messages, in_flight, strict=True)]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree, Visit
-from ddl.group import Sent, record
+from ddl.group_recorder import Sent, record
 from ddl.runtime.workers import nbytes
 from ddl.schedule import Due
 

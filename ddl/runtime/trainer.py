@@ -14,9 +14,10 @@ from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import traffic
 from ddl.runtime.calls import Call, Kind, plan
 from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.replication import axes, find_replication, pack, unpack
-from ddl.runtime.rounds import Carry, Rounds
+from ddl.runtime.rounds import Rounds
 from ddl.runtime.workers import AXIS, Workers
 from ddl.schedule import Due, Schedule
 
@@ -33,7 +34,9 @@ class Trainer:
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)
     self.replication, self._messages = find_replication(algorithm, workers, params)
-    self.rounds = Rounds(algorithm, model, workers, execution, self.replication, not self.traffic.local_uses_group)
+    independent = not self.traffic.local_uses_group
+    self.functions = DeviceFunctions(algorithm, model, workers, execution, self.replication, independent)
+    self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication)
     self.compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
@@ -64,7 +67,7 @@ class Trainer:
     """Dispatch the calls, one for each step of the iterator.
 
     The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
-    most two are under way, as the collectives of many can deadlock on XLA:CPU.
+    most two are running, as the collectives of many can deadlock on XLA:CPU.
 
     Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
     """
@@ -107,7 +110,7 @@ class Trainer:
       return jax.tree.map(lambda own, x: jnp.broadcast_to(x, (virtual if own else 1, *x.shape)), own, tree)
 
     key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
-    init = self.rounds.vmap_workers(
+    init = self.functions.vmap_workers(
       lambda params: self.algorithm.init(group.Group(AXIS), params, key), None, axes(copies.state)
     )
     empty = tuple(
@@ -124,7 +127,7 @@ class Trainer:
       return Consensus(self.algorithm.evaluate(everyone, state, params), *agree(everyone, params, extra))
 
     params, state = unpack(carry.params, own_params), unpack(carry.state, own_state)
-    tested = self.rounds.vmap_workers(one, (axes(own_params), axes(own_state), 0), 0)(params, state, carry.extra)
+    tested = self.functions.vmap_workers(one, (axes(own_params), axes(own_state), 0), 0)(params, state, carry.extra)
     return jax.tree.map(lambda x: x[0], tested)
 
 
@@ -140,8 +143,8 @@ def _clock(call: Call) -> Any:
   """Return the `clock` of `Rounds.make_call`."""
   if call.kind.unit:
     return ()
-  due = np.zeros((3, call.kind.longest, len(call.under_way)), bool)
+  due = np.zeros((3, call.kind.longest, len(call.in_flight)), bool)
   for k, now in enumerate(call.due):
     for kind, ids in enumerate(now):
       due[kind, k, list(ids)] = True
-  return np.int32(call.steps), np.array(call.under_way, np.int32), dict(zip(Due._fields, due, strict=True))
+  return np.int32(call.steps), np.array(call.in_flight, np.int32), dict(zip(Due._fields, due, strict=True))

@@ -15,7 +15,7 @@ import jax
 
 from ddl.api import Algorithm
 from ddl.perf.comm import patterns
-from ddl.perf.step.timeline import round_seconds
+from ddl.perf.planning.delays import round_seconds
 from ddl.perf.units import percent, seconds_text
 from ddl.runtime import hosts
 from experiments.costs import calibration, microbench

@@ -15,9 +15,9 @@ import numpy as np
 import optax
 
 from ddl.algorithms import SERVER
-from ddl.runtime.ray_ps import cluster as ray_cluster
-from ddl.runtime.ray_ps import transport
+from ddl.runtime.ray_ps import connection, transport
 from ddl.runtime.ray_ps import worker as ray_worker
+from ddl.runtime.ray_ps.cluster import RayCluster
 from ddl.runtime.ray_ps.master import Shard
 
 MEGABYTES = (1, 4, 16, 64)
@@ -113,12 +113,12 @@ def no_model(worker: int) -> Any:
 
 def cluster(nbytes: int, shards: int, kind: type[Shard]) -> float:
   """Exchanges per second with the shards of a run, each message served: over sockets, or by calls of a CalledShard."""
-  folder, ray, size = tempfile.mkdtemp(), ray_cluster.require(), nbytes // 4
+  folder, ray, size = tempfile.mkdtemp(), connection.require(), nbytes // 4
   algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0), workers=1)
-  runner = ray_cluster.RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
+  runner = RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
   parts = [np.zeros(part.stop - part.start, np.float32) for part in transport.cut(size, shards)]
   actors = runner.shard_actors(parts, {}, 10**9, b"token", [], kind)
-  process = runner.process(np.dtype(np.float32), 0)
+  process = connection.process_environment(np.dtype(np.float32), 0, local=True)
   addresses = ray.get([actor.open.remote(None) for actor in actors])
   if kind is CalledShard:
     actors.append(ray.remote(num_cpus=1, runtime_env=process)(Caller).remote())
@@ -138,12 +138,12 @@ def main() -> None:
   print("exchanges per second of one worker on this machine: a message and its answer, each of so many MB", flush=True)
   rows = [["MB", "bare TCP", "Ray calls", "1 shard", "2 shards"]]
   tcp = [bare_tcp(megabytes * 10**6) for megabytes in MEGABYTES]
-  ray_cluster.connect(None, cpus=4)
+  connection.connect(None, cpus=4)
   for megabytes, rate in zip(MEGABYTES, tcp, strict=True):
     nbytes = megabytes * 10**6
     rates = [rate, cluster(nbytes, 1, CalledShard), *(cluster(nbytes, shards, Shard) for shards in (1, 2))]
     rows.append([str(megabytes), *(f"{r:.0f}" for r in rates)])
-  ray_cluster.require().shutdown()
+  connection.require().shutdown()
   for row in rows:
     print("  ".join(f"{cell:>{max(len(rows[0][i]), 6)}}" for i, cell in enumerate(row)))
 

@@ -19,7 +19,7 @@ class _Folder(flags.ArgumentParser[str]):
     return argument if argument in ("", AUTO, *OFF) else str(Path(argument).expanduser().absolute())
 
 
-flags.DEFINE_integer("devices", 0, "devices over all processes that carry the workers; 0: chosen", lower_bound=0)
+flags.DEFINE_integer("devices", 0, "devices over all processes that carry the workers; 0: automatic", lower_bound=0)
 shared_flags.processes()
 flags.DEFINE_enum(
   "virtual_grad",
@@ -28,7 +28,7 @@ flags.DEFINE_enum(
   "gradients of a device's workers: one copy each, batched, a loop",
 )
 flags.DEFINE_enum("step_loop", "auto", ["auto", "unroll", "scan"], "steps of a compiled call")
-flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: chosen", lower_bound=0)
+flags.DEFINE_integer("steps_per_call", 0, "longest compiled call, in steps; 0: automatic", lower_bound=0)
 shared_flags.overlap()
 flags.DEFINE_enum(
   "batch_stats",

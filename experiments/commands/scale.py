@@ -10,11 +10,11 @@ from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
-from ddl.perf.planning.scaling import Transport
+from ddl.perf.planning.scenario import Transport
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.costs import local_cluster, scale_curves, scale_text
-from experiments.train.run_dir import writable
+from experiments.train.workdir import writable
 
 MODEL = shared_flags.model()
 shared_flags.cluster()

@@ -6,9 +6,9 @@ from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
 from experiments.commands.resume import record
+from experiments.compare.sweep import sweep
 from experiments.config import unread_keys
 from experiments.config.sweep import Sweep
-from experiments.train.sweep import sweep
 
 TRIALS = flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config.sweep.trials", lower_bound=0)
 ONLY = shared_flags.only()

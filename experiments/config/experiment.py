@@ -12,7 +12,7 @@ import optax
 
 from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec
-from ddl.group import record
+from ddl.group_recorder import record
 from ddl.schedule import Schedule
 from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings

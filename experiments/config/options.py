@@ -14,11 +14,11 @@ class RunOptions:
 
   workdir: str = ""  # "": a new folder under runs/
   resume: bool = False
-  devices: int = 0  # 0: chosen
+  devices: int = 0  # 0: automatic
   processes: int = 1
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"
-  steps_per_call: int = 0  # 0: chosen
+  steps_per_call: int = 0  # 0: automatic
   overlap: bool = True
   batch_stats: str = "mean"  # or "reestimate"
   checkpoint_every: int = 0  # steps; 0: only where a run stops or ends

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm, Tree
-from ddl.group import Sent
+from ddl.group_recorder import Sent
 from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
 from ddl.runtime import traffic
 from ddl.schedule import Schedule

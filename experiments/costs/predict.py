@@ -19,7 +19,7 @@ from experiments.costs.cluster_clock import ClusterRun
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.reader import read_run
-from experiments.report.statistics import first_reaching
+from experiments.report.statistics import first_reaching, log_summary
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 
@@ -77,7 +77,7 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(each, algorithm) for each in there]
     if not np.isnan(entrant.hits).any():
-      means[label] = np.mean([clock(hit) for clock, hit in zip(clocks, entrant.hits, strict=True)])
+      means[label] = log_summary([clock(hit) for clock, hit in zip(clocks, entrant.hits, strict=True)])[0]
     algorithms[label] = {
       "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
       **_figures(entrant, there, clocks),
@@ -128,7 +128,7 @@ def _figures(
 def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
   """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
-  By the mean over seeds; `bandwidths` are those of each seed, None where it sees no change.
+  By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where it sees none.
 
   Args:
     complete: those that reach the target with every seed, the soonest on average first.
@@ -149,7 +149,7 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
 
   each = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
   means: dict[str, time_to_accuracy.Seconds] = {
-    label: lambda bandwidth, seeds=seeds: float(np.mean([at(bandwidth) for at in seeds]))
+    label: lambda bandwidth, seeds=seeds: log_summary([at(bandwidth) for at in seeds])[0]
     for label, seeds in each.items()
   }
   changes = []

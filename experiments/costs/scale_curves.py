@@ -12,9 +12,10 @@ import optax
 from ddl.models import MODELS
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
-from ddl.perf.planning import scaling
+from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.batch import largest_fitting
-from ddl.perf.planning.scaling import Point, Recorded, Transport, Work
+from ddl.perf.planning.scaling import Point, Recorded
+from ddl.perf.planning.scenario import Transport, Work
 from ddl.perf.step.memory import largest_batch, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.units import bytes_text
@@ -85,7 +86,7 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
   named("model", TABLES | MODELS, name)
   if name in TABLES:
     memory = step_memory(TABLES[name], extra_copies=1, width=width)  # with momentum, as in `plan`
-    work = scaling.work(TABLES[name])
+    work = scenario.work(TABLES[name])
     return work, partial(largest_batch, memory), "layer table, 6 FLOP per multiply-accumulate", name
   from experiments.bench.workloads import SIZES, synthetic
   from experiments.config import default_experiment
@@ -95,7 +96,7 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
   model = {"name": name, **SIZES.get(name, ({}, []))[0]}
   components = build(default_experiment(model=model, workers=1, batch=examples), synthetic(name))
   made = job_description.experiment_job(components)
-  work, title = scaling.work_of(made.step, made.params_bytes), job_description.model_title(components)
+  work, title = scenario.work_of(made.step, made.params_bytes), job_description.model_title(components)
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 

@@ -15,8 +15,9 @@ from ddl.perf import hardware
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Efficiency, step_seconds
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import hybrid, scaling
+from ddl.perf.planning import hybrid, scenario
 from ddl.perf.step import timeline
+from ddl.perf.step.event_model import Pass
 from ddl.perf.step.layers import Table
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts, train_flop
@@ -37,10 +38,10 @@ def speedup(
   link = cluster.network.between
   choices = hybrid.choices(table, batch, nodes, link.duplex)
   shares = [hybrid.part(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
-  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), cluster, batch / nodes).weights
+  thirds = scenario.step_pass(scenario.work_of(shares, 0.0), cluster, batch / nodes).weights
   waits = [choice.volume.model / 2 / link.bandwidth for choice in choices]  # half forward, half backward
   both = [third + wait for third, wait in zip(thirds, waits, strict=True)]
-  step = timeline.Pass(both, thirds, both, [choice.volume.data for choice in choices])
+  step = Pass(both, thirds, both, [choice.volume.data for choice in choices])
   latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast
   found = timeline.simulate(step, lambda nbytes: latency + nbytes / link.bandwidth)
   return step_seconds(parts(table), batch, cluster.device, efficiency) / found.seconds

@@ -11,7 +11,7 @@ from ddl.perf import hardware
 from ddl.perf.comm import server
 from ddl.perf.comm.collectives import BROADCAST, REDUCE
 from ddl.perf.hardware.network import Link
-from ddl.perf.step import timeline
+from ddl.perf.planning import delays
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import FLOAT, params_bytes
 from experiments.papers.page import Config, Prediction, Row, Section, remarks, table
@@ -54,7 +54,7 @@ def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
   first = Round(exchange, 0.0, config.data, computing)
   second = Round(0.0, exchange, config.data, computing)
   beside = config.data + computing  # copies and passes run beside the exchange
-  third = second._replace(hidden=beside + exchange - timeline.round_seconds(step=beside, message=exchange, delay=1))
+  third = second._replace(hidden=beside + exchange - delays.round_seconds(step=beside, message=exchange, delay=1))
   return {ORIGINAL: original, SYNC1: first, SYNC2: second, SYNC3: third}
 
 

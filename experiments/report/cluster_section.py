@@ -1,6 +1,5 @@
 """The report's section on clusters: predicted times to the target, the fastest algorithm, and break-even bandwidths."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from experiments.report.findings import next_one
 from experiments.report.formats import rate, seconds
 from experiments.report.reader import Comparison, read, run_name
 from experiments.report.settings_table import of_labels
-from experiments.report.statistics import summary
+from experiments.report.statistics import log_summary
 from experiments.report.table_rows import Cell, Row, column, ranking, rows
 
 STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
@@ -87,40 +86,45 @@ def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:
 def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[Row]) -> str:
   goal = comparison.goal
   where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'))} workers"
-  ranked, _ = ranking(table, TIME)
+  ranked, rivals = ranking(table, TIME)
   if not ranked:
     return f"{where}: no algorithm reaches {goal} with every seed."
-  best = ranked[0].estimates[TIME]
-  text = f"{where}: {ranked[0].label} reaches {goal} first, after {seconds(best.mean, best.half)}"
+  mean = " on average" if rivals else ""  # the order of the means, which is not significant
+  text = f"{where}: {ranked[0].label} reaches {goal} first{mean}, after {seconds(ranked[0].estimates[TIME].mean)}"
   if len(ranked) == 1:
     return f"{text}; no other does with every seed."
   return f"{text}; {next_one(TIME, ranked[1], ranked[0])}. {break_even(entry)}"
 
 
 def break_even(entry: Mapping[str, Any]) -> str:
-  """The bandwidths at which another algorithm would be first."""
+  """The bandwidths at which another algorithm would have the lowest mean; that is no test of significance."""
   found, here = entry["break_even"], entry["bandwidth"]
   if not found["crossings"]:
     low, high = (rate(bandwidth) for bandwidth in found["searched"])
-    slow, fast = (f"{end['ratio']:.2g} times as long as {end['second']}" for end in found["ends"])
+    winner = found["winner"]
+    slow, fast = (
+      f"{end['ratio']:.2g} times as long as {end['second'] if end['first'] == winner else end['first']}"  # level there
+      for end in found["ends"]
+    )
     return (
-      f"At no bandwidth from {low} to {high} would another be first: {found['winner']} takes {slow} at the low "
-      f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
+      f"At every bandwidth searched, {low} to {high} in half decades, {winner} has the lowest mean or shares it: it "
+      f"takes {slow} at the low end, where bandwidth determines the time, and {fast} at the high end, where steps and "
+      "latency do."
     )
   text = "; ".join(_overtaking(crossing, here) for crossing in found["crossings"])
-  return f"{text[0].upper()}{text[1:]}; the link {entry['link']} has {rate(here)}."
+  return f"By the means, {text}; the link {entry['link']} has {rate(here)}."
 
 
 def _overtaking(crossing: Mapping[str, Any], here: float) -> str:
   """Below or above which bandwidth another would be first, with the interval over the seeds where that happens."""
   values = [value for value in crossing["bandwidths"] if value is not None]
-  log, half = summary(np.log(values or [crossing["mean"]]))  # bandwidths are averaged as ratios
-  spread = f" ({rate(math.exp(log - half))} to {rate(math.exp(log + half))})" if half is not None else ""
+  mean, ends = log_summary(values or [crossing["mean"]])
+  spread = f" ({rate(ends[0])} to {rate(ends[1])})" if ends else ""
   count = (
     "" if len(values) == len(crossing["bandwidths"]) else f", in {len(values)} of {len(crossing['bandwidths'])} seeds"
   )
   side = "below" if crossing["mean"] < here else "above"
-  return f"{side} {rate(math.exp(log))}{spread}{count}, {crossing['other']} would be first"
+  return f"{side} {rate(mean)}{spread}{count}, {crossing['other']} would be first"
 
 
 def _parts(figures: Mapping[str, Any]) -> Cell:

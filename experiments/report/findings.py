@@ -12,39 +12,30 @@ CLAIMS = {
   "examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Soonest",
   "virtual_seconds": "Soonest in virtual time",
 }  # fmt: skip
+LEAST = {"examples": "examples", "bytes_sent": "bytes", "seconds": "measured time", "virtual_seconds": "virtual time"}
+FEW = 3  # algorithms that the first sentence names
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
-  """Return the sentences: the lowest costs of the target, the best final metric, and the algorithms that met it."""
-  goal = f"a {formats.NAMES[comparison.metric]} of {comparison.goal}"
+  """Return the sentences, the result in plain words first; then the lowest costs of the target and the best metric."""
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
     return [("", "No algorithm has a result.")]
   complete = [row for row in ran if row.reached == row.seeds]
   partial = [row for row in ran if 0 < row.reached < row.seeds]
-  never = [row for row in ran if not row.reached]
-  all_seeds = " with every seed" if any(row.seeds > 1 for row in ran) else ""
-  sentences: list[Sentence] = []
+  sentences: list[Sentence] = [("", _headline(table, complete, comparison))]
   if len(ran) > 1 and all(row.seeds == 1 for row in ran):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
-  if not complete:
-    sentences.append(("", f"No algorithm reached {goal}{all_seeds}{', so none is ranked' if partial else ''}."))
-  elif len(complete) > 1:
-    sentences += _costs(complete, comparison)
+  for name, claim, ranked, rivals in _costs(complete, comparison):
+    sentences.append((claim, _claim(name, ranked, rivals)))
   word = "Highest" if comparison.higher_is_better else "Lowest"
   ranked, rivals = ranking(ran, comparison.metric)
   if len(ranked) > 1:
     claim = f"{word} {formats.NAMES[comparison.metric]} at the end"
     sentences.append((claim, _claim(comparison.metric, ranked, rivals)))
-  if complete:
-    everyone = len(complete) == len(table) > 2
-    reached = f"{f'All {len(table)} algorithms' if everyone else _names(complete)} reached {goal}{all_seeds}."
-    sentences.append(("", reached + (_spent(complete[0], comparison.seconds) if len(complete) == 1 else "")))
   if partial:
     some = [f"{row.label} ({row.reached} of {row.seeds})" for row in partial]
     sentences.append(("", f"Only some seeds met it with {formats.listed(some)}: not ranked."))
-  if never and (complete or partial):
-    sentences.append(("", f"No seed met it with {_names(never)}."))
   if nothing := [row for row in table if row not in ran]:
     sentences.append(("", f"There is no result for {_names(nothing)}."))
   return sentences
@@ -54,9 +45,29 @@ def _names(table: Sequence[Row]) -> str:
   return formats.listed([row.label for row in table])
 
 
+def _headline(table: Sequence[Row], complete: Sequence[Row], comparison: Comparison) -> str:
+  """Which algorithms reached the target, and which of them was cheapest in examples, bytes and time."""
+  seeds = "every seed" if any(row.seeds > 1 for row in table) else "the one seed"
+  goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
+  if not complete:
+    return f"No algorithm reached {goal} with {seeds}."
+  never = [row for row in table if row.finished and not row.reached]
+  some = _names(complete) if len(complete) <= FEW else f"{len(complete)} of {len(table)} algorithms"
+  reached = f"All {len(table)} algorithms" if len(complete) == len(table) > FEW else some
+  text = f"{reached} reached {goal} with {seeds}" + (f", {_names(never)} with none" if never else "")
+  if len(complete) == 1:
+    return f"{text}.{_spent(complete[0], comparison.seconds)}"
+  won: dict[str, list[str]] = {}
+  for name, _, ranked, rivals in _costs(complete, comparison):
+    won.setdefault("" if rivals else ranked[0].label, []).append(LEAST[name])
+  level = won.pop("", [])
+  found = [f"{label} was best in {formats.listed(what)}" for label, what in won.items()]
+  found += [f"no winner is clear in {formats.listed(level)}"] if level else []
+  return f"{text}; of those that did, {formats.listed(found)}."
+
+
 def _figure(row: Row, name: str) -> str:
-  estimate = row.estimates[name]
-  return formats.figure(name, estimate.mean, estimate.half)
+  return formats.figure(name, row.estimates[name].mean)
 
 
 def _spent(row: Row, seconds: str) -> str:
@@ -65,8 +76,9 @@ def _spent(row: Row, seconds: str) -> str:
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
 
-def _costs(complete: Sequence[Row], comparison: Comparison) -> list[Sentence]:
-  sentences, where = [], layout(comparison)
+def _costs(complete: Sequence[Row], comparison: Comparison) -> list[tuple[str, str, list[Row], list[Row]]]:
+  """Of each cost its name, the claim about it, and the `ranking`; [] with fewer than two algorithms."""
+  found, where = [], layout(comparison)
   for name in ("examples", "bytes_sent", comparison.seconds):
     claim, counted = f"{CLAIMS[name]} to {comparison.goal}", complete
     if name == "bytes_sent" and any(row.sends_nothing for row in complete):
@@ -76,9 +88,9 @@ def _costs(complete: Sequence[Row], comparison: Comparison) -> list[Sentence]:
     if name == "seconds" and where:
       claim += f" as measured with {where}"
     ranked, rivals = ranking(counted, name)
-    if ranked:
-      sentences.append((claim, _claim(name, ranked, rivals)))
-  return sentences
+    if ranked and len(complete) > 1:
+      found.append((name, claim, ranked, rivals))
+  return found
 
 
 def _claim(name: str, ranked: list[Row], rivals: list[Row]) -> str:
@@ -86,7 +98,9 @@ def _claim(name: str, ranked: list[Row], rivals: list[Row]) -> str:
   best, *others = ranked
   if rivals:
     tied = [f"{row.label} ({_figure(row, name)})" for row in (best, *rivals)]
-    return f"not significantly different are {formats.listed(tied, 5)}."
+    behind = [row.label for row in others if row not in rivals]
+    than = f"; significantly worse than some other: {formats.listed(behind, 5)}" if behind else ""
+    return f"not significantly different are {formats.listed(tied, 5)}{than}."
   found = f"{best.label} ({_figure(best, name)})"
   return f"{found}; {next_one(name, others[0], best)}." if others else f"{found}."
 
@@ -110,7 +124,8 @@ def versus(name: str, row: Row, best: Row) -> str:
   if row.seeds == 1:
     return f"{text} in the one seed"
   doubt = "" if found.sign else ": not significantly different"
-  return f"{text} (95 % interval {low} to {high}, paired by seed{doubt})"
+  kind = "geometric mean over seeds; " if found.ratio else ""
+  return f"{text} ({kind}95 % interval {low} to {high}, paired by seed{doubt})"
 
 
 def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:

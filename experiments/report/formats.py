@@ -24,29 +24,36 @@ def decimals(value: float, significant: int) -> int:
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
   """`mean` or `mean ± half` of a quantity of NAMES: fractions become percent, bytes get a decimal prefix."""
+  return _text([mean] if half is None else [mean, half], " ± ", *_unit(kind, mean))
+
+
+def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
+  """`low to high`, in the unit of the mean."""
+  return _text(ends, " to ", *_unit(kind, mean))
+
+
+def seconds(value: float) -> str:
+  """In the unit that suits it."""
+  return figure("seconds", value)
+
+
+def _unit(kind: str, value: float) -> tuple[float, str, int]:
+  """The unit that suits the value: its scale, its name and the decimals."""
   if kind in ("seconds", "virtual_seconds"):
-    return seconds(mean, half)
+    scale, unit = next((each for each in SECONDS if abs(value) >= each[0]), SECONDS[-1] if value else SECONDS[0])
+    return scale, unit, decimals(value / scale, 3)
   if kind == "test_accuracy":
-    return _spread(mean, half, 0.01, "%", 2)
+    return 0.01, "%", 2
   if kind == "bytes_sent":
-    scale, unit = next((each for each in BYTES if abs(mean) >= each[0]), BYTES[-1])
-    return _spread(mean, half, scale, unit, decimals(mean / scale, 3) if scale > 1 else 0)
+    scale, unit = next((each for each in BYTES if abs(value) >= each[0]), BYTES[-1])
+    return scale, unit, decimals(value / scale, 3) if scale > 1 else 0
   if kind in ("step", "examples"):
-    millions = abs(mean) >= 1e7
-    return _spread(mean, half, 1e6, "M", decimals(mean / 1e6, 3)) if millions else _spread(mean, half, 1.0, "", 0)
-  return _spread(mean, half, 1.0, "", min(6, decimals(mean, 3)))
+    return (1e6, "M", decimals(value / 1e6, 3)) if abs(value) >= 1e7 else (1.0, "", 0)
+  return 1.0, "", min(6, decimals(value, 3))
 
 
-def seconds(mean: float, half: float | None = None) -> str:
-  """`mean` or `mean ± half`, in the unit that suits the larger one."""
-  largest = max(abs(mean), half or 0.0)
-  scale, unit = next((each for each in SECONDS if largest >= each[0]), SECONDS[-1] if largest else SECONDS[0])
-  return _spread(mean, half, scale, unit, decimals(largest / scale, 3))
-
-
-def _spread(mean: float, half: float | None, scale: float, unit: str, places: int) -> str:
-  values = [mean] if half is None else [mean, half]
-  return " ± ".join(f"{value / scale:,.{places}f}" for value in values) + f" {unit}".rstrip()
+def _text(values: Sequence[float], between: str, scale: float, unit: str, places: int) -> str:
+  return between.join(f"{value / scale:,.{places}f}" for value in values) + f" {unit}".rstrip()
 
 
 def rate(bandwidth: float) -> str:

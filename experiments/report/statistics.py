@@ -23,6 +23,19 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
   return float(values.mean()), float(half_width(values))
 
 
+def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, Span | None]:
+  """Geometric mean and its 95 % confidence interval, exp(mean(log v) -+ t s(log v) / sqrt(n)), which stays above 0.
+
+  For costs, which `paired` tests by their ratio: the ratio of two geometric means is the geometric mean of the ratios.
+  The interval is None for fewer than two values. Where a value is 0 it is the arithmetic mean, without an interval.
+  """
+  values = np.sort(np.asarray(values, np.float64))  # so that the order of seeds does not change the last digit
+  if not (values > 0).all():
+    return float(values.mean()), None
+  mean, half = summary(np.log(values))
+  return float(np.exp(mean)), None if half is None else (float(np.exp(mean - half)), float(np.exp(mean + half)))
+
+
 class Difference(NamedTuple):
   """Two algorithms over their common seeds: first minus second, or first over second."""
 
@@ -54,13 +67,14 @@ def paired(first: Mapping[str, Span], second: Mapping[str, Span], ratio: bool = 
   if not common:
     return Difference(float("nan"), -np.inf, np.inf, False, 0)
   a, b = (np.array([spans[seed] for seed in common], np.float64) for spans in (first, second))  # [seeds, 2]
-  gap = float((a - b)[:, 1].mean())
+  means = log_summary if ratio and min(a[:, 1].min(), b[:, 1].min()) > 0 else summary
+  gap = means(a[:, 1])[0] - means(b[:, 1])[0]
   ratio = ratio and min(a.min(), b.min()) > 0
   if ratio:
     a, b = np.log(a), np.log(b)
   mean, half = summary((a - b)[:, 1])
   low, high = float((a[:, 0] - b[:, 1]).mean()) - (half or 0.0), float((a[:, 1] - b[:, 0]).mean()) + (half or 0.0)
-  # An interval may end at 0 where brackets touch, and the means of ratios and of differences may disagree.
+  # An interval may end at 0 where brackets touch. Where it is of differences, geometric means may disagree with it.
   sign = int(gap > 0 and low >= 0) - int(gap < 0 and high <= 0)
   if ratio:
     mean, low, high = np.exp([mean, low, high]).tolist()

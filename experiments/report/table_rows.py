@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.report import formats
 from experiments.report.reader import SCORES, Comparison, Result, Run
-from experiments.report.statistics import Difference, Span, first_reaching, paired, summary
+from experiments.report.statistics import Difference, Span, first_reaching, log_summary, paired, summary
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -16,10 +16,10 @@ def spent(comparison: Comparison) -> tuple[str, ...]:
 
 
 class Estimate(NamedTuple):
-  """A mean over seeds, the half-width of its 95 % interval (None for one seed), and the figures it is of."""
+  """A mean over seeds, its 95 % interval (None for one seed), and the figures it is of."""
 
-  mean: float
-  half: float | None
+  mean: float  # of costs the geometric one
+  interval: Span | None
   seeds: Mapping[str, Span]  # by run ("seed 0"); a target was met after the evaluation before and by this one
 
 
@@ -70,12 +70,19 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
     finished=len(found[comparison.metric]),
     reached=len(found["step"]),
-    estimates={
-      name: Estimate(*summary([end for _, end in spans.values()]), spans) for name, spans in found.items() if spans
-    },
+    estimates={name: estimate(name, spans) for name, spans in found.items() if spans},
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
   )
+
+
+def estimate(name: str, spans: Mapping[str, Span]) -> Estimate:
+  """Of scores the mean and Student's interval; of costs, which are above 0, those of the logarithm."""
+  values = [end for _, end in spans.values()]
+  if name not in SCORES:
+    return Estimate(*log_summary(values), spans)
+  mean, half = summary(values)
+  return Estimate(mean, None if half is None else (mean - half, mean + half), spans)
 
 
 def _problem(run: Run, metric: str, short: bool) -> str | None:
@@ -122,18 +129,22 @@ class Cell(NamedTuple):
   details: tuple[str, ...] = ()  # lines in small print
 
 
-def column(table: Sequence[Row], name: str, half: bool = True) -> list[Cell]:
-  """A column of the table: the estimates `name`, with their half-widths or without."""
+def column(table: Sequence[Row], name: str, intervals: bool = True) -> list[Cell]:
+  """A column of the table: the estimates `name`, with their intervals (of costs in small print) or without."""
   marked = marks(table, name)
   cells = []
   for row in table:
-    estimate = row.estimates.get(name)
-    text = formats.figure(name, estimate.mean, estimate.half if half else None) if estimate else ""
-    if estimate is None:
+    found = row.estimates.get(name)
+    if found is None:
       cells.append(Cell("never" if name not in SCORES and (row.finished or row.reached) else "no result", "partial"))
-    elif row.of_all(name):
-      cells.append(Cell(text, marked.get(row.label, "")))
-    else:
-      count = f"{len(estimate.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}"
-      cells.append(Cell(text, "partial", (count,)))
+      continue
+    ends, details = found.interval if intervals else None, ()
+    half = (ends[1] - ends[0]) / 2 if ends and name in SCORES else None
+    if ends and name not in SCORES:
+      details = (formats.interval(name, found.mean, ends),)
+    kind = marked.get(row.label, "")
+    if not row.of_all(name):
+      kind = "partial"
+      details += (f"{len(found.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}",)
+    cells.append(Cell(formats.figure(name, found.mean, half), kind, details))
   return cells

@@ -19,10 +19,13 @@ def legend(comparison: Comparison) -> list[str]:
     sentences = ["One seed: no interval and no spread, so that any difference may be due to chance."]
   else:
     sentences = [
-      f"Mean and 95 % confidence interval over {seeds} seeds (Student's t).",
-      "Two algorithms are significantly different where the 95 % interval of their differences paired by seed (of "
-      "costs: their ratios), widened by the spacing of evaluations, excludes equality; there is no correction for "
-      "the number of pairs.",
+      f"{formats.NAMES[comparison.metric].capitalize()}: mean and 95 % confidence interval over {seeds} seeds "
+      "(Student's t). Costs: geometric mean and 95 % interval of the logarithm, which is above zero as costs are.",
+      "Seeds are paired (same start and same order of the data for all algorithms), so that the test is of the "
+      "differences within seeds, which may be significant although two intervals overlap.",
+      "Two algorithms are significantly different where the 95 % interval of these differences (of costs: their "
+      "ratios), widened by the spacing of evaluations, excludes equality; there is no correction for the number of "
+      "pairs.",
     ]
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
@@ -68,7 +71,7 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   """The table for a terminal, at most 100 columns; * is the best mean of its column, ~ not significantly worse."""
   columns = varying(comparison.info) | {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
-  columns |= {head: column(table, name, half=False) for head, name in zip(heads, spent(comparison), strict=True)}
+  columns |= {head: column(table, name, intervals=False) for head, name in zip(heads, spent(comparison), strict=True)}
   reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in table]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip([row.label for row in table], *map(_marked, columns.values()), reached, strict=True))

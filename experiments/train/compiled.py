@@ -18,8 +18,7 @@ from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
 from experiments.train.run_dir import RunFolder
-from experiments.train.runner import Report
-from experiments.train.signals import StopRequest
+from experiments.train.runner import Report, StopRequest
 
 NO_LOSSES = np.zeros(0)
 

@@ -26,8 +26,7 @@ from experiments.train.build import Components, build
 from experiments.train.metrics import FIGURES
 from experiments.train.processes import say
 from experiments.train.run_dir import METRICS, RunFolder
-from experiments.train.runner import Report
-from experiments.train.signals import StopRequest
+from experiments.train.runner import Report, StopRequest
 
 
 class _RealTimeRun:

@@ -5,7 +5,6 @@ import json
 import platform
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -146,20 +145,6 @@ def read_result(folder: Path) -> dict[str, float]:
   if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
     raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another --workdir")
   return found
-
-
-def writable(path: Path) -> Path:
-  """A folder that is there or can be made, for what --workdir names. ValueError, one line, for one that can't."""
-  there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir():
-    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
-  try:
-    with tempfile.TemporaryDirectory(dir=there):
-      pass  # permissions alone miss a full disk, or a file system like /proc
-  except OSError as error:
-    told = (error.strerror or str(error)).lower()
-    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
-  return path
 
 
 def record(path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> None:

@@ -1,13 +1,14 @@
-"""The interface between the training loop and what makes the steps: compiled calls, threads or Ray."""
+"""The interface between the training loop and what makes the steps (compiled calls, threads or Ray), and its stop."""
 
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ddl.runtime.consensus import Consensus
+from ddl.runtime.hosts import leave
 from experiments.train.run_dir import RunFolder
-from experiments.train.signals import StopRequest
 
 
 class Report(NamedTuple):
@@ -17,10 +18,38 @@ class Report(NamedTuple):
   losses: np.ndarray  # of the steps since the last report
   nbytes: float  # sent and received by a worker, on average
   seconds: float  # of training: without compilation, evaluation and saving
-  consensus: Callable[[], Consensus] | None = None  # the model of this step; None: the next steps are under way
+  consensus: Callable[[], Consensus] | None = None  # the model of this step; None: the next steps have begun
   line: bool = False  # metrics are due
   save: bool = False  # a checkpoint is due
   visits: int | None = None  # to the server, in real time
+
+
+class StopRequest:
+  """SIGTERM and Ctrl-C as a wish that a run looks at between its calls, to save itself; the second Ctrl-C dies."""
+
+  def __init__(self, then: Callable[[], object] = lambda: None):
+    """then: called in the signal's handler."""
+    self.then = then
+
+  def __enter__(self) -> "StopRequest":
+    self.number: int | None = None
+    self._before = self.listen()
+    return self
+
+  def listen(self) -> dict[int, Any]:
+    """Takes the signals over, again where a library has set handlers of its own; returns those there were."""
+    return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+
+  def _note(self, number: int, _frame: Any) -> None:
+    if self.number is not None and number == signal.SIGINT:
+      leave(128 + number)  # a process of a group, whose clean-up could wait for the others
+      raise KeyboardInterrupt
+    self.number = number
+    self.then()
+
+  def __exit__(self, *_: Any) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
 
 
 class Runner(Protocol):

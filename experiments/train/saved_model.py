@@ -40,19 +40,24 @@ def load(where: Path, model: Model) -> SavedModel:
   """
   file = where / MODEL if where.is_dir() else where
   if not file.exists():
-    raise ValueError(f"{where} holds no {MODEL}: a run writes it at its end and with each checkpoint")
+    raise ValueError(
+      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with --keep_models"
+    )
   files.regular(file)
   try:
-    found = SavedModel(**serialization.msgpack_restore(file.read_bytes()))
+    there: Any = serialization.msgpack_restore(file.read_bytes())
+    found = SavedModel(there["step"], there["params"], there["extra"])
   except Exception as error:  # whatever the bytes of another file make of it
     raise ValueError(f"{file} is damaged, or no {MODEL} ({type(error).__name__})") from error
   shapes = dict(zip(("params", "extra"), jax.eval_shape(model.init, jax.random.key(0)), strict=True))
   return SavedModel(found.step, **{key: _as(tree, getattr(found, key), file) for key, tree in shapes.items()})
 
 
-def started_from(model: Model, where: Path) -> Model:
-  """The model whose initial parameters are those of a saved one, whatever the key. Raises as `load` does."""
-  found = load(where, model)
+def started_from(where: str, model: Model) -> Model:
+  """The model whose initial parameters are those of a saved one, whatever the key; "": its own. Raises as `load`."""
+  if not where:
+    return model
+  found = load(files.local(where), model)
 
   def init(key: Any) -> tuple[Tree, Tree]:
     del key

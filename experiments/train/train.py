@@ -3,7 +3,6 @@
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -53,8 +52,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
   components = build(experiment)
-  if options.init_from:
-    components = components._replace(model=saved_model.started_from(components.model, Path(options.init_from)))
+  components = components._replace(model=saved_model.started_from(options.init_from, components.model))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
     runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)

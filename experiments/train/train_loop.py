@@ -18,8 +18,7 @@ from experiments.train.exit_codes import Stopped
 from experiments.train.metrics import Metrics
 from experiments.train.processes import say
 from experiments.train.run_dir import RunFolder
-from experiments.train.runner import Report, Runner
-from experiments.train.signals import StopRequest
+from experiments.train.runner import Report, Runner, StopRequest
 
 SHOWN = ("train_loss", "test_loss", "test_accuracy")
 QUIET_SECONDS = 10.0  # at least, between two lines of progress where there is no terminal for a bar

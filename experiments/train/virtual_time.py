@@ -13,7 +13,7 @@ from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
-from ddl.group import Sent
+from ddl.group_recorder import Sent
 from ddl.perf.comm.patterns import LATE
 from ddl.runtime.traffic import Traffic
 from ddl.schedule import Schedule

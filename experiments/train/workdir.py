@@ -1,6 +1,7 @@
 """The folder that a command works in: found or refused before any data is loaded."""
 
 import shlex
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from ddl import files
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train.run_dir import RunFolder, writable
+from experiments.train.run_dir import RunFolder
 
 HERE = ("resume", "workdir")  # flags that say where, not what
 
@@ -25,6 +26,20 @@ def workdir(what: str, options: RunOptions) -> Path:
   if options.resume and not path.exists():
     raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
   return writable(path)
+
+
+def writable(path: Path) -> Path:
+  """A folder that is there or can be made, for what --workdir names. ValueError, one line, for one that can't."""
+  there = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not there.is_dir():
+    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
+  try:
+    with tempfile.TemporaryDirectory(dir=there):
+      pass  # permissions alone miss a full disk, or a file system like /proc
+  except OSError as error:
+    told = (error.strerror or str(error)).lower()
+    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
+  return path
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:

@@ -11,7 +11,7 @@ from reference import collective as reference
 from reference.gossip import mixing_matrix
 
 from ddl.algorithms.gossip.d_psgd import hops, matrices
-from ddl.group import record
+from ddl.group_recorder import record
 
 GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from ddl.group import Group, Present, Sent, record
+from ddl.group import Group, Present
+from ddl.group_recorder import Sent, record
 
 LAYOUTS = [(1, 8), (2, 4), (4, 2), (8, 1)]
 VALUES = np.random.default_rng(0).integers(-50, 50, size=(8, 16, 3)).astype(np.float32)  # sums are exact

@@ -75,12 +75,12 @@ def test_what_is_mixed_in_is_of_now():
   close(x[6, 0], start - 0.25 * 0.1 * 7 - 0.75 * 0.1 * 4)
 
 
-def test_several_fragments_are_under_way():
+def test_several_fragments_are_in_flight():
   algorithm = made("streaming_diloco", period=6, **PAPER, fragments=3, delay=5, keep=0.5)
   schedule = Schedule(algorithm.exchanges)
   assert [exchange.offset for exchange in algorithm.exchanges] == [-4, -2, 0]
   assert [clock.first for clock in schedule.clocks] == [2, 4, 6]
-  assert schedule.under_way(7) == (0, 1, 1) and schedule.under_way(9) == (1, 0, 1)
+  assert schedule.in_flight(7) == (0, 1, 1) and schedule.in_flight(9) == (1, 0, 1)
 
 
 def test_a_fragment_is_masked_as_optax_does():

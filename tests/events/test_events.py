@@ -419,7 +419,7 @@ def test_lockstep_by_hand():
   assert ends(every(2, 1, 5.0, offset=-2)) == [5, 6, 11, 12, 17, 18]  # the first leaves before the first step
 
 
-def test_several_messages_are_under_way_on_one_link():
+def test_several_messages_are_in_flight_on_one_link():
   """Launched after 1, 2, ... steps of a second, each on the link for two and waited for three steps later."""
   done = finish(**ONES, steps=8, exchanges=[every(1, 3, 2.0)])
   # They leave at 1, 3, 5, 7, 9, 11 s, one after the other, and arrive at 3, 5, 7, 9, 11 s.

@@ -95,13 +95,13 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
 
   params = everywhere(lambda _, x: tree_of(x))(jnp.broadcast_to(jnp.asarray(x0), (workers, np.shape(x0)[-1])))
   state = prepare(everywhere(lambda g, x: algorithm.init(g, x, jax.random.key(0)))(params))
-  under_way, history, evaluated = [[] for _ in algorithm.exchanges], [], []
+  in_flight, history, evaluated = [[] for _ in algorithm.exchanges], [], []
   for t in range(steps + 1):
     if t:
       params, state = everywhere(algorithm.local)(gradients(grad)(t - 1, params), state, params)
     for i, exchange in enumerate(algorithm.exchanges):
       if exchange.delay and events(exchange, t)[1]:
-        params, state = everywhere(exchange.merge)(under_way[i].pop(0), state, params)
+        params, state = everywhere(exchange.merge)(in_flight[i].pop(0), state, params)
     for exchange in algorithm.exchanges:
       if not exchange.delay and events(exchange, t)[0]:
         message, state = everywhere(exchange.launch)(state, params)
@@ -112,7 +112,7 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
     for i, exchange in enumerate(algorithm.exchanges):
       if exchange.delay and events(exchange, t)[0]:
         message, state = everywhere(exchange.launch)(state, params)
-        under_way[i].append(message)
+        in_flight[i].append(message)
   return jnp.stack(history), jnp.stack(evaluated), state
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ddl.perf.comm.collectives import all_reduce
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import time_to_accuracy
-from ddl.perf.step.timeline import round_seconds
+from ddl.perf.planning.delays import round_seconds
 
 steps = st.floats(1e-4, 1.0)
 payload = st.floats(1e3, 1e9)

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from ddl.group import Sent
+from ddl.group_recorder import Sent
 from ddl.perf.planning import hybrid
 from ddl.perf.planning.hybrid import (
   best,

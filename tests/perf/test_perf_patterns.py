@@ -17,7 +17,7 @@ from ddl.perf.hardware.device import Device, Efficiency, Part
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import planner, scaling
 from ddl.perf.planning.batch import Job
-from ddl.perf.planning.scaling import Transport, Work
+from ddl.perf.planning.scenario import Transport, Work
 from ddl.perf.step.memory import StepMemory
 from ddl.runtime import traffic
 from ddl.schedule import Schedule

@@ -11,7 +11,7 @@ from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import delays, scaling, speedup_bounds
+from ddl.perf.planning import delays, scaling, scenario, speedup_bounds
 from ddl.perf.planning.algorithm_rates import Settings, most, speeds
 from ddl.perf.planning.batch import ENOUGH, Job, choose_batch
 from ddl.perf.planning.planner import Wish, plan
@@ -101,7 +101,7 @@ def test_a_plan_and_a_scaling_curve_have_one_step():
   there = CLUSTERS["h100_ib400"]
   found = plan(job("resnet50"), there, Wish(batch=64, workers=16))
   gradients = Pattern(local=(Op("all_reduce", params_bytes(TABLES["resnet50"])),))
-  work = scaling.work(TABLES["resnet50"])
+  work = scenario.work(TABLES["resnet50"])
   alone, together = scaling.curve(lambda _: gradients, work, there, [1, 16], batch=64, weak=True)
   assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
   flop = step_seconds(train_flop(TABLES["resnet50"]), 64, there.device, there.efficiency)

@@ -18,7 +18,8 @@ from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import scaling, speedup_bounds
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.planning.scaling import LOSSES, Scenario, Transport, Work, step_pass, stops, timeline_of, work
+from ddl.perf.planning.scaling import LOSSES, stops
+from ddl.perf.planning.scenario import Scenario, Transport, Work, step_pass, timeline_of, work
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts

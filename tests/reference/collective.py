@@ -137,19 +137,19 @@ def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int
   """
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
-  under_way = {}  # step after which it arrives -> mean
+  in_flight = {}  # step after which it arrives -> mean
   for t in range(1, steps + 1):
     for i in range(workers):
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
-    if t in under_way:
+    if t in in_flight:
       for i in range(workers):
-        x[i] = keep * x[i] + (1 - keep) * under_way[t]
+        x[i] = keep * x[i] + (1 - keep) * in_flight[t]
     if t % period == 0:
       mean = sum(x) / workers
       if delay == 0:
         for i in range(workers):
           x[i] = keep * x[i] + (1 - keep) * mean
-      under_way[t + delay] = mean
+      in_flight[t + delay] = mean
     params.append(x.copy())
     evaluate.append(sum(x) / workers)
   return History(np.array(params), np.array(evaluate))

@@ -41,10 +41,10 @@ def streaming_diloco(
   updates = [inner() for _ in range(workers)]
   parts = [[s for i, s in enumerate(FRAGMENTS.values()) if i % fragments == p] for p in range(fragments)]
   outers = {(p, s.start): Outer(outer_learning_rate, outer_momentum) for p, part in enumerate(parts) for s in part}
-  under_way = {}  # (fragment, the step after which it arrives) -> Delta_p
+  in_flight = {}  # (fragment, the step after which it arrives) -> Delta_p
 
   def arrive(p, t):
-    for s, delta in under_way.pop((p, t), []):
+    for s, delta in in_flight.pop((p, t), []):
       theta[s] = outers[p, s.start].step(theta[s], delta)
       for i in range(workers):
         x[i][s] = keep * x[i][s] + (1 - keep) * theta[s]
@@ -57,7 +57,7 @@ def streaming_diloco(
     for p, part in enumerate(parts):
       first = (p + 1) * period // fragments
       if t >= first and (t - first) % period == 0:
-        under_way[p, t + delay] = [(s, sum(theta[s] - x[i][s] for i in range(workers)) / workers) for s in part]
+        in_flight[p, t + delay] = [(s, sum(theta[s] - x[i][s] for i in range(workers)) / workers) for s in part]
       if delay == 0:
         arrive(p, t)
     params.append(x.copy())

@@ -26,16 +26,16 @@ SCHEDULES = st.lists(exchanges(), max_size=3)
 @given(SCHEDULES)
 def test_due_follows_the_contract(made):
   schedule = Schedule(made)
-  under_way = [0] * len(made)
+  in_flight = [0] * len(made)
   for t in range(60):
     due = schedule.due(t)
-    assert schedule.under_way(t) == tuple(under_way)
-    assert all(n <= clock.slots for n, clock in zip(under_way, schedule.clocks, strict=True))
+    assert schedule.in_flight(t) == tuple(in_flight)
+    assert all(n <= clock.slots for n, clock in zip(in_flight, schedule.clocks, strict=True))
     for i, exchange in enumerate(made):
       assert (i in due.launch) == bool(exchange.delay and events(exchange, t)[0])
       assert (i in due.merge) == bool(exchange.delay and events(exchange, t + 1)[1])
       assert (i in due.exchange) == bool(not exchange.delay and events(exchange, t + 1)[0])
-      under_way[i] += (i in due.launch) - (i in due.merge)
+      in_flight[i] += (i in due.launch) - (i in due.merge)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def cut(schedule, first, last, every, longest, flexible=None):
   assert [t for call in calls for t in range(call.first, call.end)] == list(range(first, last))
   assert [due for call in calls for due in call.due] == [schedule.due(t) for t in range(first, last)]
   for call in calls:
-    assert 1 <= call.steps <= longest and call.under_way == schedule.under_way(call.first)
+    assert 1 <= call.steps <= longest and call.in_flight == schedule.in_flight(call.first)
     assert call.kind.unit or call.steps <= call.kind.longest
-    assert not call.kind.unit or (call.kind.unit * call.kind.repeat, call.kind.under_way) == (call.due, call.under_way)
+    assert not call.kind.unit or (call.kind.unit * call.kind.repeat, call.kind.in_flight) == (call.due, call.in_flight)
   assert {call.end for call in calls} >= {t for t in range(first + 1, last + 1) if t % every == 0 or t == last}
   return calls
 

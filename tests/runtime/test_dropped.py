@@ -13,7 +13,7 @@ from ddl.events.barriers import backup, cutoff
 from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
 from ddl.events.waves import stops
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers

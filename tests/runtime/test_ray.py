@@ -25,7 +25,8 @@ from ddl.events import barriers, record
 from ddl.events.operations import operations
 from ddl.runtime import flat_params
 from ddl.runtime.ray_ps import shard_checkpoint, transport
-from ddl.runtime.ray_ps.cluster import NOBODY_WAITS, RayCluster, connect
+from ddl.runtime.ray_ps.cluster import NOBODY_WAITS, RayCluster
+from ddl.runtime.ray_ps.connection import connect
 from ddl.runtime.ray_ps.master import Shard
 from ddl.runtime.ray_ps.worker import RayWorker
 from ddl.runtime.virtual.sequential import Sequential

@@ -10,7 +10,7 @@ from ddl.algorithms import SERVER
 from ddl.api import Arrivals, Model
 from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
-from ddl.runtime.rounds import ExecutionConfig
+from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import make_workers

@@ -44,7 +44,7 @@ def streaming_diloco(
     outer_learning_rate: eta_out.
     outer_momentum: Nesterov momentum of the outer steps (mu).
     fragments: P, at most H; of a tree of fewer arrays the last ones are empty and send nothing.
-    delay: steps that run while a fragment is under way (tau), at most H; above H / P several fragments are.
+    delay: steps that run while a fragment is in flight (tau), at most H; above H / P several fragments are.
     keep: weight of the worker's own parameters in the merge (alpha), 0..1.
 
   Returns:
@@ -127,7 +127,7 @@ SPEC = Spec(
     "outer_learning_rate": Hyper("eta_out", 0.7, "rate of the outer steps; 0.7 as in DiLoCo"),
     "outer_momentum": Hyper("mu", 0.9, "Nesterov momentum of the outer steps; 0.9 as in DiLoCo"),
     "fragments": Hyper("P", 4, "fragments of the parameters"),
-    "delay": Hyper("tau", 1, "steps that run while a fragment is under way"),
+    "delay": Hyper("tau", 1, "steps that run while a fragment is in flight"),
     "keep": Hyper("alpha", 0.5, "weight of the worker's own parameters in the merge"),
   },
 )

@@ -1,7 +1,7 @@
 """Asynchronous elastic averaging: each worker and the center pull at each other when the worker comes, first served.
 
 You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both use W^i and Wb from
-before the exchange (Jacobi), and the worker takes its next gradient at W^i while the exchange is under way.
+before the exchange (Jacobi), and the worker takes its next gradient at W^i while the exchange is in flight.
 W^i <- W^i - eta g(W^i) - alpha (W^i - Wb),  Wb <- Wb + alpha (W^i - Wb),  alpha = eta rho; one worker at a time.
 """
 

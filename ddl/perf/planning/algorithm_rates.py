@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import Cluster
-from ddl.perf.step.timeline import round_seconds
+from ddl.perf.planning.delays import round_seconds
 
 
 class Settings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The smallest delay d and period tau of an average that hide its exchange.
+"""The round of an average in closed form: its seconds, and the delay d and period tau that hide its exchange.
 
 DaSGD, Zhou et al. 2020, arXiv 2006.00441: a message launched at the start of a round is merged d steps later, so it is
 hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau. All times are in seconds; every function
@@ -10,6 +10,19 @@ import math
 from ddl.perf import checks
 
 ROUNDING = 1 - 1e-12  # a quotient that is an integer but for its rounding stays one
+
+
+def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
+  """period * step + max(0, message - min(delay, period) * step): a message that has `delay` steps to arrive.
+
+  With a delay above the period several are in flight on one link: a longer delay then hides no more. ValueError for
+  negative seconds, a period below 1 or a negative delay.
+  """
+  checks.count("period", period)
+  checks.count("delay", delay, 0)
+  checks.positive("step (s)", step)
+  checks.amount("message (s)", message)
+  return period * step + max(0.0, message - min(delay, period) * step)
 
 
 def smallest_delay(message: float, step: float) -> int:

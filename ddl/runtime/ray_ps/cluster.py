@@ -19,14 +19,9 @@ A checkpoint is each shard's own; on several hosts the folder has to be one that
 import math
 import os
 import secrets
-import socket
-import subprocess
-import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import jax
 import numpy as np
@@ -37,64 +32,12 @@ from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
 from ddl.runtime.flat_params import divides, flatten
 from ddl.runtime.ray_ps import shard_checkpoint, transport
+from ddl.runtime.ray_ps.connection import ONE_HOST, connect, process_environment, require
 from ddl.runtime.ray_ps.master import Shard
 from ddl.runtime.ray_ps.supervisor import Supervisor, Watch, answers
 from ddl.runtime.ray_ps.worker import Make, RayWorker
 
-SECONDS = 5.0  # to reach an address
-# The C library would give large arrays back at once, and each visit would wait for new pages.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
-# A compilation cache is this machine's.
-CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-LOOPBACK = "127.0.0.1"
 NOBODY_WAITS = Bounded(math.inf)  # asp
-ONE_HOST = (
-  "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: what makes all its processes bind to loopback
-)
-
-
-def require() -> Any:
-  """The module `ray`, not yet started. ValueError if it is not installed."""
-  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-  os.environ.setdefault("RAY_enable_worker_prestart", "0")  # processes for every slot, whether it is used or not
-  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says nothing of GPUs to those that asked for none
-  try:
-    import ray
-  except ImportError as error:
-    raise ValueError("the runtime ray needs Ray: pip install -r requirements-ray.txt") from error
-  return ray
-
-
-def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
-  """Starts Ray on this machine, at loopback alone, with so many slots for processes; or joins a cluster ("host:port").
-
-  Raises:
-    ValueError: if Ray is not installed or the address can't be reached.
-  """
-  if address is None:
-    os.environ.setdefault(ONE_HOST, "0")
-  ray = require()
-  quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-  if address is None:
-    slots = max(cpus, os.cpu_count() or 1)
-    with warnings.catch_warnings():  # Ray sets up its processes in Python between fork and exec, which they only pass
-      warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-      ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
-    if ray.util.get_node_ip_address() != LOOPBACK:
-      ray.shutdown()
-      raise ValueError(f"Ray opens ports to the network: set {ONE_HOST}=0, or import ddl's runtime before ray")
-    return
-  try:
-    if address != "auto":
-      place = urlsplit(address if "//" in address else f"//{address}")
-      if not place.hostname or not place.port:
-        raise ValueError(f'Ray: {address!r} is not an address; it looks like "host:6379"')
-      socket.create_connection((place.hostname, place.port), timeout=SECONDS).close()
-      check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", place.netloc]
-      subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init itself takes minutes
-    ray.init(address, **quiet)
-  except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-    raise ValueError(f"Ray: no cluster answers at {address}: {str(error).splitlines()[0]}") from error
 
 
 class RayCluster:
@@ -188,7 +131,7 @@ class RayCluster:
     actors = dict[int, Any]()
     try:
       addresses = answers(self.ray, [shard.open.remote(self.label) for shard in shards])
-      process = self.process(flat.dtype, self.needs["num_gpus"])
+      process = process_environment(flat.dtype, self.needs["num_gpus"], self.local)
       kind = self.ray.remote(**self.needs, max_concurrency=2, runtime_env=process)(RayWorker)
       settings: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "barrier": self.barrier}
       settings |= {"addresses": addresses, "token": token}
@@ -240,19 +183,7 @@ class RayCluster:
     """A process for each part; token: shown by those that connect; marks: as of `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
-    process = self.process(parts[0].dtype, 0)
+    process = process_environment(parts[0].dtype, 0, self.local)
     process["env_vars"] |= {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     kind = self.ray.remote(num_cpus=1, num_gpus=0, max_concurrency=8, runtime_env=process)(shard)
     return [kind.remote(k, self.algorithm, part, extra, **settings) for k, part in enumerate(parts)]
-
-  def process(self, dtype: np.dtype, gpus: float) -> dict[str, Any]:
-    """The environment of a process: JAX sees GPUs if it asked for some, and has the parameters' precision."""
-    variables = (
-      KEEP_MEMORY | {"JAX_ENABLE_X64": str(int(dtype == np.float64))} | ({} if gpus else {"JAX_PLATFORMS": "cpu"})
-    )
-    if self.local:
-      path = (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))
-      variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-      if jax.config.values["jax_compilation_cache_dir"]:
-        variables |= {name.upper(): str(jax.config.values[name]) for name in CACHE}
-    return {"env_vars": variables}

@@ -1,4 +1,4 @@
-"""One shard of the master: the algorithm's server for a run of the flat parameters, served over a socket."""
+"""One shard of the master, served over a socket: whose visit is next, what is recorded, and when it is saved."""
 
 import os
 import threading
@@ -6,21 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.api import ServerAlgorithm, Tree
 from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
-from ddl.runtime.flat_params import visit_trees
-from ddl.runtime.ray_ps import shard_checkpoint as files
 from ddl.runtime.ray_ps import shard_server
 from ddl.runtime.ray_ps import transport as wire
 from ddl.runtime.ray_ps.record import Record, Snapshot
+from ddl.runtime.ray_ps.shard_state import ShardState
 
 
 class Shard:
-  """The server's state, one thread per connection, a lock around each visit. A Ray actor, but it does not use Ray."""
+  """A `ShardState`, one thread per connection, a lock around each visit. A Ray actor, but it does not use Ray."""
 
   def __init__(
     self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
@@ -33,21 +31,14 @@ class Shard:
     self.index, self.algorithm, self.visits = index, algorithm, visits
     self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
-    _, server, self.start_reply = algorithm.init(jnp.asarray(part))
-    self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
-    self.like = visit_trees(algorithm, part.size, part.dtype)
-    self.extra, self.extras = extra, dict[int, list[np.ndarray]]()
+    self.state = ShardState(algorithm, part, extra)
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
     self.rounds = np.zeros(self.workers, int)
     self.members = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
-    self.replies = dict[int, Tree]()  # what each worker was last told
     self.holding = set[int]()  # workers that may make a visit
     self.active: int | None = None  # the rank that may visit, of a round robin
     self.changed = threading.Condition()
-    self._serve = jax.jit(algorithm.serve, donate_argnums=0)
-    self._evaluate = jax.jit(algorithm.evaluate)
-    self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
     """Continues from the checkpoint of so many visits, or starts anew; returns the address where workers connect.
@@ -60,7 +51,7 @@ class Shard:
       host = str(ray.util.get_node_ip_address())
     if label is not None:
       self._restore(label)
-    self._warm_up()
+    self.state.warm_up()
     listener = wire.listen(host)
     threading.Thread(target=shard_server.admit, args=(listener, self, self.token), daemon=True).start()
     return listener.getsockname()
@@ -84,12 +75,10 @@ class Shard:
       status = wire.GO if worker in self.holding else wire.STOP
       self.changed.notify_all()
       if not self.served:
-        return status, 0, None, self.extra
-      if self._read:
-        self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1))
+        return status, 0, None, self.state.extra
+      part = self.state.begin(worker)
       self.record.came_back(worker)
-      part = np.array(self._evaluate(self.server))
-      return status, int(self.rounds[worker]), part, self._mean_extra()
+      return status, int(self.rounds[worker]), part, self.state.mean_extra()
 
   def leave(self, worker: int) -> None:
     """The worker will not come any more: others may make its visit."""
@@ -133,27 +122,15 @@ class Shard:
     with self.changed:
       self._save(label)
 
-  def _warm_up(self) -> None:
-    """Compiles what a visit needs, and forgets it; twice, as what a first one gives may have other types."""
-    server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1)
-    message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
-    for _ in range(2):
-      server, reply = self._serve(server, message, visit)
-      if self._read:
-        server, _ = self._read(server, reply, visit)
-      jax.block_until_ready(self._evaluate(server))
-
   def visited(self, asked: Any, arrival: float, losses: Any, extra: Any, message: Any, answer: Any) -> list[Any]:
     """A message is served, under the lock: the reply's leaves; sets the answer's status."""
     if self.closed:
       answer["status"] = wire.STOP
-      return [np.asarray(x) for x in jax.tree.leaves(self.start_reply)]
+      return [np.asarray(x) for x in jax.tree.leaves(self.state.start_reply)]
     worker, number = int(asked["worker"]), int(asked["round"])
-    sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
-    self.server, reply = self._serve(self.server, sent, self._visit(worker, int(asked["peer"])))
-    replies, self.replies[worker] = [np.asarray(x) for x in jax.tree.leaves(reply)], reply
+    reply = self.state.serve(worker, int(asked["peer"]), message)
     answer["visit"] = self.served
-    if not all(np.isfinite(x).all() for x in (*message, *replies)):
+    if not all(np.isfinite(x).all() for x in (*message, *reply)):
       self.failure = (
         f"visit {self.served}: the message of worker {worker}'s round {number} (its step "
         f"{number * self.algorithm.period}) or the center is not finite"
@@ -161,11 +138,11 @@ class Shard:
     if self.failure:
       answer["status"] = wire.DIVERGED
       self.changed.notify_all()
-      return replies
+      return reply
     if self.index == 0:
       self.record.add(asked, arrival, self.algorithm.arrivals.peers == "none" or int(asked["peer"]) >= 0)
       self.losses.append(losses.copy())
-      self.extras[worker] = [x.copy() for x in extra]
+      self.state.extras[worker] = [x.copy() for x in extra]
     self.served += 1
     self.rounds[worker] = number + 1
     self.holding.discard(worker)
@@ -181,7 +158,7 @@ class Shard:
     if self.every and self.served % self.every == 0:
       self._save(self.served)
     self.changed.notify_all()
-    return replies
+    return reply
 
   def wait_for_round(self, worker: int) -> bool:
     """Wait until the worker may begin a round; return whether its last reply is old by now.
@@ -202,7 +179,7 @@ class Shard:
       while worker in self.members.held and not self.failure:
         self.changed.wait()
       old = not self.algorithm.delay and self.record.behind(worker)
-      if old and not self._read:
+      if old and not self.state.reads:
         self.record.told(worker)
       return old
 
@@ -210,37 +187,24 @@ class Shard:
     """What a worker is told anew."""
     worker = int(asked["worker"])
     with self.changed:
-      assert self._read
-      self.server, reply = self._read(self.server, self.replies[worker], self._visit(worker, int(asked["peer"])))
+      reply = self.state.tell_anew(worker, int(asked["peer"]))
       if self.index == 0 and self.record.behind(worker):
         self.record.told(worker)
-      return [np.asarray(x) for x in jax.tree.leaves(reply)]
+      return reply
 
   def _snapshot(self) -> Snapshot:
     losses, self.losses = self.losses, []
-    return Snapshot(np.array(self._evaluate(self.server)), self._mean_extra(), self.record.progress(), losses)
-
-  def _visit(self, worker: int, peer: int) -> Visit:
-    return Visit(np.int32(worker), np.int32(peer))
-
-  def _mean_extra(self) -> Tree:
-    """The workers' mean of floating-point leaves; of others (counters) the largest."""
-    if not self.extras:
-      return self.extra
-    columns = zip(*self.extras.values(), strict=True)
-    means = [np.mean(c, axis=0, dtype=c[0].dtype) if c[0].dtype.kind != "i" else np.max(c, axis=0) for c in columns]
-    return jax.tree.unflatten(jax.tree.structure(self.extra), means)
+    return Snapshot(self.state.center(), self.state.mean_extra(), self.record.progress(), losses)
 
   def _save(self, label: int) -> None:
-    if not np.isfinite(self._evaluate(self.server)).all():
+    if not np.isfinite(self.state.center()).all():
       self.failure = self.failure or f"visit {label}: the center is not finite"
       return
     keep = label - 2 * self.every - self.workers  # shards are at most so far apart
-    files.save(self.folder, self.index, label, (self.server, self._mean_extra()), self.record.events(), keep=keep)
+    self.state.save(self.folder, self.index, label, self.record.events(), keep=keep)
 
   def _restore(self, label: int) -> None:
-    (server, self.extra), events = files.load(self.folder, self.index, label, (self.server, self.extra))
-    self.server = jax.tree.map(jnp.array, server)
+    events = self.state.restore(self.folder, self.index, label)
     exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
     self.record.restore(events, exchanges)
     self.served = label

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report import formats, wording
+from experiments.report import formats
 from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
 from experiments.report.figures.style import COLOURS, IDLE, INK, MARKERS, PAPER, PHONE, SLIDE, Picture, blank, rendered
 from experiments.report.reader import Comparison
@@ -31,8 +31,7 @@ def picture(shown: Chart, comparison: Comparison) -> Picture:
   lines = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
   alt = f"{shown.title}: one line per algorithm, {lines}. The lines end at: {ends}. {shown.absent}".strip()
   name = f"{shown.y.removeprefix('test_')}_vs_{shown.x.removesuffix('_sent')}"
-  clock = wording.clock(comparison) if shown.x == "seconds" else []
-  caption = [sentence for sentence in (shown.absent, *clock, *shown.notes) if sentence]
+  caption = [sentence for sentence in (shown.absent, *shown.notes) if sentence]
   return Picture(name, shown.title, alt, caption, *rendered(lambda wide: _draw(shown, wide), shown.absent))
 
 
@@ -43,18 +42,21 @@ def _draw(shown: Chart, wide: bool) -> Any:
   if wide:
     picture = blank((SLIDE[0], max(SLIDE[1], 0.6 + 0.95 * rows)))
     share = 1.8 if columns == 2 else 2.4  # of the large axes
-    grid = picture.add_gridspec(max(rows, 3), 1 + columns, width_ratios=(share, *[1] * columns))
-    main, cells = grid[:, 0], [grid[n // columns, 1 + n % columns] for n in range(len(shown.lines))]
+    large, small = picture.subfigures(1, 2, width_ratios=(share, columns))
+    grid = small.add_gridspec(max(rows, 3), columns)
   else:
-    picture = blank((PHONE[0], 4.1 + 1.05 * rows))
-    grid = picture.add_gridspec(1 + rows, columns, height_ratios=(3.4, *[1] * rows))
-    main, cells = grid[0, :], [grid[1 + n // columns, n % columns] for n in range(len(shown.lines))]
-  axes = picture.add_subplot(main)
+    picture = blank((PHONE[0], 4.4 + 1.05 * rows))
+    large, small = picture.subfigures(2, 1, height_ratios=(3.4, 0.3 + rows))
+    grid = small.add_gridspec(rows, columns)
+  axes = large.add_subplot()
   for line in shown.lines:
     _mean(axes, line, 2.2 if wide else 1.8)
   _axes(axes, shown, wide)
-  for line, cell in zip(shown.lines, cells, strict=True):
-    _alone(picture.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
+  for number, line in enumerate(shown.lines):
+    cell = grid[number // columns, number % columns]
+    _alone(small.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
+  small.supxlabel(f"{shown.title.partition(' against ')[2]}, as in the large axes", size=9)
+  small.supylabel(formats.NAMES[shown.y], size=9)
   title = shown.title if wide else textwrap.fill(shown.title, 34)
   picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")
   return picture

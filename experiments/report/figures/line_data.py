@@ -124,17 +124,34 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   target = comparison.target if y == comparison.metric and not (log_y and comparison.target <= 0) else None
   limits = _limits(results, lines, y, target, floor)
   notes = [f"{line.label}: {line.seeds} of {seeds} seeds." for line in lines if line.seeds < seeds]
+  if y == "distance" and (averaged := [each.info["label"] for each in results if _averaged(each)]):
+    notes.append(
+      f"Every evaluation of {formats.listed(averaged)} falls on a step that averages the workers, where their distance "
+      "is zero; between two averages they differ."
+    )
   if any(line.stopped for line in lines):
     notes.append(
       "A cross marks where a seed diverged or stopped; the other seeds continue as thin lines in the small axes."
     )
   if log_y and any(line.seeds > 1 for line in lines):
     notes.append("Means and bands are those of the logarithm.")
-  if y == "test_accuracy" and limits[0] > 0:
-    notes.append(f"The accuracy axis starts at {limits[0] * 100:.0f} %.")
+  if y == "test_accuracy" and x == "examples" and limits[0] > 0:
+    notes.append(f"All accuracy axes start at {limits[0] * 100:.0f} %.")
   (words, x_label), name = ACROSS[x], formats.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {words}"
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
+
+
+def _averaged(result: Result) -> bool:
+  """Whether workers that train apart are equal at every evaluation; those that share gradients each step always are."""
+  apart = result.info["taxonomy"]["payload"] != "gradients" and result.info["hyper"].get("period") != 1
+  distances = [run.columns["distance"][1:] for run in result.runs]  # without the start
+  return (
+    apart
+    and result.info["settings"]["workers"] > 1
+    and any(map(len, distances))
+    and not np.any(np.concatenate(distances))
+  )
 
 
 def _silent(results: Sequence[Result], ends: dict[str, float], y: str) -> list[str]:

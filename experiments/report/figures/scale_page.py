@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.network import Link
-from ddl.perf.planning.scaling import Point, Work
+from ddl.perf.planning.scaling import Point
+from ddl.perf.planning.scenario import Work
 from ddl.perf.units import bytes_text, seconds_text
 from experiments.costs import scale_text
 from experiments.costs.scale_curves import Curve

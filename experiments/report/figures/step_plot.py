@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ddl.perf.hardware import Cluster
-from ddl.perf.planning import scaling
-from ddl.perf.planning.scaling import Scenario, Work
+from ddl.perf.planning import scenario
+from ddl.perf.planning.scenario import Scenario, Work
 from ddl.perf.step.timeline import Timeline
 from ddl.perf.units import seconds_text
 from experiments.costs.scale_curves import Curve
@@ -46,7 +46,7 @@ def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
-  shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
+  shown = scenario.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   took, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
   caption = f"A step takes {took}; its messages take {sent}, of which {hidden} are hidden behind computation."

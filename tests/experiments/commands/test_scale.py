@@ -13,8 +13,8 @@ from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.perf.comm.patterns import Exchange, Op, Pattern
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.network import Network
-from ddl.perf.planning import scaling
-from ddl.perf.planning.scaling import Transport
+from ddl.perf.planning import scaling, scenario
+from ddl.perf.planning.scenario import Transport
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from experiments.bench.workloads import SIZES, synthetic
@@ -219,8 +219,8 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
   there = CLUSTERS["cori_fdr"].with_bandwidth(64, bandwidth)
   work = scale_curves.job("overfeat_fast", 1)[0]
-  shown = scaling.timeline_of(
-    scaling.Scenario(
+  shown = scenario.timeline_of(
+    scenario.Scenario(
       scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
     )
   )

@@ -17,13 +17,14 @@ from ddl.data.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
 from experiments.commands import cli, compare, train
+from experiments.compare import sweep
 from experiments.config import base, config_file, default_experiment
 from experiments.config.experiment import Experiment, Network
 from experiments.config.factories import as_type, hyper, settings
 from experiments.config.options import RunOptions
 from experiments.config.sweep import Sweep, points
 from experiments.config.variants import only, variants
-from experiments.train import sweep, virtual_time
+from experiments.train import virtual_time
 from experiments.train.build import build
 from experiments.train.run_dir import RunFolder
 from experiments.train.workdir import workdir

@@ -7,8 +7,8 @@ from ddl.perf.comm import collectives, server
 from ddl.perf.hardware import named
 from ddl.perf.hardware.device import Part
 from ddl.perf.planning import scaling
-from ddl.perf.planning.scaling import Transport, Work
-from ddl.perf.step.timeline import round_seconds
+from ddl.perf.planning.delays import round_seconds
+from ddl.perf.planning.scenario import Transport, Work
 from experiments.config import default_experiment
 from experiments.costs import cluster_clock
 from experiments.train import virtual_time

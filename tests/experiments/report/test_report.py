@@ -16,13 +16,14 @@ def test_costs_are_those_of_the_first_line_that_meets_the_target(tmp_path):
   seeds = [rising(0.1, 0.5, 0.95, 0.2, 0.96), rising(0.1, 0.95, 0.5, 0.5, 0.97)]
   row = rows_of(comparison(tmp_path, {"local_sgd": seeds}))["local_sgd"]
   assert (row.seeds, row.finished, row.reached) == (2, 2, 2)
-  half = 12.7062047361747 * np.std([20, 10], ddof=1) / np.sqrt(2)  # t(0.975, 1)
-  np.testing.assert_allclose(row.estimates["step"][:2], [15, half])
+  mean, ratio = math.sqrt(20 * 10), math.exp(12.7062047361747 * math.log(20 / 10) / 2)  # t(0.975, 1) s / sqrt(2)
+  np.testing.assert_allclose(row.estimates["step"].mean, mean)
+  np.testing.assert_allclose(row.estimates["step"].interval, (mean / ratio, mean * ratio))
   assert row.estimates["step"].seeds == {"seed 0": (10, 20), "seed 1": (0, 10)}  # met within (10, 20] and (0, 10]
-  assert row.estimates["examples"].mean == 128 * 15
-  assert row.estimates["bytes_sent"].mean == 100 * 15
-  assert row.estimates["seconds"].mean == 0.5 * 15
-  np.testing.assert_allclose(row.estimates["test_accuracy"][:2], summary([0.96, 0.97]))
+  per_step = [row.estimates[name].mean / mean for name in ("examples", "bytes_sent", "seconds")]
+  np.testing.assert_allclose(per_step, (128, 100, 0.5))
+  accuracy, half = summary([0.96, 0.97])
+  np.testing.assert_allclose(row.estimates["test_accuracy"].interval, (accuracy - half, accuracy + half))
 
 
 def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_path):
@@ -85,6 +86,8 @@ def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, 
   for subject in ("Fewest examples to 95 %", "Soonest to 95 %"):
     assert ("not significantly different" in finding_of(folder)[subject]) == bool(rivals)
     assert finding_of(folder)[subject].startswith(f"{sooner} (") == (not rivals)
+  assert ("no winner is clear" in finding_of(folder)[""]) == bool(rivals)
+  assert (f"{sooner} was best in" in finding_of(folder)[""]) == (not rivals)
   marks = table_rows.marks(list(rows_of(folder).values()), "step")
   assert marks == dict.fromkeys(rivals, "best" if easgd == local_sgd else "tied") | {sooner: "best"}
   for line in report.table(folder).splitlines()[2:4]:
@@ -121,8 +124,8 @@ def test_findings_where_some_seeds_or_none_reach_the_target_and_for_one_seed(tmp
   nobody = finding_of(comparison(tmp_path / "nobody", {"easgd": [bad] * 2}))
   assert set(nobody) == {""}
   one = comparison(tmp_path / "one", {"easgd": [good], "local_sgd": [rising(0.1, 0.96, 0.97)], "dasgd": []})
-  assert next(iter(finding_of(one))) == "One seed only" and "dasgd" in finding_of(one)[""]
-  assert rows_of(one)["easgd"].estimates["test_accuracy"].half is None and "One seed" in report.table(one)
+  assert list(finding_of(one))[:2] == ["", "One seed only"] and "dasgd" in finding_of(one)[""]
+  assert rows_of(one)["easgd"].estimates["test_accuracy"].interval is None and "One seed" in report.table(one)
 
 
 def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(tmp_path):
@@ -137,7 +140,7 @@ def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(t
   assert [line.label for line in chart.lines] == ["easgd", "local_sgd"]
   assert chart.absent == "Sends nothing, so not on this axis: independent (ends at 96.00 %)."
   assert all((line.x > 0).all() for line in chart.lines)
-  assert finding_of(folder)["Fewest bytes per worker to 95 %, of those that send any"] == "easgd (2.00 ± 0.00 kB)."
+  assert finding_of(folder)["Fewest bytes per worker to 95 %, of those that send any"] == "easgd (2.00 kB)."
 
 
 def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):

@@ -1,5 +1,6 @@
 """`compare --cluster`: the report's section on clusters, and what is refused."""
 
+import base64
 import json
 import math
 import re
@@ -22,6 +23,9 @@ def test_where_another_would_be_first():
     "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
   }}  # fmt: skip
   assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  level = {"winner": "a", "ends": [{"first": "0", "second": "a", "ratio": 1.0}] * 2}
+  level = cluster_section.break_even({**entry, "break_even": entry["break_even"] | level})
+  assert level.count("as long as 0") == 2  # never as long as itself
   entry["break_even"]["crossings"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
@@ -31,7 +35,7 @@ def test_where_another_would_be_first():
   mean, low, high = (float(value.split()[0]) for value in numbers(below)[:3])
   assert mean == pytest.approx(math.sqrt(99), rel=1e-2) and numbers(below)[3:] == ["2", "3"]
   assert (low, high) == (pytest.approx(mean / math.exp(half), rel=1e-2), pytest.approx(mean * math.exp(half), rel=1e-2))
-  assert below.startswith("Below") and "above" in above and numbers(above) == ["2.00 GB/s", "0", "3"]
+  assert "below" in below and "above" in above and numbers(above) == ["2.00 GB/s", "0", "3"]
 
 
 SMALL = (
@@ -78,6 +82,9 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   page = (path / "report.html").read_text()
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
+  svgs = [base64.b64decode(data).decode() for data in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)]
+  for name in ("ethernet_10g", "h100_ib400"):
+    assert sum(f"<!-- predicted time on {name}, " in svg for svg in svgs) == 1
   assert "One node of h100_ib400 holds all workers" in page
 
 
@@ -92,7 +99,9 @@ def test_the_report_is_made_from_the_folder_alone(folder):
       assert all(
         span[1] in clock for span, clock in zip(row.estimates["virtual_seconds"].seeds.values(), figures, strict=True)
       )
+      assert 0 < row.estimates["virtual_seconds"].interval[0] < row.estimates["virtual_seconds"].mean
     winner = min(each.table, key=lambda row: row.estimates["virtual_seconds"].mean).label
+    assert each.entry["break_even"]["winner"] == winner  # both by the geometric mean
     assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {winner} reaches 50 % first")
 
 
@@ -139,15 +148,14 @@ def test_clusters_that_do_not_fit_are_refused_before_anything_runs(wrong, tmp_pa
 
 
 @pytest.mark.parametrize(
-  ("mean", "half", "text"),
+  ("mean", "ends", "text", "interval"),
   [
-    (1.5, None, "1.50 s"),
-    (0.0123, 0.001, "12.3 ± 1.0 ms"),
-    (2e-4, 0.005, "0.20 ± 5.00 ms"),
-    (4.2e-9, None, "4.20 ns"),
-    (0.0, 0.0, "0 ± 0 s"),
-    (12345.6, 10.0, "12,346 ± 10 s"),
+    (1.5, (1.0, 2.25), "1.50 s", "1.00 to 2.25 s"),
+    (0.0123, (0.0009, 1.5), "12.3 ms", "0.9 to 1,500.0 ms"),
+    (4.2e-9, (4.2e-9, 4.2e-9), "4.20 ns", "4.20 to 4.20 ns"),
+    (0.0, (0.0, 0.0), "0 s", "0 to 0 s"),
+    (12345.6, (12335.6, 12355.6), "12,346 s", "12,336 to 12,356 s"),
   ],
 )
-def test_seconds_have_the_unit_of_the_larger_figure(mean, half, text):
-  assert formats.seconds(mean, half) == text
+def test_an_interval_has_the_unit_of_its_mean(mean, ends, text, interval):
+  assert formats.seconds(mean) == text and formats.interval("seconds", mean, ends) == interval

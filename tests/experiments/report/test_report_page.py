@@ -79,9 +79,6 @@ def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
     found = reader.read(folder)
     sentences, text = wording.clock(found), re.sub(r"\s+", " ", report.table(folder))
     assert all(sentence in text for sentence in sentences)
-    if name == "shared":
-      chart = line_data.chart(found, "seconds", "test_accuracy")
-      assert curves.picture(chart, found).caption[:2] == sentences
     return " ".join(sentences), finding_of(folder)
 
   soonest = "Soonest to 95 %"

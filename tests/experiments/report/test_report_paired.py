@@ -11,7 +11,7 @@ from helpers.schedules import virtual
 from experiments.report import cluster_section, findings, reader, report, table_rows
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
-from experiments.report.table_rows import Estimate, Row
+from experiments.report.table_rows import Row
 
 
 def meets_at(*evaluations):
@@ -23,11 +23,24 @@ def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
   late = meets_at(4, 6, 9)
   folder = comparison(tmp_path, {"local_sgd": meets_at(1, 3, 6), "easgd": late, "dasgd": late[::-1]})
   rows = rows_of(folder)
-  means, halves = zip(*(rows[label].estimates["step"][:2] for label in ("local_sgd", "easgd")), strict=True)
-  assert means[1] - means[0] == 30 and halves[0] > 30  # each lies within the interval of the other
+  means, intervals = zip(*(rows[label].estimates["step"][:2] for label in ("local_sgd", "easgd")), strict=True)
+  assert intervals[0][1] > means[1] > intervals[1][0]  # they overlap
   # dasgd has the same figures for other seeds
   assert table_rows.marks(list(rows.values()), "step") == {"local_sgd": "best", "dasgd": "tied"}
   assert ranked(folder, "examples") == (["local_sgd", "easgd", "dasgd"], ["dasgd"])
+
+
+def test_a_cell_has_the_interval_of_a_cost_in_small_print_and_of_a_score_beside_it(tmp_path):
+  """Met at steps 10, 30 and 60: Student's interval of these would begin below 0."""
+  seeds = [rising(*[0.1] * number, *[0.96] * (8 - number)) for number in (1, 3, 6)]
+  cells = table_rows.column(list(rows_of(comparison(tmp_path, {"easgd": seeds})).values()), "step")
+  assert [cell.text for cell in cells] == ["26"] and summary([10, 30, 60])[0] < summary([10, 30, 60])[1]
+  ratio = math.exp(4.302652729911275 * np.std(np.log([10, 30, 60]), ddof=1) / math.sqrt(3))  # t(0.975, 2)
+  mean = 18000 ** (1 / 3)
+  assert cells[0].details == (f"{mean / ratio:.0f} to {mean * ratio:.0f}",)
+  (plain,) = table_rows.column(list(rows_of(tmp_path).values()), "step", intervals=False)
+  (score,) = table_rows.column(list(rows_of(tmp_path).values()), "test_accuracy")
+  assert plain.details == score.details == () and score.text == "96.00 ± 0.00 %"
 
 
 def test_those_not_significantly_different_from_the_best_are_so_among_themselves(tmp_path):
@@ -55,7 +68,8 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
            for entry in info["algorithms"] for run in entry["runs"]}  # fmt: skip
   info["clusters"] = [
     {"name": "same", "bandwidth": 1e9, "link": "between nodes",
-     "break_even": {"winner": "a", "crossings": [], "searched": [1.0, 2.0], "ends": [{"ratio": 1, "second": "b"}] * 2},
+     "break_even": {"winner": "a", "crossings": [], "searched": [1.0, 2.0],
+                    "ends": [{"ratio": 1, "first": "a", "second": "b"}] * 2},
      "algorithms": {e["label"]: {"seconds": [clock[run] for run in e["runs"]]} for e in info["algorithms"]}}
   ]  # fmt: skip
   (folder / "comparison.json").write_text(json.dumps(info))
@@ -75,7 +89,7 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
 def row(label, *seconds, grid=0.0, seeds=3):
   """An algorithm that met the target after so many seconds, one figure a seed, known up to `grid` seconds."""
   spans = {f"seed {number}": (value - grid, value) for number, value in enumerate(seconds)}
-  costs = {"virtual_seconds": Estimate(*summary(seconds), spans)} if seconds else {}
+  costs = {"virtual_seconds": table_rows.estimate("virtual_seconds", spans)} if seconds else {}
   return Row(label, seeds, seeds, len(seconds), costs, False, [])
 
 

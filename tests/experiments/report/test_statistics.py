@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.report.statistics import band, finite_prefix, first_reaching, paired, summary
+from experiments.report.statistics import band, finite_prefix, first_reaching, log_summary, paired, summary
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
@@ -23,6 +23,23 @@ def test_summary_of_few_and_of_nan():
   assert summary([0.7]) == (0.7, None)
   assert math.isnan(summary([])[0]) and summary([])[1] is None
   assert math.isnan(summary([0.5, math.nan])[0])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
+def test_the_interval_of_costs_is_that_of_the_logarithm_and_stays_above_zero(size):
+  values = np.exp(np.random.default_rng(size).normal(-3.0, 2.0, size))
+  mean, (low, high) = log_summary(values)
+  np.testing.assert_allclose(mean, stats.gmean(values), rtol=1e-12)
+  logs = np.log(values)
+  wanted = stats.t.interval(0.95, size - 1, loc=logs.mean(), scale=stats.sem(logs))
+  np.testing.assert_allclose(np.log([low, high]), wanted, rtol=1e-10)
+  assert 0 < low < mean < high
+  assert log_summary(values[::-1]) == (mean, (low, high))
+
+
+def test_costs_of_one_seed_and_of_zero():
+  assert log_summary([4.0]) == (pytest.approx(4.0), None)
+  assert log_summary([0.0, 0.0]) == (0.0, None) and log_summary([0.0, 3.0]) == (1.5, None)
 
 
 def test_first_reaching_is_the_first_line_that_meets_the_target():

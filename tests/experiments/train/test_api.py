@@ -12,11 +12,11 @@ from absl import flags
 from helpers.commands import ROOT, metrics
 
 from ddl.runtime import hosts
+from experiments.compare.compare import compare
 from experiments.config import base, default_experiment
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train.compare import compare
 from experiments.train.train import train
 
 SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}

@@ -4,15 +4,13 @@ import os
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from helpers.commands import Command, metrics
 
-from ddl.runtime.ray_ps.cluster import RayCluster
+from ddl.runtime.ray_ps.connection import process_environment
 from experiments.train import compilation_cache
 
 QUICK = ("train", "--config=configs/digits.py", "--config.steps=4", "--config.eval_every=2", "--devices=2")
@@ -116,8 +114,7 @@ def test_it_is_bounded_and_the_oldest_go_first(tmp_path, monkeypatch):
 
 def test_processes_of_ray_on_this_machine_share_it(no_folder):
   def variables(local):
-    cluster: Any = SimpleNamespace(local=local)
-    found = RayCluster.process(cluster, np.dtype(np.float32), 0)["env_vars"]
+    found = process_environment(np.dtype(np.float32), 0, local)["env_vars"]
     return {name: value for name, value in found.items() if "CACHE" in name}
 
   assert variables(True) == variables(False) == {}

@@ -1,6 +1,5 @@
 """Several algorithms over several seeds on the same budget of examples, and a report, as an ordinary function."""
 
-import json
 import math
 import shutil
 import time
@@ -9,26 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.runtime import hosts
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
+from experiments.compare import comparison_record
 from experiments.config.comparison import Comparison
-from experiments.config.experiment import Experiment, jsonable
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir, train_loop, virtual_time
+from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
 from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Failed, Stopped
 from experiments.train.processes import launch, say, start_devices
-from experiments.train.workdir import check_folder, resume_command, without, workdir
+from experiments.train.workdir import check_folder, resume_command, workdir
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
@@ -69,11 +66,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   runs, failed, ended = _runs(comparison, components, path, options)
   page = {}
   if hosts.is_main():
-    page = _page(path, comparison, components, runs, failed, tuned, options)
+    page = comparison_record.content(path, comparison, components, runs, failed, tuned, options)
     if clusters:
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
-    _tell_changes(path / run_dir.COMPARISON, page)
-    (path / run_dir.COMPARISON).write_text(json.dumps(page, indent=2) + "\n")
+    comparison_record.write(path / run_dir.COMPARISON, page)
     _report(path, began)
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
@@ -89,6 +85,8 @@ def _runs(
   evaluator = Evaluator(first.model, first.data.test)
   beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   for label, each in components.items():
+    model = saved_model.started_from(options.init_from, each.model)
+    each = each._replace(model=model)
     trainer = made.make_trainer(each, options)
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
@@ -98,8 +96,9 @@ def _runs(
     for seed, run in zip(comparison.seeds, runs[label], strict=True):
       experiment = replace(each.experiment, seed=seed)
       try:
+        there = " (complete, read from its folder)" if options.resume and _done(path / run) else ""
         virtual_seconds = made.follow(trainer, experiment)
-        parts = made.build(experiment, first.data)
+        parts = made.build(experiment, first.data)._replace(model=model)
         last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", virtual_seconds, options)
         ended += 1
       except train_loop.Diverged as error:
@@ -116,7 +115,8 @@ def _runs(
           charged = virtual_time.charges(experiment, trainer.traffic)
           waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
           lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
-      say(f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last))
+      shown = ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
+      say(f"  seed {seed}: {shown}{there}")
   return runs, failed, ended
 
 
@@ -137,7 +137,7 @@ def _run(
       raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
     return run_dir.read_result(path)
   runner = CompiledRun(components, trainer, keep_final=False)
-  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds)
+  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds, options.keep_models)
   try:
     return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
   except train_loop.Diverged as error:
@@ -163,71 +163,3 @@ def _report(path: Path, began: float) -> None:
   page = report.write_report(path)
   told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
   say(f"\n{report.table(path)}{told}\n\n{time.perf_counter() - began:.0f} s; report: {page}")
-
-
-def _tell_changes(file: Path, page: dict[str, Any]) -> None:
-  """Says what the comparison that `page` is about to overwrite had otherwise."""
-  if not file.exists():
-    return
-  try:
-    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
-  except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
-    return
-  told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
-  if told:
-    say(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
-
-
-def _page(
-  path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
-  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions,
-) -> dict[str, Any]:  # fmt: skip
-  """comparison.json: what the report needs beside the runs' metrics."""
-  first, title = comparison.first, comparison.title
-  parts = next(iter(components.values()))
-  accuracy = has_accuracy(parts.model, parts.data.test)
-  asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
-  entries = [
-    _entry(path, label, each, asynchronous)
-    | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
-    for label, each in comparison.experiments.items()
-  ]
-  trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
-  return {
-    "title": title or f"{len(components)} algorithms, {first.model.name} on {first.data.name}",
-    "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
-    "config": comparison.to_json(),
-    "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
-    "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
-    "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-    "git": trained.get("git"),
-    "data": parts.data.meta["description"],
-    "model": _words(first.model.to_json()),
-    "seeds": list(comparison.seeds),
-    "expected": [list(pair) for pair in comparison.expected],
-    "algorithms": entries,
-  }
-
-
-def _entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
-  """The algorithm's entry in comparison.json."""
-  spec = experiment.spec
-  files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
-  return {
-    "label": label,
-    "name": experiment.algorithm.name,
-    "title": spec.title,
-    "citation": spec.citation,
-    "taxonomy": spec.taxonomy._asdict(),
-    "hyper": jsonable(experiment.algorithm.settings),
-    "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
-    "virtual": virtual_time.describe(experiment) if asynchronous else None,
-    **{key: file if (path / file).exists() else None for key, file in files.items()},
-  }
-
-
-def _words(model: dict[str, Any]) -> str:
-  sizes = ", ".join(
-    f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
-  )
-  return f"{model['name']} ({sizes})" if sizes else model["name"]

@@ -1,0 +1,136 @@
+"""One number of workers in one run, and the seconds of its step: by the event model, or of a server's queue."""
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.perf.comm import patterns, server, server_queue
+from ddl.perf.comm.patterns import Pattern
+from ddl.perf.hardware.cluster import Cluster
+from ddl.perf.hardware.device import Part, Step, part_seconds, step_parts, step_seconds
+from ddl.perf.step import timeline
+from ddl.perf.step.event_model import Exchange, Pass
+from ddl.perf.step.layers import Table
+from ddl.perf.tables.totals import params_bytes, parts
+
+
+class Work(NamedTuple):
+  """Computation and gradients of a step, by layers in the order of the forward pass."""
+
+  parts: tuple[Part, ...]  # of a step's roofline
+  nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
+
+
+class Transport(NamedTuple):
+  """Run time options of the messages."""
+
+  servers: int = 1
+  overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
+  bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
+  order: str = "fifo"  # of messages, see event_model.ORDERS
+
+
+class Scenario(NamedTuple):
+  """One number of workers in one run."""
+
+  pattern: Pattern
+  work: Work
+  cluster: Cluster
+  workers: int
+  examples: float  # per worker and step
+  transport: Transport
+  jitter: float = 0.0  # standard deviation of a step's compute time over its mean, lognormal and independent
+
+
+def work(table: Table) -> Work:
+  """Work of a layer table: 6 macs FLOP per example and 4 params bytes for each layer, and three passes over both."""
+  return work_of(parts(table), params_bytes(table))
+
+
+def work_of(step: Step, nbytes: float) -> Work:
+  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold."""
+  found = tuple(step_parts(step))
+  whole = sum(part.held for part in found)
+  return Work(found, tuple(nbytes * part.held / whole for part in found) if whole else (nbytes,))
+
+
+def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
+  """Return (seconds per step, share of them spent waiting for communication)."""
+  if run.workers == 1:
+    return step_pass(run.work, run.cluster, run.examples).seconds, 0.0
+  if run.pattern.visits:
+    return _visits(run)
+  shown = timeline_of(run)
+  return shown.seconds / shown.steps, shown.exposed / shown.seconds
+
+
+def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
+  """Return a step by layers: its seconds in proportion to theirs, a third for each of a layer's three passes."""
+  device, efficiency = cluster.device, cluster.efficiency
+  seconds = step_seconds(job.parts, examples, device, efficiency)
+  each = [part_seconds(part, examples, device, efficiency) for part in job.parts]
+  thirds = [seconds * layer / sum(each) / 3 for layer in each]
+  return Pass(thirds, thirds, thirds, job.nbytes)
+
+
+def timeline_of(run: Scenario) -> timeline.Timeline:
+  """Timeline of a collective algorithm: each layer's share of the messages of a step, exchanges in one message."""
+  pattern, workers, network = run.pattern, run.workers, run.cluster.network
+  step, total = step_pass(run.work, run.cluster, run.examples), sum(run.work.nbytes)
+  if not pattern.local:
+    step = Pass([step.seconds / 3], [step.seconds * 2 / 3], [0.0], [0.0])
+
+  @cache
+  def cost(nbytes: float) -> float:
+    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in pattern.local]
+    return patterns.seconds(share, workers, network)
+
+  exchanges = [
+    Exchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
+    for each in pattern.exchanges
+    if each.ops
+  ]
+  paces = None
+  if run.jitter:
+    rounds = max(30, min(150, 20_000 // workers), timeline.warm_up(exchanges))
+    paces = _paces(rounds * timeline.round_steps(exchanges), workers, run.jitter)
+    paces = np.tile(paces, (2, 1))  # the second is measured
+  settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
+  return timeline.simulate(step, cost, exchanges, paces=paces, **settings)
+
+
+def _visits(run: Scenario) -> tuple[float, float]:
+  """(seconds per step, share of waiting) of workers that visit a server or each other."""
+  visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
+  assert visits is not None
+  up, down, period = visits.up, visits.down, visits.period
+  computing = period * step_pass(run.work, cluster, run.examples).seconds  # of a worker round
+  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
+  share = visits.delay / period if transport.overlap else 0.0
+  visit = server.visit_seconds(up, down, link, 1 if visits.peers else transport.servers)
+  exposed = max(0.0, visit - share * computing)
+  shared = server.node_seconds(up, down, workers, cluster.network, visits.peers)
+  if visits.round_robin:
+    whole = computing + exposed
+    return workers * whole / period, 1 - computing / whole
+  if visits.peers:  # two by two
+    whole = max(computing + visits.probability * exposed, visits.probability * shared)
+    return whole / period, 1 - computing / whole
+  paces = _paces(20 * period, workers, run.jitter).reshape(20, period, workers).mean(axis=1)
+  nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
+  line = nbytes / transport.servers / link.bandwidth  # a visit takes longer
+  queue = server_queue.simulate(
+    workers=workers, servers=transport.servers, nbytes=nbytes, bandwidth=link.bandwidth,
+    compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
+    rounds=40,
+  )  # fmt: skip
+  whole = max(queue.round_seconds, shared)
+  return whole / period, 1 - (queue.round_seconds - queue.wait_seconds) / whole
+
+
+def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
+  """Lognormal with that deviation, scaled to mean 1 of each worker, the same at each call: [steps, workers]."""
+  drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter * jitter)), (steps, workers))
+  return drawn / drawn.mean(axis=0)

@@ -1,0 +1,94 @@
+"""comparison.json: what the report needs beside the runs' metrics."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ddl.api import ServerAlgorithm
+from experiments.config.comparison import Comparison
+from experiments.config.experiment import Experiment, jsonable
+from experiments.config.options import RunOptions
+from experiments.config.variants import slug
+from experiments.train import run_dir, virtual_time
+from experiments.train.build import Components
+from experiments.train.evaluate import has_accuracy
+from experiments.train.processes import say
+from experiments.train.workdir import without
+
+
+def write(file: Path, page: dict[str, Any]) -> None:
+  """Write comparison.json; say first what an older one had otherwise."""
+  tell_changes(file, page)
+  file.write_text(json.dumps(page, indent=2) + "\n")
+
+
+def tell_changes(file: Path, page: Mapping[str, Any]) -> None:
+  """Say what the comparison that `page` is about to overwrite had otherwise."""
+  if not file.exists():
+    return
+  try:
+    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+  except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
+    return
+  told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
+  if told:
+    say(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
+
+
+def content(
+  path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
+  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions,
+) -> dict[str, Any]:  # fmt: skip
+  """What comparison.json holds, but for the clusters. runs, failed, tuned: by label."""
+  first, title = comparison.first, comparison.title
+  parts = next(iter(components.values()))
+  accuracy = has_accuracy(parts.model, parts.data.test)
+  asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
+  entries = [
+    entry(path, label, each, asynchronous)
+    | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
+    for label, each in comparison.experiments.items()
+  ]
+  trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
+  return {
+    "title": title or f"{len(components)} algorithms, {first.model.name} on {first.data.name}",
+    "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
+    "config": comparison.to_json(),
+    "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
+    "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
+    "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "git": trained.get("git"),
+    "data": parts.data.meta["description"],
+    "model": model_text(first.model.to_json()),
+    "seeds": list(comparison.seeds),
+    "expected": [list(pair) for pair in comparison.expected],
+    "algorithms": entries,
+  }
+
+
+def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
+  """The algorithm's entry in comparison.json."""
+  spec = experiment.spec
+  files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
+  return {
+    "label": label,
+    "name": experiment.algorithm.name,
+    "title": spec.title,
+    "citation": spec.citation,
+    "taxonomy": spec.taxonomy._asdict(),
+    "hyper": jsonable(experiment.algorithm.settings),
+    "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
+    "virtual": virtual_time.describe(experiment) if asynchronous else None,
+    **{key: file if (path / file).exists() else None for key, file in files.items()},
+  }
+
+
+def model_text(model: Mapping[str, Any]) -> str:
+  """The model's name and its settings, as text."""
+  sizes = ", ".join(
+    f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
+  )
+  return f"{model['name']} ({sizes})" if sizes else model["name"]
