@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from ddl.public import *
+  from experiments.library import compare, load, own, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,13 +26,21 @@ __all__ = [
   "Simulator",
   "Source",
   "Trainer",
+  "compare",
+  "load",
   "make_workers",
+  "own",
+  "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")
+  if name in ("compare", "load", "own", "train"):  # what is above this package, for who imports no other
+    from experiments import library
+
+    return getattr(library, name)
   from ddl import public
 
   return getattr(public, name)

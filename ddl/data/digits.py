@@ -15,9 +15,9 @@ def digits(*, validation: float = 0.0) -> Data:
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split
 
-  x, y = load_digits(return_X_y=True)
-  x = (x / 16).astype(np.float32).reshape(-1, 8, 8, 1)
-  y = y.astype(np.int32)
+  images, labels = load_digits(return_X_y=True)
+  x = np.asarray(images / 16, np.float32).reshape(-1, 8, 8, 1)
+  y = np.asarray(labels, np.int32)
   train, test = train_test_split(np.arange(len(x)), test_size=360, stratify=y, random_state=0)
   everything = source.in_memory(x, y, y)
   return source.classification(

@@ -1,63 +1,83 @@
-"""Flax modules as `ddl.api.Model`: objective, figures per example, statistics, dropout."""
+"""Flax modules as `ddl.api.Model`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
-from flax import linen as nn
+from flax import linen, nnx
 
-from ddl.api import Batch, Model, Tree
+from ddl.api import Model, Tree
+from ddl.models.supervised import example, supervised
 
 
-def from_flax(module: nn.Module, meta: Mapping[str, Any], *, dense: bool) -> Model:
-  """Return a model from a Flax linen module whose call is module(x, train) -> [batch, ..., num_outputs].
+def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
+  """Return a model from a linen module whose call is module(x, train) -> [batch, ..., num_outputs].
 
-  Training loss: the mean over examples (language: and tokens) of -log softmax(z)_y, or for regression of
-  1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
-  jax_enable_x64), and floating inputs are cast to the parameters' type. The key of the loss feeds dropout alone.
-
-  Args:
-    module: the network; collections other than "params" become `extra`, updated in training only.
-    meta: the data's `Data.meta` (task, shape of one x, num_outputs).
-    dense: whether its gradients keep their speed under vmap and scan on a CPU.
-
-  Returns:
-    A `Model`; metrics are "loss" [batch] and, but for regression, "accuracy" [batch] (language: mean over tokens).
+  Collections other than "params" become `extra`, updated in training only; the key of the loss feeds dropout. The loss
+  and the other arguments are those of `supervised`.
   """
-  task = meta["task"]
 
   def init(key: jax.Array) -> tuple[Tree, Tree]:
-    x = jnp.zeros((1, *meta["shape"]), jnp.int32 if task == "language" else jnp.float32)
-    variables = jax.tree.map(lambda a: a.astype(jnp.result_type(float)), module.init(key, x, train=False))
+    variables = module.init(key, example(meta), train=False)
     return variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
 
-  def losses(out: jax.Array, y: jax.Array) -> jax.Array:
-    if task == "regression":
-      residual = out - jnp.asarray(y, out.dtype).reshape(out.shape)
-      return 0.5 * jnp.sum(residual**2, axis=-1)
-    return optax.softmax_cross_entropy_with_integer_labels(out, jnp.asarray(y, jnp.int32))
+  def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    variables = {"params": params, **extra}
+    if not train:
+      return module.apply(variables, x, train=False), extra  # pyright: ignore[reportReturnType]
+    return module.apply(variables, x, train=True, rngs={"dropout": key}, mutable=list(extra))
 
-  def apply(params: Tree, extra: Tree, batch: Batch, **kwargs: Any) -> Any:
-    x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
-    # Flax's normalisations use promote_types(dtype, float32), which strict promotion refuses in float64.
+  return supervised(init, apply, meta, dense)
+
+
+def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
+  """Return a model from a function that makes an nnx module, whose call is module(x) -> [batch, ..., num_outputs].
+
+  `nnx.Param`s are trained, other variables (batch statistics) become `extra`, updated in training only. Random streams
+  (dropout) start anew from the loss's key at each step; `module.train()` and `module.eval()` switch the modes. The loss
+  and the other arguments are those of `supervised`.
+  """
+
+  def parts(module: nnx.Module) -> Any:
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+  def made() -> nnx.Module:
+    return make(nnx.Rngs(0))
+
+  with jax.numpy_dtype_promotion("standard"):
+    shapes = nnx.eval_shape(made)
+  shapes.eval()
+  tested, params_shape, rng_shape, extra_shape = parts(shapes)
+  shapes.train()
+  trained = parts(shapes)[0]
+
+  def init(key: jax.Array) -> tuple[Tree, Tree]:
     with jax.numpy_dtype_promotion("standard"):
-      return module.apply({"params": params, **extra}, x, **kwargs)
+      _, params, _, extra = parts(make(nnx.Rngs(key)))
+    return nnx.to_pure_dict(params), nnx.to_pure_dict(extra)
 
-  def loss(params: Tree, extra: Tree, batch: Batch, key: jax.Array) -> tuple[jax.Array, Tree]:
-    out, extra = apply(params, extra, batch, train=True, rngs={"dropout": key}, mutable=list(extra))
-    return losses(out, batch["y"]).mean(), extra
+  def streams(key: Any) -> Any:
+    keys = iter(range(len(jax.tree.leaves(rng_shape))))
+    start = jax.random.key(0) if key is None else key
 
-  def metrics(params: Tree, extra: Tree, batch: Batch) -> Mapping[str, jax.Array]:
-    out = apply(params, extra, batch, train=False)
-    figures = {"loss": losses(out, batch["y"])}
-    if task != "regression":
-      hit = jnp.argmax(out, axis=-1).astype(jnp.int32) == jnp.asarray(batch["y"], jnp.int32)
-      figures["accuracy"] = hit.astype(out.dtype)
-    return {name: value.reshape(value.shape[0], -1).mean(axis=1) for name, value in figures.items()}
+    def fresh(shape: Any) -> jax.Array:
+      number = next(keys)
+      if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        return jax.random.fold_in(start, number)
+      return jnp.zeros(shape.shape, shape.dtype)
 
-  return Model(init, loss, metrics, dense)
+    return jax.tree.map(fresh, rng_shape)
+
+  def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    states = [jax.tree.map(lambda shape: shape, each) for each in (params_shape, extra_shape)]
+    for state, values in zip(states, (params, extra), strict=True):
+      nnx.replace_by_pure_dict(state, values)
+    module: Any = nnx.merge(trained if train else tested, states[0], streams(key), states[1])
+    out = module(x)
+    return out, nnx.to_pure_dict(parts(module)[3]) if train else extra
+
+  return supervised(init, apply, meta, dense)
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:

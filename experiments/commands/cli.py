@@ -10,8 +10,8 @@ from experiments.commands.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
 from experiments.train.workdir import resume_command
 
-WITH_CONFIG = ("train", "compare", "sweep", "plan")
-OPTIONAL_CONFIG = ("plan",)  # a layer table can take its place
+WITH_CONFIG = ("train", "compare", "sweep", "plan", "list")
+OPTIONAL_CONFIG = ("plan", "list")  # a layer table can take its place; all there is is listed
 RESUMABLE = ("train", "compare", "sweep")
 
 

@@ -1,5 +1,7 @@
 """`python run.py compare`: several algorithms over several seeds on the same budget of examples, and a report."""
 
+from absl import flags
+
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
@@ -11,6 +13,7 @@ from experiments.config.comparison import Comparison
 TUNED = shared_flags.tuned()
 ONLY = shared_flags.only()
 CLUSTER = shared_flags.cluster()
+flags.DEFINE_bool("keep_models", False, "keep the final model of each run, for ddl.load and --init_from")
 
 
 def main(line: CommandLine) -> int:

@@ -1,7 +1,6 @@
 """The config of a command line: --config=FILE, with --config.key=value over it as config_flags parses them."""
 
 import difflib
-import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +10,11 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from ddl import files
-from experiments.commands import error_messages
 from experiments.config import unread_keys
-from experiments.config.base import SECTIONS, base
-from experiments.config.factories import Config, check_keys
+from experiments.config.base import SECTIONS, base, with_own
+from experiments.config.config_file import absolute, load
+from experiments.config.factories import Config
 from experiments.config.variants import in_order
-
-PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
 class CommandLine(NamedTuple):
@@ -66,6 +62,8 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
   config = stored or load(Path(files[-1]))
   overrides = [a for a in config_args if a.startswith("--config.")]
+  names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.*:.*)", a))}
+  config = with_own(config, {found[1]: {"name": found[2]} for found in names.values()})
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:
@@ -74,42 +72,8 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     unread_keys.check(command, path, in_order(config.compare.algorithms).values())
     if override.endswith("=None"):
       _unset(config, path)
-  config = _overridden(config, [o for o in overrides if not o.endswith("=None")])
+  config = _overridden(config, [o for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
-
-
-def load(file: Path) -> Config:
-  """The config that `get_config()` of a file returns. ValueError: one line, for a file that is missing or fails."""
-  if not file.is_file() or file.suffix != ".py":
-    here = sorted(str(p) for p in Path("configs").glob("*.py"))
-    raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
-  spec = importlib.util.spec_from_file_location(file.stem, file)
-  assert spec and spec.loader
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-    config = module.get_config()
-  except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
-    raise ValueError(f"{file}{error_messages.where(file, error)}") from error
-  if isinstance(config, ml_collections.FrozenConfigDict):
-    config = config.as_configdict()
-  if not isinstance(config, ml_collections.ConfigDict):
-    raise ValueError(f"{file}: get_config() must return the ConfigDict of experiments.config.base()")
-  try:
-    check_keys(config, base())
-  except ValueError as error:
-    raise ValueError(f"{file}: {error}") from error
-  return config
-
-
-def absolute(config: Config) -> Config:
-  """The config with paths that hold in any working directory."""
-  for key, value in config.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      absolute(value)
-    elif key in PATHS and value and isinstance(value, str):
-      config[key] = str(files.local(value).absolute())
-  return config
 
 
 def _unset(config: Config, path: str) -> None:

@@ -1,8 +1,6 @@
 """Errors of Python and the libraries about a user's mistake, in plain words."""
 
 import re
-import traceback
-from pathlib import Path
 
 PLAIN = {  # what absl and ml_collections say of a flag's value: ours
   r"invalid literal for int\(\).*": "is not an integer, such as 2",
@@ -20,16 +18,3 @@ def plain(error: Exception) -> str:
     if found := re.fullmatch(f"flag (.*?): {theirs}", str(error), re.DOTALL):
       return f"{found[1]} {ours}"
   return str(error)
-
-
-def where(file: Path, error: BaseException) -> str:
-  """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
-  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-  text = error.msg if isinstance(error, SyntaxError) else str(error)
-  while error.args and isinstance(error.args[0], Exception):
-    error = error.args[0]
-  if isinstance(error, KeyError):
-    text = str(error.args[0])
-  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
-  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"

@@ -16,7 +16,7 @@ class _Folder(flags.ArgumentParser[str]):
   """A folder by its absolute path, so that a record of it holds anywhere."""
 
   def parse(self, argument: str) -> str:
-    return argument if argument in (AUTO, *OFF) else str(Path(argument).expanduser().absolute())
+    return argument if argument in ("", AUTO, *OFF) else str(Path(argument).expanduser().absolute())
 
 
 flags.DEFINE_integer("devices", 0, "devices over all processes that carry the workers; 0: automatic", lower_bound=0)
@@ -37,6 +37,7 @@ flags.DEFINE_enum(
   "batch-norm statistics of the tested model: the workers' mean, or re-estimated",
 )
 shared_flags.workdir()
+flags.DEFINE(_Folder(), "init_from", "", "initial parameters: a run of the same model, or its model.msgpack")
 flags.DEFINE_bool("resume", False, "continue what is in --workdir")
 flags.DEFINE(
   _Folder(),

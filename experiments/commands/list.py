@@ -1,5 +1,6 @@
 """`python run.py list`: the algorithms with what they declare, the models, data sets and other parts, the clusters."""
 
+import inspect
 import textwrap
 from pathlib import Path
 
@@ -12,13 +13,19 @@ from ddl.perf.tables import TABLES, TITLES
 from ddl.perf.tables.totals import params
 from experiments.commands import reference
 from experiments.commands.config_flag import CommandLine
+from experiments.config import catalog
 from experiments.config.experiment import NETWORK, Network
+from experiments.config.factories import Config
+from experiments.config.variants import variants
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 
 
-def main(_line: CommandLine | None = None) -> int:
-  """Print the lists; return the exit code."""
+def main(line: CommandLine | None = None) -> int:
+  """Print the lists, or the own objects that a config names; return the exit code."""
+  if line and line.config is not None:
+    print("\n".join(_own(line.config)) or "the config names no object of its own: all names are those of `list` alone")
+    return 0
   if MARKDOWN.value:
     print(*reference.write(Path(MARKDOWN.value)), sep="\n")
     return 0
@@ -48,3 +55,17 @@ def main(_line: CommandLine | None = None) -> int:
     print(f"  {name:17} {cluster.title}")
     print(textwrap.fill(cluster.source, 120, initial_indent=" " * 22, subsequent_indent=" " * 22))
   return 0
+
+
+def _own(config: Config) -> list[str]:
+  """Lines for each object of one's own that the config or a label of its comparison names."""
+  found: dict[tuple[str, str], None] = {}
+  for each in [config, *(variants(config).values() if config.compare.algorithms else [])]:
+    found |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if catalog.is_address(each[kind].name)}
+  out = []
+  for kind, name in found:
+    entry, made = catalog.entry(kind, name), catalog.factory(kind, name)
+    title = getattr(entry, "title", None) or (inspect.getdoc(made) or "").partition("\n")[0]
+    out += [f"config.{kind}.name", f"  {name}", f"    {', '.join(reference.settings(made))}".rstrip()]
+    out += [f"    {title}"] if title else []
+  return out

@@ -13,30 +13,17 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
-from ddl.data import DATA
-from ddl.data.partition import PARTITIONS
 from ddl.events import times
-from ddl.events.barriers import BARRIERS
-from ddl.events.times import TIMES
-from ddl.models import MODELS
 from experiments.config import base
+from experiments.config.catalog import REGISTRIES
 from experiments.config.experiment import NETWORK, Network
 from experiments.config.factories import keywords
-from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "python run.py list --markdown=docs/reference"
 MADE = f"Made by `{COMMAND}`; do not edit."
 HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
-SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
-  "model": MODELS,
-  "data": DATA,
-  "partition": PARTITIONS,
-  "optimizer": OPTIMIZERS,
-  "schedule": SCHEDULES,
-  "times": TIMES,
-  "barrier": BARRIERS,
-}
+SECTIONS = {kind: registry for kind, registry in REGISTRIES.items() if kind not in ("algorithm", "wrapper")}
 DEFINED = re.compile(  # at the top level of a module, with or without a name for it
   r"^(?:\w+ = )?(?:\w*flags\.DEFINE\w*\(\s*(?:\w+\(\),\s*)?\"(\w+)\"|shared_flags\.(\w+)\(\))", re.MULTILINE
 )

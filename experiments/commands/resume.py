@@ -10,7 +10,7 @@ from absl import flags
 
 from ddl.runtime import hosts
 from experiments.commands.config_flag import CommandLine
-from experiments.config.base import base
+from experiments.config.base import base, with_own
 from experiments.config.experiment import jsonable
 from experiments.config.factories import Config
 from experiments.config.options import RunOptions
@@ -43,7 +43,7 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
     found = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
     made_by = str(found["command"])
     words = [str(word) for word in found["arguments"]]
-    config = _filled(base(), found["config"])
+    config = _filled(with_own(base(), found["config"]), found["config"])
     _set(found["options"], folder)
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, flags.Error) as error:
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"

@@ -19,7 +19,7 @@ from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir, train_loop, virtual_time
+from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
 from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
@@ -85,6 +85,8 @@ def _runs(
   evaluator = Evaluator(first.model, first.data.test)
   beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   for label, each in components.items():
+    model = saved_model.started_from(options.init_from, each.model)
+    each = each._replace(model=model)
     trainer = made.make_trainer(each, options)
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
@@ -94,8 +96,9 @@ def _runs(
     for seed, run in zip(comparison.seeds, runs[label], strict=True):
       experiment = replace(each.experiment, seed=seed)
       try:
+        there = " (complete, read from its folder)" if options.resume and _done(path / run) else ""
         virtual_seconds = made.follow(trainer, experiment)
-        parts = made.build(experiment, first.data)
+        parts = made.build(experiment, first.data)._replace(model=model)
         last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", virtual_seconds, options)
         ended += 1
       except train_loop.Diverged as error:
@@ -112,7 +115,8 @@ def _runs(
           charged = virtual_time.charges(experiment, trainer.traffic)
           waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
           lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
-      say(f"  seed {seed}: " + ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last))
+      shown = ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
+      say(f"  seed {seed}: {shown}{there}")
   return runs, failed, ended
 
 
@@ -133,7 +137,7 @@ def _run(
       raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
     return run_dir.read_result(path)
   runner = CompiledRun(components, trainer, keep_final=False)
-  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds)
+  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds, options.keep_models)
   try:
     return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
   except train_loop.Diverged as error:

@@ -1,5 +1,9 @@
-"""The config of an experiment: `base` has all keys with their defaults, `default_experiment` makes the value of it."""
+"""The config of an experiment.
+
+`base` has all keys with their defaults, `own` names an object of the user's, `default_experiment` makes a value.
+"""
 
 from experiments.config.base import base, default_experiment
+from experiments.config.catalog import own
 
-__all__ = ["base", "default_experiment"]
+__all__ = ["base", "default_experiment", "own"]

@@ -1,37 +1,36 @@
 """The config that every experiment starts from: all keys, which a config file and `--config.key=value` edit."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import ml_collections
-from ml_collections import config_dict
+from ml_collections import ConfigDict, config_dict
 
-from ddl.algorithms import WRAPPERS
-from ddl.data import DATA
-from ddl.data.partition import PARTITIONS
-from ddl.events.barriers import BARRIERS
-from ddl.events.times import TIMES
-from ddl.models import MODELS
-from experiments.config.experiment import ALGORITHMS, NO_WRAPPER, PARTS, Experiment, Network
+from experiments.config.catalog import NO_WRAPPER, REGISTRIES, factory, is_address, with_own_keys
+from experiments.config.experiment import Experiment, Network
 from experiments.config.factories import Config, section
-from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
 
-SECTIONS = (*PARTS, "algorithm", "wrapper", "network", "compare", "sweep")
+SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
+DEFAULTS = {  # name of each section
+  "algorithm": "sync_sgd",
+  "wrapper": NO_WRAPPER,  # compresses messages
+  "model": "mlp",
+  "data": "digits",
+  "partition": "iid",
+  "optimizer": "sgd",
+  "schedule": "constant",
+  "times": "lognormal",  # of steps, in virtual time
+  "barrier": "asp",  # of server algorithms
+}
 
 
 def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
   config: Config = ml_collections.ConfigDict()
-  config.algorithm = section("sync_sgd", [spec.factory for spec in ALGORITHMS.values()])
-  config.wrapper = section(NO_WRAPPER, [spec.factory for spec in WRAPPERS.values()])  # compresses messages
-  config.model = section("mlp", MODELS.values())
-  config.data = section("digits", DATA.values())
-  config.partition = section("iid", PARTITIONS.values())
-  config.optimizer = section("sgd", OPTIMIZERS.values())
+  for kind, name in DEFAULTS.items():
+    config[kind] = section(name, [made for each in REGISTRIES[kind] if (made := factory(kind, each))])
   config.optimizer.learning_rate = 0.1
-  config.schedule = section("constant", SCHEDULES.values())
-  config.times = section("lognormal", TIMES.values())  # of steps, in virtual time
-  config.barrier = section("asp", BARRIERS.values())  # of server algorithms
   config.network = ml_collections.ConfigDict(
     {f.name: config_dict.placeholder(float) if f.default is None else f.default for f in fields(Network)}
   )
@@ -58,6 +57,20 @@ def base() -> Config:
     }
   )
   return config.lock()
+
+
+def with_own(config: Config, sections: Any = None) -> Config:
+  """The config with the keys of the objects of one's own that its sections name, or that `sections` are to name.
+
+  Raises:
+    ValueError: for an address where no such object can be had.
+  """
+  for kind in REGISTRIES:
+    there, chosen = config.get(kind), config.get(kind) if sections is None else sections.get(kind)
+    if isinstance(chosen, Mapping | ConfigDict) and is_address(chosen.get("name")):
+      given = {key: value for key, value in there.items() if value is not None} | {"name": chosen["name"]}
+      config[kind] = with_own_keys(kind, given, base()[kind])
+  return config
 
 
 def default_experiment(**changes: Any) -> Experiment:

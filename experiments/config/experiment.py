@@ -10,31 +10,16 @@ import jax
 import numpy as np
 import optax
 
-from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
+from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec
-from ddl.data import DATA
-from ddl.data.partition import PARTITIONS
-from ddl.events.barriers import BARRIERS
-from ddl.events.times import TIMES
 from ddl.group_recorder import record
-from ddl.models import MODELS
 from ddl.schedule import Schedule
-from experiments.config.factories import Config, hyper, make, named, settings
-from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
+from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
+from experiments.config.factories import Config, hyper, settings
 
-ALGORITHMS = COLLECTIVE | SERVER
-NO_WRAPPER = "none"
 MOST_BLOCKS = 1024
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
-PARTS: dict[str, Mapping[str, Any]] = {  # field of `Experiment`: what its name can be; beside algorithm and wrapper
-  "model": MODELS,
-  "data": DATA,
-  "partition": PARTITIONS,
-  "optimizer": OPTIMIZERS,
-  "schedule": SCHEDULES,
-  "times": TIMES,
-  "barrier": BARRIERS,
-}
+PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
 
 
 @dataclass(frozen=True)
@@ -124,13 +109,13 @@ class Experiment:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
     numbers = {key: values[key] for key in ("workers", "batch", "steps", "eval_every", "seed")}
-    spec = named("algorithm", ALGORITHMS, values["algorithm"]["name"])
+    spec = entry("algorithm", values["algorithm"]["name"])
     chosen = hyper(spec, values["algorithm"], max(numbers["workers"], 1))
     parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
     parts["wrapper"] = _wrapper(values["wrapper"])
-    for kind, registry in PARTS.items():
+    for kind in PARTS:
       section = {key: value for key, value in values[kind].items() if key != "learning_rate"}
-      parts[kind] = Part(section["name"], settings(kind, named(kind, registry, section["name"]), section))
+      parts[kind] = Part(section["name"], settings(kind, factory(kind, section["name"]), section))
     rate = {"learning_rate": values["optimizer"]["learning_rate"]}
     parts["optimizer"] = Part(parts["optimizer"].name, {**parts["optimizer"].settings, **rate})
     return cls(**parts, network=Network(**values["network"]), **numbers)
@@ -151,7 +136,12 @@ class Experiment:
   @property
   def spec(self) -> Spec:
     """Registry entry of the algorithm."""
-    return ALGORITHMS[self.algorithm.name]
+    return entry("algorithm", self.algorithm.name)
+
+  def make_part(self, kind: str, *arguments: Any, **more: Any) -> Any:
+    """What the factory of this section makes of these arguments and the section's settings."""
+    part: Part = getattr(self, kind)
+    return make(kind, part.name, *arguments, **more, **part.settings)
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
     """The algorithm around its inner optimizer. ValueError for settings that do not fit each other."""
@@ -159,7 +149,7 @@ class Experiment:
       value = self.algorithm.get(key, least)
       if not least <= value <= MOST:
         raise ValueError(f"config.algorithm.{key} is {value}: invalid: must be an integer from {least} to {MOST}")
-    algorithm = make(self.spec, self._make_optimizer(), self.workers, self.algorithm.settings)
+    algorithm = make_algorithm(self.algorithm.name, self.make_optimizer(), self.workers, self.algorithm.settings)
     if self.wrapper.name != NO_WRAPPER:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
@@ -176,26 +166,27 @@ class Experiment:
       )
     if self.spec.taxonomy.payload == "parameters":
       warnings.warn(f"{of} sends parameters; {name} is made for gradients and differences, as diloco's", stacklevel=2)
-    wrapped = WRAPPERS[name].factory(algorithm, **self.wrapper.settings)
+    wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
     record(
       lambda group, x: wrapped.init(group, x, jax.random.key(0)), shape, workers=self.workers
     )  # raises for an algorithm without a mean or sum
     return wrapped
 
-  def _make_optimizer(self) -> optax.GradientTransformation:
+  def make_optimizer(self) -> optax.GradientTransformation:
+    """The inner optimizer at its learning rate. ValueError for a rate that is none."""
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
     if not 0 < rate < math.inf:
       raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
-    schedule = SCHEDULES[self.schedule.name](rate, self.steps, **self.schedule.settings)
-    return OPTIMIZERS[self.optimizer.name](schedule, **rest)
+    schedule = self.make_part("schedule", rate, self.steps)
+    return make("optimizer", self.optimizer.name, schedule, **rest)
 
 
 def _wrapper(chosen: Mapping[str, Any]) -> Part:
   name = chosen["name"]
   if name != NO_WRAPPER:
-    return Part(name, hyper(named("wrapper", {NO_WRAPPER: None, **WRAPPERS}, name), chosen, 1, "wrapper"))
+    return Part(name, hyper(entry("wrapper", name), chosen, 1, "wrapper"))
   if keys := [key for key, value in chosen.items() if key != "name" and value is not None]:
     raise ValueError(
       f"config.wrapper.{keys[0]} is set, but config.wrapper.name is {NO_WRAPPER}; there are {', '.join(WRAPPERS)}; "

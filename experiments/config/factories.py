@@ -82,12 +82,6 @@ def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: s
   return given
 
 
-def make(spec: Spec, inner: Any, workers: int, chosen: Mapping[str, Any]) -> Any:
-  """The algorithm of these hyper-parameters; `workers` is passed to a factory that takes it."""
-  takes = "workers" in inspect.signature(spec.factory).parameters
-  return spec.factory(inner, **chosen, **({"workers": workers} if takes else {}))
-
-
 def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
   """The keys that a section sets, checked against the factory's."""
   taken = keywords(factory)

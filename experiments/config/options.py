@@ -24,6 +24,8 @@ class RunOptions:
   checkpoint_every: int = 0  # steps; 0: only where a run stops or ends
   runtime: str = "simulator"  # or "threads", "ray": of server algorithms
   replay: str = ""  # file of a schedule
+  init_from: str = ""  # a run's folder, or its model.msgpack
+  keep_models: bool = False  # of a comparison
   shards: int = 1
   ray_address: str = ""
   worker_cpus: float = 1.0

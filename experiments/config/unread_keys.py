@@ -5,8 +5,8 @@ from typing import Any
 
 import optax
 
-from ddl.algorithms import COLLECTIVE, SERVER
-from experiments.config.factories import hyper, make
+from experiments.config.catalog import entry, has_server, make_algorithm
+from experiments.config.factories import hyper
 
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
@@ -36,7 +36,7 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
   """ValueError for a key of virtual time, as it stands in a flag, that none of the command's algorithms reads."""
-  found = [_unread(command, name) for name in algorithms if name in COLLECTIVE | SERVER]
+  found = [_unread(command, name) for name in algorithms]
   for path in paths:
     why = [next((told for key, told in keys.items() if _within(path, key)), "") for keys in found]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
@@ -45,15 +45,15 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 def _unread(command: str, name: str) -> dict[str, str]:
   """The keys of virtual time that the algorithm does not read, and why."""
-  if name in COLLECTIVE and command == "sweep":
+  if not has_server(name) and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
-  if name in COLLECTIVE:
+  if not has_server(name):
     return dict.fromkeys(
       ("barrier", "network.service_seconds", "network.blocks"), f"{name} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{name} has no collective")
-  spec = SERVER[name]
-  if not make(spec, optax.sgd(0.1), 1, hyper(spec, {"name": name}, 1)).lock_free:
+  spec = entry("algorithm", name)
+  if not make_algorithm(name, optax.sgd(0.1), 1, hyper(spec, {"name": name}, 1)).lock_free:
     out["network.blocks"] = f"{name} has a lock, the hogwild algorithms do without"
   return out
 

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ddl import files
-from experiments.config.base import base
+from experiments.config.base import base, with_own
 from experiments.config.factories import Config, as_type, named
 from experiments.train.run_dir import read_json
 
@@ -33,9 +33,9 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     named("label in config.compare.algorithms", labels, label)
   out = {}
   for label, changes in labels.items():
-    out[label] = copy.deepcopy(config)
-    _apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
-    _apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
+    out[label] = with_own(copy.deepcopy(config), changes if isinstance(changes, Mapping) else {})
+    apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
+    apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out
 
 
@@ -92,14 +92,18 @@ def _check_labels(labels: Mapping[str, Any]) -> None:
     folders[slug(label)] = label
 
 
-def _apply(config: Config, base: Config, changes: Any, where: str) -> None:
-  """Sets the changes in the config; a key whose default in `base` is None may be unset again."""
+def apply(config: Config, base: Config, changes: Any, where: str) -> None:
+  """Sets the changes in the config; a key whose default in `base` is None may be unset again.
+
+  Raises:
+    ValueError: for a key that does not exist or a value of the wrong type; the line names `where` it stands.
+  """
   if not isinstance(changes, Mapping):
     raise ValueError(f"{where} is {changes!r}; a section maps keys to values, such as {_example(config)}")
   for key, value in changes.items():
     named(f"key in {where}", config, key)
     if isinstance(config[key], ConfigDict):
-      _apply(config[key], base.get(key, {}), value, f"{where}.{key}")
+      apply(config[key], base.get(key, {}), value, f"{where}.{key}")
     elif value is not None:
       try:
         value = as_type(value, config.get_type(key))

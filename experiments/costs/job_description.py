@@ -9,7 +9,6 @@ import numpy as np
 from ddl.api import Model, Tree
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
-from experiments.config.optimizers import OPTIMIZERS
 from experiments.costs.cluster_clock import params_bytes
 from experiments.costs.param_flops import loss_jaxpr, param_shapes, products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
@@ -54,9 +53,7 @@ def counted(components: Components) -> StepMemory:
   The optimizer's state is added; that of an algorithm is in the compiled step alone.
   """
   params = param_shapes(components.model)
-  optimizer = components.experiment.optimizer
-  rest = {k: v for k, v in optimizer.settings.items() if k != "learning_rate"}
-  state = jax.eval_shape(OPTIMIZERS[optimizer.name](0.1, **rest).init, params)
+  state = jax.eval_shape(components.experiment.make_optimizer().init, params)
   batch = batch_shapes(components, 1)
   return StepMemory(
     per_example=_nbytes(batch) + feature_maps(components.model, batch),

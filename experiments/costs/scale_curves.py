@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import optax
 
-from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.models import MODELS
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
@@ -20,7 +19,8 @@ from ddl.perf.planning.scenario import Transport, Work
 from ddl.perf.step.memory import largest_batch, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.units import bytes_text
-from experiments.config.factories import hyper, make, named
+from experiments.config.catalog import entry, make_algorithm
+from experiments.config.factories import hyper, named
 from experiments.costs.patterns import pattern_of, vector
 
 MOST = 65_536  # workers or nodes
@@ -105,7 +105,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   if not names:
     raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
   given = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
-  specs = {name: named("algorithm", COLLECTIVE | SERVER, name) for name in names}
+  specs = {name: entry("algorithm", name) for name in names}
   found = {name: {key: given[key] for key in given if key in spec.hyper} for name, spec in specs.items()}
   for key, value in given.items():
     if not any(key in chosen for chosen in found.values()):
@@ -118,10 +118,10 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
 
   @cache
   def pattern(workers: int) -> Pattern:
-    spec = (COLLECTIVE | SERVER)[name]
+    spec = entry("algorithm", name)
     unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
     chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
-    return pattern_of(make(spec, optax.sgd(0.1), workers, chosen), vector(*nbytes), workers)
+    return pattern_of(make_algorithm(name, optax.sgd(0.1), workers, chosen), vector(*nbytes), workers)
 
   return pattern
 

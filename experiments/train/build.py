@@ -9,11 +9,8 @@ import numpy as np
 
 from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
-from ddl.data import DATA
 from ddl.data.order import Order, batches, round_batches
-from ddl.data.partition import PARTITIONS
 from ddl.events.record import Events
-from ddl.models import MODELS
 from ddl.runtime import hosts
 from ddl.runtime.execution import ExecutionConfig, choose_execution
 from ddl.runtime.trainer import Feed, Trainer
@@ -58,15 +55,14 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
       "take 0.9"
     )
   data = data or load(experiment)
-  model = MODELS[experiment.model.name](data.meta, **experiment.model.settings)
+  model = experiment.make_part("model", data.meta)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
   told = f"config.workers is {experiment.workers}: the examples of one step of all"
   memory.require(step + 16 * experiment.workers, told)
-  shards = PARTITIONS[experiment.partition.name](
-    data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed,
-    **experiment.partition.settings,
-  )  # fmt: skip
+  shards = experiment.make_part(
+    "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
+  )
   order = Order(shards, batch=experiment.batch, seed=experiment.seed)
   _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
@@ -76,7 +72,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
 
 def load(experiment: Experiment) -> Data:
   """Its data set."""
-  return DATA[experiment.data.name](**experiment.data.settings)
+  return experiment.make_part("data")
 
 
 def make_trainer(components: Components, options: RunOptions, events: Events | None = None) -> Trainer | Simulator:

@@ -80,7 +80,7 @@ class CompiledRun:
           report(Report(done.end, values, nbytes, clock.seconds))
           continue
         clock.stop()
-        report(Report(done.end, values, nbytes, clock.seconds, self._consensus, line))
+        report(Report(done.end, values, nbytes, clock.seconds, self._consensus, line, save=save or stop))
         if save or stop:
           self._save(figures)
         clock.go()

@@ -36,20 +36,21 @@ class Metrics:
     """The last line."""
     return self.figures["last"]
 
-  def add(self, report: Report) -> None:
-    """Account a report. Raises NotFinite if its model, about to be tested or saved, is not finite."""
+  def add(self, report: Report) -> Consensus | None:
+    """Account a report; return its model. Raises NotFinite if that, about to be tested or saved, is not finite."""
     losses = report.losses.astype(np.float64)
     self.figures |= {"step": report.step, "nbytes": report.nbytes, "seconds": report.seconds}
     self.figures["loss_sum"] += math.fsum(losses)
     self.figures["loss_count"] += losses.size
-    if report.consensus:
-      consensus = report.consensus()
+    consensus = report.consensus() if report.consensus else None
+    if consensus:
       # The distance is finite only if all parameters are: a finite loss may leave others behind.
       distance = None if consensus.distance is None else float(np.asarray(consensus.distance.addressable_data(0)))
       if distance is not None and not math.isfinite(distance):
         raise NotFinite(f"its parameters are not finite after step {report.step}")
       if report.line:
         self._write(self._line(report, consensus, distance))
+    return consensus
 
   def _line(self, report: Report, consensus: Consensus, distance: float | None) -> dict[str, Any]:
     experiment, step = self._components.experiment, report.step

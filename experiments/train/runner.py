@@ -20,6 +20,7 @@ class Report(NamedTuple):
   seconds: float  # of training: without compilation, evaluation and saving
   consensus: Callable[[], Consensus] | None = None  # the model of this step; None: the next steps have begun
   line: bool = False  # metrics are due
+  save: bool = False  # a checkpoint is due
   visits: int | None = None  # to the server, in real time
 
 

@@ -10,9 +10,10 @@ import jax
 from ddl.algorithms import SERVER
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
+from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import compilation_cache, replay, train_loop
+from experiments.train import compilation_cache, replay, saved_model, train_loop
 from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
 from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
@@ -51,10 +52,11 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
   components = build(experiment)
+  components = components._replace(model=saved_model.started_from(options.init_from, components.model))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
     runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)
-    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds)
+    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     last = train_loop.run(components, runner, folder, evaluator, loop, _about(options))
   except Stopped as stopped:
@@ -99,7 +101,7 @@ def _realtime(components: Components, folder: RunFolder, options: RunOptions) ->
 
 def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
   name = experiment.algorithm.name
-  if name not in SERVER:
+  if not has_server(name):
     raise ValueError(
       f"--runtime={options.runtime} is for algorithms with a server or peers, not {name}; there are {', '.join(SERVER)}"
     )

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from ddl.runtime.consensus import NotFinite
 from ddl.runtime.hosts import is_main
+from experiments.train import saved_model
 from experiments.train.build import Components
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
@@ -34,6 +35,7 @@ class Options(NamedTuple):
   batch_stats: str = "mean"  # of the consensus model, or "reestimate"
   label: str = ""  # of the progress
   virtual_seconds: Callable[[int], float] | None = None  # of a step
+  keep_model: bool = False  # write the tested model beside each checkpoint, and at the end
 
 
 def run(
@@ -62,7 +64,9 @@ def run(
       with Progress(options.label, experiment.steps, metrics.figures["step"]) as progress:
 
         def report(each: Report) -> None:
-          metrics.add(each)
+          consensus = metrics.add(each)
+          if consensus and options.keep_model and (each.save or each.step == experiment.steps) and is_main():
+            saved_model.save(folder.path, each.step, consensus)
           progress.show(each.step, metrics.last if each.line else {})
 
         stopped = runner.run(metrics.figures, report, asked)

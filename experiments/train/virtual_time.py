@@ -8,12 +8,11 @@ import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
-from ddl.events.barriers import BARRIERS, Barrier, Quorum
+from ddl.events.barriers import Barrier, Quorum
 from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
-from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.perf.comm.patterns import LATE
 from ddl.runtime.traffic import Traffic
@@ -26,7 +25,7 @@ ROUNDS = 50  # that a record of a collective algorithm holds
 def step_times(config: Experiment) -> Any:
   """The step times that the config names."""
   times = config.times
-  made = TIMES[times.name](workers=config.workers, seed=config.seed, **times.settings)
+  made = config.make_part("times", workers=config.workers, seed=config.seed)
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
@@ -36,7 +35,7 @@ def step_times(config: Experiment) -> Any:
 
 def barrier_of(config: Experiment) -> Barrier:
   """The barrier that the config names."""
-  return BARRIERS[config.barrier.name](**config.barrier.settings)
+  return config.make_part("barrier")
 
 
 def whole_run(

@@ -74,11 +74,12 @@ def nbytes_of(tree):
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
 def test_vectors_of_as_many_bytes_stand_for_a_model(name):
-  from experiments.config.factories import hyper, make
+  from experiments.config.catalog import make_algorithm
+  from experiments.config.factories import hyper
 
   spec, workers = (COLLECTIVE | SERVER)[name], 4
   unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}
-  algorithm = make(spec, SGD, workers, hyper(spec, {"name": name, **unset}, workers))
+  algorithm = make_algorithm(name, SGD, workers, hyper(spec, {"name": name, **unset}, workers))
   sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(lenet())]
   own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, *sizes)(workers)
   assert own == flat or name == "post_local_sgd"  # whose period is another function

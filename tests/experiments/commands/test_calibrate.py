@@ -12,7 +12,8 @@ from ddl.perf.hardware import CLUSTERS, Cluster, fit
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
 from experiments.bench import predictions
-from experiments.config.factories import hyper, make
+from experiments.config.catalog import make_algorithm
+from experiments.config.factories import hyper
 from experiments.costs import calibration, local_cluster, microbench, microbench_collectives
 from experiments.costs.microbench import Block, Step
 
@@ -104,7 +105,7 @@ def test_an_exchange_sends_each_array_by_itself():
 
   def predict(name, found, **chosen):
     spec = COLLECTIVE[name]
-    algorithm = make(spec, optax.sgd(0.1), 2, hyper(spec, {"name": name, **chosen}, 2))
+    algorithm = make_algorithm(name, optax.sgd(0.1), 2, hyper(spec, {"name": name, **chosen}, 2))
     return predictions.predict(algorithm, step, LEAVES, found)
 
   here, elsewhere = found_here(), found_here(overlap=True)

@@ -128,7 +128,6 @@ COMMANDS = [  # command, its arguments, words
   ("plan", f"{' '.join(CLUSTER)} --json={{0}}/none/x.json", "--json={0}/none/x.json"),
   ("scale", f"{' '.join(CLUSTER)} --workdir=gs://bucket/x", "gs://bucket/x"),
   ("scale", f"{' '.join(CLUSTER)} --nodes=1,2 --jitter=1e300", "jitter"),
-  ("list", DIGITS, "config"),
 ]
 ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
 BARRIER = "config.barrier.name is"

@@ -16,9 +16,9 @@ from ddl.data import source
 from ddl.data.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli, compare, config_flag, train
+from experiments.commands import cli, compare, train
 from experiments.compare import sweep
-from experiments.config import base, default_experiment
+from experiments.config import base, config_file, default_experiment
 from experiments.config.experiment import Experiment, Network
 from experiments.config.factories import as_type, hyper, settings
 from experiments.config.options import RunOptions
@@ -142,7 +142,7 @@ def test_a_warm_up_longer_than_the_run(name):
 
 
 def test_only_takes_labels_and_algorithms():
-  chosen = variants(config_flag.load(ROOT / "configs" / "digits_compare.py"))
+  chosen = variants(config_file.load(ROOT / "configs" / "digits_compare.py"))
   assert list(only(chosen, ["easgd", "local SGD"])) == ["local SGD", "EASGD"]
   refused(lambda: only(chosen, ["easgt"]), "easgt")
 

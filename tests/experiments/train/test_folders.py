@@ -9,8 +9,9 @@ import pytest
 from helpers.commands import ROOT, metrics
 
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli, config_flag
+from experiments.commands import cli
 from experiments.compare import compare, sweep
+from experiments.config import config_file
 from experiments.config.experiment import Experiment
 from experiments.train import build, train
 from experiments.train.run_dir import RunFolder
@@ -83,7 +84,7 @@ def nothing_starts(monkeypatch):
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
-  config = config_flag.load(ROOT / "configs" / "digits_compare.py")
+  config = config_file.load(ROOT / "configs" / "digits_compare.py")
   label = "--only=EASGD"
   for command, run in (("train", ""), ("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")):
     folder = RunFolder(tmp_path / command / run)
@@ -99,7 +100,7 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
 
 @pytest.mark.parametrize("runtime", ["simulator", "ray"])
 def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime):
-  config = config_flag.load(ROOT / "configs" / "async_easgd_digits.py")
+  config = config_file.load(ROOT / "configs" / "async_easgd_digits.py")
   RunFolder(tmp_path / "run").create(Experiment.from_config(config), {})
   (tmp_path / "run" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
   flags = ("--config=configs/async_easgd_digits.py", "--resume", f"--runtime={runtime}")

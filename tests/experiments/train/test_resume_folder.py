@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from experiments.commands import cli, config_flag, resume
 from experiments.commands import compare as _  # noqa: F401 (its flags)
 from experiments.commands import sweep as __  # noqa: F401
+from experiments.config import config_file
 from experiments.config.variants import in_order
 from experiments.train.workdir import without
 
@@ -136,7 +137,7 @@ def test_a_record_gives_back_config_and_options(home, monkeypatch):
   parsed(*given)
   config = config_flag.read("sweep", ["--config=mine.py"])[0]
   config.times.path = "a.csv"
-  config_flag.absolute(config)
+  config_file.absolute(config)
   stored = resume.record(config_flag.CommandLine("sweep", ["--config=mine.py", *given], config))
   (home / "there").mkdir()
   (home / "there" / "experiment.json").write_text(json.dumps(stored))

@@ -1,0 +1,61 @@
+"""The file of a config: what its `get_config()` returns, checked and complete."""
+
+import importlib.util
+import re
+import traceback
+from pathlib import Path
+
+import ml_collections
+
+from ddl import files
+from experiments.config.base import base, with_own
+from experiments.config.factories import Config, check_keys
+
+PATHS = ("path", "data_dir")  # keys of a config that name files
+
+
+def load(file: Path) -> Config:
+  """The config that `get_config()` of a file returns. ValueError: one line, for a file that is missing or fails."""
+  if not file.is_file() or file.suffix != ".py":
+    here = sorted(str(p) for p in Path("configs").glob("*.py"))
+    raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
+  spec = importlib.util.spec_from_file_location(file.stem, file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    config = module.get_config()
+  except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
+    raise ValueError(f"{file}{_where(file, error)}") from error
+  if isinstance(config, ml_collections.FrozenConfigDict):
+    config = config.as_configdict()
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(f"{file}: get_config() must return the ConfigDict of experiments.config.base()")
+  try:
+    check_keys(with_own(config), with_own(base(), config))
+  except ValueError as error:
+    raise ValueError(f"{file}: {error}") from error
+  return config
+
+
+def absolute(config: Config) -> Config:
+  """The config with paths that hold in any working directory."""
+  for key, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      absolute(value)
+    elif key in PATHS and value and isinstance(value, str):
+      config[key] = str(files.local(value).absolute())
+  return config
+
+
+def _where(file: Path, error: BaseException) -> str:
+  """ ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+  text = error.msg if isinstance(error, SyntaxError) else str(error)
+  while error.args and isinstance(error.args[0], Exception):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    text = str(error.args[0])
+  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
+  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"

@@ -1,0 +1,174 @@
+"""Objects of the user's own: in a config file or behind an address, for every command."""
+
+import json
+
+import pytest
+from helpers.commands import metrics
+
+from ddl.api import ServerAlgorithm
+from experiments.config import base, catalog
+
+FILE = '''
+"""Own objects."""
+import jax, jax.numpy as jnp, numpy as np, optax
+from ddl import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import descend
+from experiments.config import base, own
+
+
+def halfway(inner, *, period: int = 4, pull: float = 0.5):
+  """Local SGD that is pulled to the mean."""
+  def merge(group, message, state, params):
+    return jax.tree.map(lambda x, m: (1 - pull) * x + pull * m, params, message), state
+  return Algorithm(
+    lambda group, params, key: inner.init(params),
+    lambda group, grads, state, params: descend(inner, grads, state, params),
+    (Exchange(lambda group, state, params: (group.mean(params), state), merge, period),),
+    lambda group, state, params: group.mean(params))
+
+
+def asynchronous(inner, *, workers: int) -> ServerAlgorithm:
+  return SERVER["async_sgd"].factory(inner, workers=workers)
+
+
+def unannotated(inner, *, workers: int):
+  return SERVER["async_sgd"].factory(inner, workers=workers)
+
+
+DESCRIBED = COLLECTIVE["local_sgd"]._replace(title="The described one")
+
+
+def line(meta, *, width: int = 1):
+  def init(key):
+    return {"w": jnp.zeros((2, width))}, {}
+  def loss(params, extra, batch, key):
+    return jnp.mean((jnp.asarray(batch["x"], params["w"].dtype) @ params["w"] - batch["y"][:, None]) ** 2), extra
+  return Model(init, loss, dense=True)
+
+
+def plane(*, size: int = 64):
+  x = np.random.default_rng(0).normal(size=(size, 2)).astype(np.float32)
+  y = x @ np.array([1, -1], np.float32)
+  source = Source(size, lambda i: {"x": x[i], "y": y[i]})
+  return Data(source, source, {"task": "regression", "shape": (2,), "num_outputs": 1, "description": "a plane"})
+
+
+def twice(rate, *, factor: float = 2.0):
+  return optax.sgd(lambda step: factor * (rate(step) if callable(rate) else rate))
+
+
+def wrong(meta):
+  return 3
+
+
+def broken(meta):
+  raise KeyError("width")
+
+
+def get_config():
+  config = base()
+  config.model, config.data, config.algorithm = own(line, width=1), own(plane, size=96), own(halfway, pull=0.25)
+  config.optimizer = own(twice, factor=0.5) | {"learning_rate": 0.1}
+  config.workers, config.batch, config.steps, config.eval_every = 2, 8, 8, 4
+  config.compare.target, config.compare.seeds = 0.5, (0,)
+  config.compare.algorithms = {
+    "mine": {},
+    "described": {"algorithm": own(DESCRIBED, period=2) | {"pull": None}},
+    "theirs": {"algorithm": {"name": "easgd", "period": 2, "pull": None}},
+    "served": {"algorithm": own(asynchronous) | {"pull": None}},
+  }
+  return config
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(FILE)
+  return path
+
+
+def settings(folder):
+  return json.loads((folder / "config.json").read_text())
+
+
+def test_train_and_resume_from_the_folder_alone(call, file, tmp_path):
+  code, _, error = call("train", f"--config={file}", f"--workdir={tmp_path}/a", "--config.algorithm.pull=0.75")
+  assert code == 0, error
+  found = settings(tmp_path / "a")
+  assert found["algorithm"] == {"name": f"{file}:halfway", "period": 4, "pull": 0.75}
+  assert found["optimizer"] == {"name": f"{file}:twice", "factor": 0.5, "learning_rate": 0.1}
+  assert found["model"]["width"] == 1 and found["data"] == {"name": f"{file}:plane", "size": 96}
+  lines = metrics(tmp_path / "a")
+  assert [line["step"] for line in lines] == [0, 4, 8] and lines[-1]["test_loss"] < lines[0]["test_loss"]
+  assert lines[-1]["epoch"] == 8 * 2 * 8 / 96
+  code, out, error = call("train", "--resume", f"--workdir={tmp_path}/a")
+  assert code == 0 and "complete" in out, error
+
+
+def test_one_rate_is_the_optimizers_own(call, file, tmp_path):
+  """`twice` with half the rate is SGD: the user's function is what runs."""
+  same = ("--config.optimizer.name=sgd", "--config.optimizer.factor=None", "--config.optimizer.learning_rate=0.05")
+  for name, more in (("a", ()), ("b", same)):
+    code, _, error = call("train", f"--config={file}", f"--workdir={tmp_path}/{name}", *more)
+    assert code == 0, error
+  assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
+
+
+def test_compare_plan_and_list_know_them(call, file, tmp_path):
+  code, _, error = call("compare", f"--config={file}", f"--workdir={tmp_path}/c", "--cluster=dasgd_v100_10g")
+  assert code == 0, error
+  page = json.loads((tmp_path / "c/comparison.json").read_text())
+  entries = {entry["label"]: entry for entry in page["algorithms"]}
+  assert (
+    entries["mine"]["title"] == "Local SGD that is pulled to the mean." and entries["mine"]["hyper"]["pull"] == 0.25
+  )
+  assert entries["described"]["title"] == "The described one" and entries["described"]["hyper"] == {"period": 2}
+  assert entries["served"]["events"] and page["clusters"]
+  code, out, error = call("plan", f"--config={file}", "--cluster=dasgd_v100_10g")
+  assert code == 0 and f"{file}:halfway" in out, error
+  code, out, error = call("list", f"--config={file}")
+  assert code == 0 and "pull: float = 0.5" in out and "DESCRIBED" in out and "size: int = 64" in out, error
+
+
+def test_a_name_on_the_command_line(call, file, tmp_path):
+  own = (f"--config.algorithm.name={file}:halfway", "--config.algorithm.period=2", "--config.algorithm.pull=1")
+  sizes = ("--config.steps=4", "--config.eval_every=4", "--config.model.hidden=(4,)")
+  code, _, error = call("train", "--config=configs/digits.py", *own, *sizes, f"--workdir={tmp_path}/a")
+  assert code == 0, error
+  assert settings(tmp_path / "a")["algorithm"] == {"name": f"{file}:halfway", "period": 2, "pull": 1.0}
+  theirs = ("--config.algorithm.name=local_sgd", "--config.algorithm.period=2")
+  code, _, error = call("train", "--config=configs/digits.py", *theirs, *sizes, f"--workdir={tmp_path}/b")
+  assert code == 0, error
+  assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+  "name, words",
+  [
+    ("model.name={file}:lin", ("model", "'line'")),
+    ("model.name={file}:wrong", ("model", "Model", "int")),
+    ("model.name={file}:broken", ("model", "KeyError")),
+    ("model.name={file}:FILE", ("model", "FILE")),
+    ("model.name=/nowhere.py:line", ("model", "/nowhere.py")),
+    ("model.name=no_such_module:line", ("model", "no_such_module")),
+    ("algorithm.name={file}:unannotated", ("algorithm", "ServerAlgorithm")),
+    ("algorithm.name={file}:halfway --config.algorithm.pul=1", ("algorithm", "'pull'")),
+    ("algorithm.name={file}:halfway --config.algorithm.pull=x", ("pull",)),
+  ],
+)
+def test_mistakes_are_one_line(wrong, file, name, words):
+  wrong(
+    ["--config=configs/digits.py", "--config.model.hidden=None", *f"--config.{name.format(file=file)}".split()], *words
+  )
+
+
+def test_addresses(tmp_path):
+  with pytest.raises(ValueError, match="top level"):
+    catalog.own(lambda inner: inner)
+  assert catalog.own(base)["name"] == "experiments.config.base:base"
+  assert not catalog.has_server("easgd") and catalog.has_server("async_sgd")
+  (tmp_path / "mine.py").write_text(FILE)
+  assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")
+  assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", None, 2, {}), ServerAlgorithm)

@@ -1,0 +1,114 @@
+"""`ddl.train`, `ddl.compare` and `ddl.load`: what they return, against the files of the same runs."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers.commands import Command, metrics
+
+import ddl
+from experiments.config.options import RunOptions
+
+SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  """A notebook does not set strict promotion."""
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+def halfway(inner, *, period: int = 2):
+  """Local SGD of the tests."""
+  return ddl.COLLECTIVE["local_sgd"].factory(inner, period=period)
+
+
+def test_a_run_and_the_same_run_loaded(tmp_path):
+  run = ddl.train(algorithm=halfway, workdir=tmp_path / "a", **SMALL)
+  again = ddl.load(tmp_path / "a")
+  assert run.folder == again.folder == tmp_path / "a" and run.step == again.step == 8
+  assert again.config["algorithm"]["period"] == 2 and again.config["workers"] == 2
+  lines = metrics(tmp_path / "a", timeless=False)
+  assert run.metrics.to_dict("records")[-1] == pytest.approx(lines[-1]) and list(run.metrics.step) == [0, 4, 8]
+  found = again.evaluate()
+  assert found == pytest.approx({"loss": lines[-1]["test_loss"], "accuracy": lines[-1]["test_accuracy"]}, rel=1e-5)
+  assert again.evaluate(again.data.train) != found
+  shapes = jax.eval_shape(again.model.init, jax.random.key(0))[0]
+  assert jax.tree.map(lambda x: x.shape, again.params) == jax.tree.map(lambda x: x.shape, shapes)
+
+
+def test_the_parameters_are_the_same_on_other_devices(tmp_path):
+  chosen = {"algorithm": {"name": "easgd", "period": 3}, "optimizer": {"momentum": 0.9}, **SMALL}
+  run = ddl.train(workdir=tmp_path / "a", **chosen)
+  other = ddl.train(workdir=tmp_path / "b", options=RunOptions(devices=1), **chosen)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), run.params, other.params)
+
+
+def test_the_command_goes_on_with_it_and_it_with_the_commands(tmp_path):
+  ddl.train(workdir=tmp_path / "a", options=RunOptions(steps_per_call=2), **SMALL)
+  done = Command("train", "--resume", f"--workdir={tmp_path}/a").end()
+  assert done.code == 0 and "complete" in done.out, done.error
+  made = Command("train", "--config=configs/digits.py", "--config.steps=4", "--config.model.hidden=(8,)",
+                 f"--workdir={tmp_path}/b").end()  # fmt: skip
+  assert made.code == 0, made.error
+  start = ddl.train(workdir=tmp_path / "c", options=RunOptions(init_from=str(tmp_path / "b")), **SMALL)
+  first, last = metrics(tmp_path / "c")[0], metrics(tmp_path / "b")[-1]
+  assert first["test_loss"] == pytest.approx(last["test_loss"], rel=1e-6) and start.step == 8
+
+
+def test_a_comparison(tmp_path):
+  labels = {"mine": {"algorithm": halfway}, "theirs": {"algorithm": "easgd"}}
+  chosen = {"seeds": (0, 1), "target": 0.5, "algorithms": labels}
+  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", options=RunOptions(keep_models=True), **SMALL)
+  found = ddl.load(tmp_path / "c")
+  assert found.info == made.info and found.report.exists()
+  assert list(found.runs) == ["mine", "theirs"] and len(found.runs["mine"]) == 2
+  frame = found.metrics
+  assert list(frame.columns[:3]) == ["label", "seed", "step"] and len(frame) == 2 * 2 * 3
+  own = frame[(frame.label == "mine") & (frame.seed == 1)]
+  assert list(own.test_loss) == [line["test_loss"] for line in metrics(tmp_path / "c/mine/seed-1")]
+  last = found.runs["mine"][1]
+  assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
+
+
+def test_a_comparison_keeps_no_models_unless_it_is_told_to(tmp_path):
+  labels = {"a": {"algorithm": "sync_sgd"}}
+  made = ddl.compare(compare={"seeds": (0,), "algorithms": labels}, workdir=tmp_path / "c", **SMALL)
+  with pytest.raises(ValueError, match="keep_models"):
+    _ = made.runs["a"][0].params
+
+
+@pytest.mark.parametrize(
+  "changes, words",
+  [
+    ({"step": 3}, ["step", "steps"]),
+    ({"model": {"hidden": "x"}}, ["hidden"]),
+    ({"algorithm": "esgd"}, ["easgd"]),
+    ({"algorithm": lambda inner: inner}, ["top level"]),
+    ({"workers": "many"}, ["workers"]),
+    ({"compare": {"algorithms": {"a": {"algorithm": "esgd"}}}}, ["easgd"]),
+  ],
+)
+def test_mistakes(tmp_path, changes, words):
+  with pytest.raises(ValueError) as error:
+    (ddl.compare if "compare" in changes else ddl.train)(workdir=tmp_path / "a", **SMALL | changes)
+  assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+def test_what_is_no_run(tmp_path):
+  for where in (tmp_path, tmp_path / "nowhere"):
+    with pytest.raises(ValueError, match="neither a run"):
+      ddl.load(where)
+
+
+def test_a_model_of_another_shape_or_a_damaged_one(tmp_path):
+  run = ddl.train(workdir=tmp_path / "a", **SMALL)
+  file = run.folder / "model.msgpack"
+  with pytest.raises(ValueError, match="Dense_0"):
+    ddl.train(workdir=tmp_path / "b", options=RunOptions(init_from=str(file)), **SMALL | {"model": {"hidden": (4,)}})
+  for content in (b"", b"\x93", json.dumps({"step": 1}).encode()):
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+      _ = ddl.load(run.folder).params
