@@ -56,6 +56,6 @@ SPEC = Wrapper(
   citation="formats of Micikevicius et al. 2022, arXiv 2209.05433",
   hyper={
     "format": Hyper("", "e4m3", "bits of exponent and mantissa: e4m3 or e5m2"),
-    "block": Hyper("", 512, "values per scale"),
+    "block": Hyper("b", 512, "values per scale"),
   },
 )

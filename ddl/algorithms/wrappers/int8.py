@@ -42,5 +42,5 @@ SPEC = Wrapper(
   factory=int8,
   title="8-bit integers, rounded at random",
   citation="after Alistarh et al. 2017, arXiv 1610.02132, and Douillard et al. 2025, arXiv 2501.18512",
-  hyper={"block": Hyper("", 512, "values per scale")},
+  hyper={"block": Hyper("b", 512, "values per scale")},
 )

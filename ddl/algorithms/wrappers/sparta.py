@@ -87,5 +87,5 @@ SPEC = Wrapper(
   factory=sparta,
   title="SPARTA, sparse parameter averaging",
   citation="Beton et al. 2025, exo labs (openreview stFPf3gzq1)",
-  hyper={"share": Hyper("p", 0.005, "share of each array's values that are averaged after a step")},
+  hyper={"share": Hyper("k / n", 0.005, "share of each array's values that are averaged after a step")},
 )
