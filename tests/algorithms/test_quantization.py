@@ -54,7 +54,8 @@ def quantum(name, v):
   }[name]()
 
 
-VALUES = np.random.default_rng(0).normal(size=(3, 40)) * np.geomspace(1e-3, 1, 40)
+RNG = np.random.default_rng(0)
+VALUES = RNG.normal(size=(3, 40)) * RNG.permutation(np.geomspace(1e-6, 1, 40))  # each strip down to subnormal e4m3
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -89,7 +90,7 @@ def test_it_is_right_on_average(x64, name):
     widest = np.mean([np.abs(v) + quantum(name, v) for v in VALUES], axis=0)
     quanta = np.sqrt(quanta**2 + quantum(name, widest) ** 2)
   assert (np.abs(found.mean(axis=0) - mean) <= 6 * quanta / 2 / np.sqrt(keys)).all()
-  assert (found.std(axis=0) > 0).mean() > 0.8
+  assert (found.std(axis=0) > 0).mean() > 0.4
 
 
 @pytest.mark.parametrize("name", RANDOM)

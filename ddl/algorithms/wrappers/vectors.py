@@ -46,7 +46,7 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Give row j of each array to worker j: [p, ...] -> [p, ...], row i being that of worker i.
+  """Give row j of each array to worker j: [p, ...] -> [p, ...], row d being that of the worker d before this one.
 
   p - 1 messages, one to each distance, of a p-th of the tree.
   """
@@ -54,9 +54,8 @@ def all_to_all(group: Group, tree: Tree) -> Tree:
   came = [
     group.shift(jax.tree.map(lambda x, d=d: lax.dynamic_index_in_dim(x, (rank + d) % workers, keepdims=False), tree), d)
     for d in range(workers)
-  ]  # [d] is of the worker d before this one
-  order = (rank - jnp.arange(workers, dtype=jnp.int32)) % workers
-  return jax.tree.map(lambda *rows: jnp.stack(rows)[order], *came)
+  ]
+  return jax.tree.map(lambda *rows: jnp.stack(rows), *came)
 
 
 def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
