@@ -132,7 +132,7 @@ class Compared:
       for seed, run in zip(seeds, runs, strict=False)
     ]
     found = pd.concat(frames, ignore_index=True)
-    return found[["label", "seed", *(name for name in found if name not in ("label", "seed"))]]
+    return found.reindex(columns=["label", "seed", *(name for name in found if name not in ("label", "seed"))])
 
 
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:

@@ -31,7 +31,7 @@ from ddl.algorithms.server import (
   original_easgd,
   staleness_aware_sgd,
 )
-from ddl.algorithms.wrappers import powersgd, topk
+from ddl.algorithms.wrappers import demo, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -75,4 +75,15 @@ SERVER = {
   "ad_psgd": ad_psgd.SPEC,
 }
 
-WRAPPERS = {"topk": topk.SPEC, "powersgd": powersgd.SPEC}
+WRAPPERS = {
+  "topk": topk.SPEC,
+  "randomk": randomk.SPEC,
+  "powersgd": powersgd.SPEC,
+  "sign": sign.SPEC,
+  "qsgd": qsgd.SPEC,
+  "int8": int8.SPEC,
+  "fp8": fp8.SPEC,
+  "demo": demo.SPEC,
+  "sparta": sparta.SPEC,
+}
+"""Wrappers, which take an algorithm and return one that sends less; SPARTA one that also averages its parameters."""

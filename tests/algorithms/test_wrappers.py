@@ -1,6 +1,7 @@
 """Wrapped algorithms: against NumPy, without loss against the plain ones, and what they send and remember."""
 
 import inspect
+import math
 from functools import cache, partial
 
 import jax
@@ -10,6 +11,7 @@ import optax
 import pytest
 from helpers.runs import HYPER, STEPS, model, record
 from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
+from helpers.wrappers import BASE, COMPRESSORS, LOSSLESS, LOSSY, OF_DIFFERENCES, as_started, twin, wrapped
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from reference import collective as reference
@@ -24,14 +26,7 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
-LOSSLESS = {"topk": {"share": 1.0}, "powersgd": {"rank": 2}}  # of a kernel of 2 x 3
-LOSSY = {"topk": {"share": 0.34}, "powersgd": {"rank": 1}}  # 2 of 6 values
 REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift", "noloco": "permute"}
-
-
-def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):
-  algorithm = build(name, INNER[inner][0], **(more or HYPER.get(name, {})))
-  return WRAPPERS[wrapper].factory(algorithm, **hyper[wrapper])
 
 
 def run(algorithm, workers=8, steps=8, grad=None, **how):
@@ -49,52 +44,27 @@ def test_what_a_wrapper_declares(name):
 # ---- against NumPy
 
 
-def first_q(algorithm, memory):
-  """The Q that all workers start from; `init` draws it."""
-  params = jax.tree.map(lambda x: jnp.stack([x] * 2), tree_of(jnp.zeros(7)))
-  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
-  q = np.array(memory(state.memory)[0][1].q)
-  np.testing.assert_array_equal(q[0], q[1])
-  assert np.abs(q[0]).min() > 0
-  return q[0]
-
-
-def compressor(wrapper, algorithm, memory):
-  return compression.TopK(0.34) if wrapper == "topk" else compression.PowerSGD(first_q(algorithm, memory))
-
-
-def as_started(algorithm):
-  """With the key that a `Trainer` gives to `init`, for a run whose key is 0."""
-  return algorithm._replace(init=lambda group, params, key: algorithm.init(group, params, jax.random.fold_in(key, 1)))
-
-
-def sync_twin(wrapper, workers, steps, started=lambda algorithm: algorithm):
-  x0, grad = reference.problem(workers, steps)
-  algorithm = started(wrapped(wrapper, "sync_sgd"))
-  made = compressor(wrapper, algorithm, lambda memory: memory.local)
-  inner = INNER["momentum"][1]
-  return algorithm, compression.sync_sgd(x0, grad, workers=workers, steps=steps, inner=inner, compressor=made)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(2)
-def test_sync_sgd_equals_its_twin(x64, wrapper, workers):
-  algorithm, twin = sync_twin(wrapper, workers, 8)
+@pytest.mark.sampled(3)
+def test_each_equals_its_twin(x64, wrapper, workers):
+  algorithm, history = twin(wrapper, workers, 8)
   params, evaluate, _ = run(algorithm, workers)
-  close(params, twin.params)
-  close(evaluate[:, 0], twin.evaluate)
-  plain = run(build("sync_sgd", INNER["momentum"][0]), workers)[0]
-  assert not np.allclose(plain, params)
+  close(params, history.params)
+  close(evaluate[:, 0], history.evaluate)
+  plain = run(build(BASE.get(wrapper, "sync_sgd"), INNER["momentum"][0]), workers)[0]
+  # A worker alone shares with nobody, and where a strip has one value it is its own scale.
+  exact = {"sparta": 1, "int8": 8, "fp8": 8}
+  assert np.allclose(plain, params) == (exact.get(wrapper) == workers)
 
 
 def test_a_sum_is_compressed_where_it_is_launched(x64):
   x0, grad = reference.problem(8, 6)
   params, evaluate, _ = run(wrapped("topk", "easgd", alpha=0.1, period=1), 8, 6)
   how = {"inner": INNER["momentum"][1], "alpha": 0.1, "compressor": compression.TopK(0.34)}
-  twin = compression.easgd(x0, grad, workers=8, steps=6, **how)
-  close(params, twin.params)
-  close(evaluate[:, 0], twin.evaluate)
+  history = compression.easgd(x0, grad, workers=8, steps=6, **how)
+  close(params, history.params)
+  close(evaluate[:, 0], history.evaluate)
 
 
 LAYOUTS = [
@@ -105,15 +75,18 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(2)
 def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
-  twin = sync_twin(wrapper, 8, STEPS, as_started)[1]
-  trainer = Trainer(wrapped(wrapper, "sync_sgd"), model(), make_workers(8, devices), how)
-  assert not any(jax.tree.leaves(trainer.replication.params))  # the compressed mean is known to be equal on all workers
+  history = twin(wrapper, 8, STEPS, as_started)[1]
+  trainer = Trainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
+  # A compressed mean is known to be equal on all workers.
+  assert any(jax.tree.leaves(trainer.replication.params)) == (wrapper == "sparta")
   kept = record(trainer)
-  close(kept.params, twin.params[np.array(kept.ends) - 1])
+  close(kept.params, history.params[np.array(kept.ends) - 1])
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sparta"])
+@pytest.mark.sampled(2)
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
@@ -136,8 +109,9 @@ def mapped(fn):
 
 @pytest.mark.parametrize("lift", [vmapped, mapped])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(2)
 def test_as_optax_equals_the_twin(x64, wrapper, lift):
-  algorithm, twin = sync_twin(wrapper, 8, 6)
+  algorithm, history = twin(wrapper, 8, 6)
   tx, (x0, grad) = as_optax(algorithm, "w"), reference.problem(8, 6)
 
   def step(worker, t, state, params):
@@ -148,11 +122,13 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
   state = lift(tx.init)(params)
   for t in range(6):
     state, params = step(np.arange(8), np.full(8, t), state, params)
-    close(jax.vmap(flat_of)(params), twin.params[t])
+    close(jax.vmap(flat_of)(params), history.params[t])
 
 
-@pytest.mark.parametrize("name", ["sync_sgd", "diloco"])
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize(
+  "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
+)
+@pytest.mark.sampled(2)
 def test_a_scan_inside_shard_map(x64, wrapper, name):
   """A checked one: the memories vary over the workers from the start as they do after a step."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
@@ -179,18 +155,22 @@ def plain(name):
   return run(build(name, INNER["momentum"][0], **HYPER.get(name, {})))[:2]
 
 
-@pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
+@pytest.mark.parametrize("wrapper", LOSSLESS)
+@pytest.mark.sampled(2)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
-  algorithm = wrapped(wrapper, name, hyper=LOSSLESS)
-  if name in REFUSED:
-    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
-      traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
-    with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
-      run(algorithm, steps=1)
-    return
-  for ours, expected in zip(run(algorithm)[:2], plain(name), strict=True):
+  for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("wrapper", COMPRESSORS)
+def test_other_collectives_are_refused(wrapper, name):
+  algorithm = wrapped(wrapper, name)
+  with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
+    traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
+  with pytest.raises(ValueError, match=f"^{wrapper}: .*`{REFUSED[name]}`"):
+    run(algorithm, steps=1)
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (2, 2, 3), (4, 1), (1, 4)])
@@ -210,7 +190,14 @@ def test_full_rank_of_any_shape(x64, shape):
 # ---- error feedback
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+def errors(wrapper, memory):
+  """What is not sent yet, of each array."""
+  if wrapper == "randomk":
+    return memory.error
+  return [m and m.error for m in memory] if wrapper == "powersgd" else memory
+
+
+@pytest.mark.parametrize("wrapper", ["topk", "randomk", "powersgd"])
 def test_what_is_not_sent_is_remembered(x64, wrapper):
   """Sent so far + the mean of the memories = the mean of what should have been sent, after each step."""
   x0, steps = np.zeros(7), 4
@@ -219,7 +206,7 @@ def test_what_is_not_sent_is_remembered(x64, wrapper):
   lost = 0
   for t in range(1, steps + 1):
     x, _, state = drive(algorithm, x0, lambda i, t, x: jnp.asarray(table)[i, t], workers=8, steps=t)
-    error = [m if wrapper == "topk" else m and m.error for m in state.memory.local[0]]
+    error = errors(wrapper, state.memory.local[0])
     error = np.concatenate([np.zeros((8, 1)) if e is None else np.reshape(e, (8, -1)) for e in error], axis=1)
     close((x0 - x[-1, 0]) + error.mean(axis=0), table[:, :t].sum(axis=1).mean(axis=0))
     lost += np.abs(error).max() > 0.1
@@ -245,13 +232,20 @@ def test_each_question_has_its_own_memory(x64):
     (Exchange(launch, merge, 100),),
     lambda group, state, params: params,
   )
-  for wrapper in WRAPPERS:
+  for wrapper in OF_DIFFERENCES:
     state = run(WRAPPERS[wrapper].factory(algorithm, **LOSSY[wrapper]), steps=3)[2]
     close(state.algorithm, np.full(8, 9.0))  # the count came through whole
     one, two = state.memory.local
-    assert len(one) == 2 and len(two) == 3 and two[0] is None
     assert [len(found) for found in (*state.memory.launch, *state.memory.merge)] == [0, 1]
-    kernels = [memory[-1] if wrapper == "topk" else memory[-1].error for memory in (one, two)]
+    if wrapper in ("qsgd", "int8", "fp8"):
+      assert (one.count == 3).all() and (two.count == 3).all() and (one.key != two.key).any()
+      continue
+    if wrapper == "demo":
+      close(two[-1], 2 * one[-1])
+      continue
+    one, two = errors(wrapper, one), errors(wrapper, two)
+    assert len(one) == 2 and len(two) == 3 and two[0] is None
+    kernels = [memory[-1] for memory in (one, two)]
     close(kernels[1], 2 * kernels[0]) if wrapper == "topk" else None
     assert np.abs(kernels[1]).max() > 1.5 * np.abs(kernels[0]).max() > 0
 
@@ -271,8 +265,30 @@ def test_bytes_that_are_really_sent(workers):
 
   # 3 of 30 values and 1 of 3, with int32 places, to all others
   assert sent("topk", share=0.1) == (4 * (4 + 4) * (workers - 1), 0)
+  # as many values in an all-reduce, and no places
+  assert sent("randomk", share=0.1) == (2 * 4 * 4 * (workers - 1) / workers, 0)
   # P: 10 x 2 beside the bias, then Q: 3 x 2
   assert sent("powersgd", rank=2) == pytest.approx((2 * (20 + 3 + 6) * 4 * (workers - 1) / workers, 0))
+  # strips of whole bytes, up and down
+  assert sent("sign", momentum=0.9) == (2 * (workers - 1) * math.ceil(33 / 8 / workers), 0)
+  # 33 values of 4, 2 and 3 bits in whole bytes, and a norm for every 33, 33 and 9 values, to all others
+  assert sent("qsgd", levels=7, block=512) == ((17 + 4) * (workers - 1), 0)
+  assert sent("qsgd", levels=1, block=512) == ((9 + 4) * (workers - 1), 0)
+  assert sent("qsgd", levels=2, block=10) == ((13 + 4 * 4) * (workers - 1), 0)
+  # a strip and its scale, out and back
+  strip = math.ceil(33 / workers)
+  assert sent("int8", block=512) == (2 * (strip + 4) * (workers - 1), 0)
+  assert sent("fp8", format="e5m2", block=512) == (2 * (strip + 4) * (workers - 1), 0)
+  # 2 values of each of the 3 chunks, 5 x 3, 5 x 3 and 3, with places of 2 bytes
+  assert sent("demo", decay=0.9, kept=2, chunk=5) == (3 * 2 * (4 + 2) * (workers - 1), 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_share_of_the_parameters_is_sent_after_each_step(workers):
+  algorithm = WRAPPERS["sparta"].factory(build("independent", optax.sgd(0.1)), share=0.1)
+  found = traffic.of(algorithm, PARAMS, workers)
+  assert found.sent(found.local) == 0 and [exchange.period for exchange in algorithm.exchanges] == [1]
+  assert [found.sent(ops) for ops in found.exchanges] == [2 * 4 * 4 * (workers - 1) / workers]
 
 
 def test_a_tested_model_is_sent_whole():
@@ -284,15 +300,16 @@ def test_a_tested_model_is_sent_whole():
 # ---- what can't be
 
 
-@pytest.mark.parametrize("outer", WRAPPERS)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("outer", COMPRESSORS)
+@pytest.mark.parametrize("wrapper", COMPRESSORS)
+@pytest.mark.sampled(4)
 def test_nothing_is_compressed_twice(outer, wrapper):
   twice = WRAPPERS[outer].factory(wrapped(wrapper, "sync_sgd"), **LOSSY[outer])
   with pytest.raises(ValueError, match="compressed already"):
     traffic.of(twice, PARAMS, 8)
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("wrapper", COMPRESSORS)
 def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
   with pytest.raises(ValueError, match=f"^{wrapper}: .*all workers"):
     run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
@@ -321,6 +338,18 @@ def test_other_questions_of_any_function_are_refused(question):
     ("topk", {"share": 1.5}, "share is 1.5; invalid"),
     ("topk", {"share": float("nan")}, "share is nan; invalid"),
     ("powersgd", {"rank": 0}, "rank is 0; invalid: must be at least 1"),
+    ("randomk", {"share": 0.0}, "share is 0.0; invalid"),
+    ("sign", {"momentum": 1.0}, "momentum is 1.0; invalid"),
+    ("qsgd", {"levels": 0, "block": 4}, "levels is 0; invalid"),
+    ("qsgd", {"levels": 128, "block": 4}, "levels is 128; invalid"),
+    ("qsgd", {"levels": 4, "block": 0}, "block is 0; invalid"),
+    ("int8", {"block": 0}, "block is 0; invalid"),
+    ("fp8", {"format": "e3m4", "block": 4}, "format is 'e3m4'; invalid: must be one of e4m3, e5m2"),
+    ("fp8", {"format": "e4m3", "block": 0}, "block is 0; invalid"),
+    ("demo", {"decay": 1.0, "kept": 1, "chunk": 64}, "decay is 1.0; invalid"),
+    ("demo", {"decay": 0.9, "kept": 0, "chunk": 64}, "kept is 0; invalid"),
+    ("demo", {"decay": 0.9, "kept": 1, "chunk": 257}, "chunk is 257; invalid"),
+    ("sparta", {"share": 1.5}, "share is 1.5; invalid"),
   ],
 )
 def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
@@ -332,8 +361,17 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
-  algorithm = wrapped(wrapper, "diloco")
-  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
-  message, after = jax.vmap(partial(algorithm.exchanges[0].launch, W), axis_name="w")(state, params)
-  assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
-  assert jax.tree.map(jax.typeof, message) == jax.tree.map(jax.typeof, params)
+  algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")
+  state = everywhere(lambda x: algorithm.init(W, x, jax.random.key(0)))(params)
+  after, new = params, state
+  if wrapper == "sparta":
+    message, new = everywhere(partial(algorithm.exchanges[0].launch, W))(state, params)
+    after, new = everywhere(partial(algorithm.exchanges[0].merge, W))(message, new, params)
+  else:
+    after, new = everywhere(partial(algorithm.local, W))(params, state, params)
+  assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
+  assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, params)
+
+
+def everywhere(fn):
+  return jax.vmap(fn, axis_name="w")

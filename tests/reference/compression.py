@@ -6,6 +6,9 @@ and a kernel of 2 x 3.
 
 import numpy as np
 from reference.history import History
+from scipy.fft import dctn, idctn
+
+PARTS = (slice(0, 1), slice(1, 7))
 
 
 class TopK:
@@ -18,12 +21,59 @@ class TopK:
     v = x + self.error
     sent = np.zeros_like(v)
     for i in range(len(v)):
-      for part in (slice(0, 1), slice(1, 7)):
+      for part in PARTS:
         values = v[i, part]
         largest = np.argsort(-np.abs(values))[: max(1, round(self.share * len(values)))]
         sent[i, part][largest] = values[largest]
     self.error = v - sent
     return sent.mean(axis=0)
+
+
+class RandomK:
+  """Stich et al.: of v = x + e the same k are sent by all, e <- v - sent; choose(time, part, size, k) -> places."""
+
+  def __init__(self, share, choose):
+    self.share, self.choose, self.error, self.time = share, choose, 0.0, 0
+
+  def __call__(self, x):
+    v = x + self.error
+    sent = np.zeros_like(v)
+    for number, part in enumerate(PARTS):
+      size = part.stop - part.start
+      places = part.start + self.choose(self.time, number, size, max(1, round(self.share * size)))
+      assert len({*places}) == len(places)
+      sent[:, places] = v[:, places]
+    self.error, self.time = v - sent, self.time + 1
+    return sent.mean(axis=0)
+
+
+class DeMo:
+  """Peng et al.: m <- beta m + g; of the DCT of each chunk of m the k largest are sent and leave m; mean of senders."""
+
+  def __init__(self, decay, kept, chunk):
+    self.decay, self.kept, self.chunk, self.m = decay, kept, chunk, 0.0
+
+  def __call__(self, x):
+    self.m = self.decay * self.m + x
+    out = np.zeros(7)
+    for part, shape in zip(PARTS, [(1, 1), (2, 3)], strict=True):
+      h, w = (max(d for d in range(1, self.chunk + 1) if n % d == 0) for n in shape)
+      matrices, mean = self.m[:, part].reshape(-1, *shape), np.zeros(shape)
+      for top in range(0, shape[0], h):
+        for left in range(0, shape[1], w):
+          total, senders = np.zeros(h * w), np.zeros(h * w)
+          for m in matrices:
+            chunk = m[top : top + h, left : left + w]  # a view of self.m
+            coefficients = dctn(chunk, norm="ortho").ravel()
+            sent = np.zeros(h * w)
+            largest = np.argsort(-np.abs(coefficients))[: self.kept]
+            sent[largest] = coefficients[largest]
+            chunk -= idctn(sent.reshape(h, w), norm="ortho")
+            total += sent
+            senders[largest] += 1
+          mean[top : top + h, left : left + w] = idctn((total / np.maximum(senders, 1)).reshape(h, w), norm="ortho")
+      out[part] = mean.ravel()
+    return out
 
 
 class PowerSGD:
@@ -66,4 +116,20 @@ def easgd(x0, grad, *, workers, steps, inner, alpha, compressor):
     z = z + alpha * workers * compressor(diff)
     params.append(x.copy())
     evaluate.append(z.copy())
+  return History(np.array(params), np.array(evaluate))
+
+
+def sparta(x0, grad, *, workers, steps, inner, share, choose):
+  """After each step of its own optimizer a worker takes the mean of a share of its values; choose as `RandomK`'s."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    for number, part in enumerate(PARTS):
+      size = part.stop - part.start
+      for j in part.start + choose(t, number, size, max(1, round(share * size))):
+        x[:, j] = x[:, j].sum() / workers
+    params.append(x.copy())
+    evaluate.append(x.mean(axis=0))
   return History(np.array(params), np.array(evaluate))

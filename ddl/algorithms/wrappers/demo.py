@@ -1,0 +1,131 @@
+"""DeMo: the momentum stays with its worker, and only its strongest frequencies are sent.
+
+Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. For the gradient g_i of worker i and its momentum m_i:
+m_i <- beta m_i + g_i;  q_i = the k largest coefficients of the DCT of each chunk of m_i, with their places;
+m_i <- m_i - IDCT(q_i);  mean <- IDCT(q), q_j being the mean over those workers that sent coefficient j.
+The paper's step, x <- (1 - eta wd) x - eta sign(mean), is the optimizer's: `optax.sign_sgd`. The authors' code adds
+eta g_i to the momentum; as q is linear in it and the step takes the sign, a constant eta makes no difference.
+As in that code a chunk is the largest divisor of each axis that is at most 64, the DCT is orthonormal, and an array
+[..., m] is taken for the matrix [n, m]; one of fewer axes has chunks of a row.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.vectors import wide
+from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.group import Group
+
+
+def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algorithm:
+  """mean(g) becomes IDCT(q): k values of each chunk and k uint16 places, gathered from all workers.
+
+  Args:
+    algorithm: one that uses means and sums of its group alone.
+    decay: of the momentum that each worker keeps (beta), from 0 to below 1.
+    kept: coefficients of each chunk that are sent (k), at most all of them.
+    chunk: values along each axis of a chunk, at most 256.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the decay is not from 0 to below 1, `kept` is below 1, or the chunk is outside 1..256.
+  """
+  if not 0 <= decay < 1:
+    raise ValueError(f"demo: decay is {decay}; invalid: must be from 0 to below 1")
+  if kept < 1:
+    raise ValueError(f"demo: kept is {kept}; invalid: must be at least 1")
+  if not 1 <= chunk <= 256:
+    raise ValueError(f"demo: chunk is {chunk}; invalid: must be in 1..256")
+
+  def init(arrays: list[Any], key: Any) -> Tree:
+    del key
+    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+    return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
+
+  def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
+    out, after = [], []
+    for x, m in zip(arrays, memory, strict=True):
+      if m is None:
+        out.append(group.mean(x))
+        after.append(None)
+        continue
+      transform = _Transform(x, chunk)
+      m = decay * m + x  # m_i <- beta m_i + g_i
+      coefficients = transform.forward(m)  # [chunks, values]
+      _, places = lax.top_k(jnp.abs(coefficients), min(kept, coefficients.shape[1]))
+      values = jnp.take_along_axis(coefficients, places, axis=1).astype(x.dtype)  # q_i
+      message = (values, places.astype(jnp.uint16))
+      after.append(m - transform.inverse(_mean_of_senders(coefficients, *(y[None] for y in message))))
+      out.append(transform.inverse(_mean_of_senders(coefficients, *group.gather(message))))
+    return out, tuple(after)
+
+  return compressed(algorithm, Compressor("demo", init, mean))
+
+
+class _Transform:
+  """The orthonormal DCT of an array by chunks."""
+
+  def __init__(self, x: Any, chunk: int):
+    self.shape, self.dtype = x.shape, x.dtype
+    self.wide = wide(x.dtype)
+    columns = x.shape[-1] if x.ndim > 1 else x.size
+    self.sizes = [max(d for d in range(1, min(n, chunk) + 1) if n % d == 0) for n in (x.size // columns, columns)]
+    self.split = (x.size // columns // self.sizes[0], self.sizes[0], columns // self.sizes[1], self.sizes[1])
+    self.bases = [jnp.asarray(_dct(n), self.wide) for n in self.sizes]
+
+  def forward(self, x: jax.Array) -> jax.Array:
+    """[...] -> [chunks, values]."""
+    out = self._apply("yaxb,ka,lb->yxkl", x.astype(self.wide).reshape(self.split))
+    return out.reshape(-1, self.sizes[0] * self.sizes[1])
+
+  def inverse(self, coefficients: jax.Array) -> jax.Array:
+    """[chunks, values] -> [...]."""
+    chunks = coefficients.reshape(self.split[0], self.split[2], *self.sizes)
+    return self._apply("yxkl,ka,lb->yaxb", chunks).reshape(self.shape).astype(self.dtype)
+
+  def _apply(self, rule: str, x: jax.Array) -> jax.Array:
+    return jnp.einsum(rule, x, *self.bases, precision=lax.Precision.HIGHEST)
+
+
+def _dct(n: int) -> np.ndarray:
+  """The matrix of the orthonormal DCT-II of n values: [n, n]."""
+  k, i = np.mgrid[:n, :n]
+  return np.where(k > 0, np.sqrt(2 / n), np.sqrt(1 / n)) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
+
+
+def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> jax.Array:
+  """[workers, chunks, k] values and places -> their means [chunks, values]; 0 where nobody sent one."""
+  rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
+
+  def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+    # Worker by worker: a GPU adds to one place in any order, and the sums of two workers would differ by rounding.
+    total, senders = carry
+    values, places = message
+    place = (rows, places.astype(jnp.int32))
+    return (
+      total.at[place].add(values.astype(total.dtype)),
+      senders.at[place].add(jnp.ones_like(values, total.dtype)),
+    ), None
+
+  (total, senders), _ = lax.scan(add, (jnp.zeros_like(like), jnp.zeros_like(like)), (values, places))
+  return total / jnp.maximum(senders, jnp.ones_like(senders))
+
+
+SPEC = Wrapper(
+  factory=demo,
+  title="DeMo, decoupled momentum",
+  citation="Peng, Quesnelle, Kingma 2024, arXiv 2411.19870",
+  hyper={
+    "decay": Hyper("beta", 0.999, "decay of each worker's momentum; the authors' choice is 0.999"),
+    "kept": Hyper("k", 32, "coefficients of each chunk that are sent; the authors' choice is 32"),
+    "chunk": Hyper("s", 64, "values along each axis of a chunk; the authors' choice is 64"),
+  },
+)

@@ -1,0 +1,61 @@
+"""fp8: an all-reduce of 8-bit floating-point numbers with a scale per block, rounded at random.
+
+The formats are those of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has 3 bits of mantissa and the range 2^-9 to
+448, e5m2 has 2 bits and 2^-16 to 57344. The all-reduce of two quantizations is that of `int8`.
+scale = max|v| / c;  Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1, q the distance of the format's numbers
+at v / scale;  mean <- Q((1/p) sum_i Q(x_i)).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.algorithms.wrappers.quantized import Code, quantized
+from ddl.api import Algorithm, Hyper, Wrapper
+
+FORMATS = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
+
+
+def fp8(algorithm: Algorithm, *, format: str, block: int) -> Algorithm:
+  """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
+
+  Args:
+    algorithm: one that uses means and sums of its group alone.
+    format: "e4m3" or "e5m2", by the bits of exponent and mantissa.
+    block: values per scale at most.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the format is another, or the block is below 1.
+  """
+  if format not in FORMATS:
+    raise ValueError(f"fp8: format is {format!r}; invalid: must be one of {', '.join(FORMATS)}")
+  kind, info = FORMATS[format], jnp.finfo(FORMATS[format])
+  largest = float(info.max)
+
+  def encode(y: jax.Array, u: jax.Array) -> jax.Array:
+    _, exponent = jnp.frexp(y)  # |y| in 2^(exponent - 1) .. 2^exponent
+    q = jnp.ldexp(jnp.ones_like(y), jnp.maximum(exponent - 1, info.minexp) - info.nmant)
+    rounded = jnp.clip(q * jnp.floor(y / q + u), -largest, largest)  # a number of the format: the cast is exact
+    return lax.bitcast_convert_type(rounded.astype(kind), jnp.uint8)
+
+  def decode(numbers: jax.Array, dtype: Any) -> jax.Array:
+    return lax.bitcast_convert_type(numbers, kind).astype(dtype)
+
+  return quantized(algorithm, "fp8", Code(largest, encode, decode), block)
+
+
+SPEC = Wrapper(
+  factory=fp8,
+  title="8-bit floating point, rounded at random",
+  citation="formats of Micikevicius et al. 2022, arXiv 2209.05433",
+  hyper={
+    "format": Hyper("", "e4m3", "bits of exponent and mantissa: e4m3 or e5m2"),
+    "block": Hyper("b", 512, "values per scale"),
+  },
+)

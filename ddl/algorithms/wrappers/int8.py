@@ -1,0 +1,46 @@
+"""int8: an all-reduce of 8-bit integers with a scale per block, rounded at random, so that it is right on average.
+
+After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude in place of the norm; the all-reduce of two
+quantizations is that of Streaming DiLoCo's authors, Douillard et al. 2025, arXiv 2501.18512, with 8 bits for their 4.
+scale = max|v| / 127;  Q(v) = scale floor(v / scale + u), u uniform in 0..1;  mean <- Q((1/p) sum_i Q(x_i)).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl.algorithms.wrappers.quantized import Code, quantized
+from ddl.api import Algorithm, Hyper, Wrapper
+
+
+def int8(algorithm: Algorithm, *, block: int) -> Algorithm:
+  """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
+
+  Args:
+    algorithm: one that uses means and sums of its group alone.
+    block: values per scale at most.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the block is below 1.
+  """
+
+  def encode(y: jax.Array, u: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.floor(y + u), -127, 127).astype(jnp.int8)  # floor(v / scale + u)
+
+  def decode(numbers: jax.Array, dtype: Any) -> jax.Array:
+    return numbers.astype(dtype)
+
+  return quantized(algorithm, "int8", Code(127.0, encode, decode), block)
+
+
+SPEC = Wrapper(
+  factory=int8,
+  title="8-bit integers, rounded at random",
+  citation="after Alistarh et al. 2017, arXiv 1610.02132, and Douillard et al. 2025, arXiv 2501.18512",
+  hyper={"block": Hyper("b", 512, "values per scale")},
+)

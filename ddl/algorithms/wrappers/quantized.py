@@ -1,0 +1,54 @@
+"""The quantized all-reduce of `int8` and `fp8`: blocks of a vector with a scale each, rounded at random.
+
+For a block v, with the largest number c of the code and R, which rounds y up or down to a number of the code, each so
+often that E R(y) = y:
+scale = max|v| / c;  Q(v) = scale R(v / scale), hence E Q(v) = v.
+Worker j gets the j-th strip of all, adds them up in 32 bits or more, and sends Q of the strip's mean to all:
+mean <- Q((1/p) sum_i Q(x_i)).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ddl.algorithms.wrappers.compressed import compressed
+from ddl.algorithms.wrappers.draws import Draws, draw, own, start
+from ddl.algorithms.wrappers.vectors import all_to_all, blocks, of_vector
+from ddl.api import Algorithm, Tree
+from ddl.group import Group
+
+
+class Code(NamedTuple):
+  """Numbers of 8 bits."""
+
+  largest: float  # c
+  encode: Callable[[jax.Array, jax.Array], jax.Array]  # (values in -c..c, uniform in 0..1) -> bytes
+  decode: Callable[[jax.Array, Any], jax.Array]  # (bytes, dtype) -> values
+
+
+def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
+  """The algorithm with its means and sums over a quantized all-reduce. ValueError if the block is below 1."""
+  if block < 1:
+    raise ValueError(f"{name}: block is {block}; invalid: must be at least 1")
+
+  def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
+    scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c
+    y = jnp.clip(v / jnp.where(scale > 0, scale, jnp.ones_like(scale)), -code.largest, code.largest)
+    return code.encode(y, jax.random.uniform(key, v.shape, v.dtype)), scale
+
+  def mean(group: Group, vector: jax.Array, memory: Draws) -> tuple[jax.Array, Tree]:
+    shared, after = draw(memory)
+    first, second = jax.random.split(own(shared, group))
+    strips = blocks(vector, group.size(), block)  # [p, blocks, values]
+    numbers, scales = all_to_all(group, quantize(strips, first))
+    strip = jnp.sum(scales * code.decode(numbers, vector.dtype), axis=0) / group.size()  # (1/p) sum_i Q(x_i)
+    numbers, scales = group.gather(quantize(strip, second))
+    return (scales * code.decode(numbers, vector.dtype)).reshape(-1)[: vector.size], after
+
+  def init(vector: jax.Array, key: Any) -> Draws:
+    del vector
+    return start(key)
+
+  return compressed(algorithm, of_vector(name, init, mean))

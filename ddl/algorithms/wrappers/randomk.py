@@ -1,0 +1,73 @@
+"""Random-k sparsification with error feedback: the same k values of each array on all workers, drawn anew each time.
+
+Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847. For the value x_i that
+worker i would send, with its memory e_i, and k places J that all workers draw from one seed:
+v_i = x_i + e_i;  s_i = v_i at J, else 0;  e_i <- v_i - s_i.
+What is received is (1/p) sum_i s_i. As J is known to all, only values are sent, and their mean is an ordinary
+all-reduce. The values are not scaled by n / k: the memory makes up for what is left out. As with top-k, x_i should be
+a gradient or a difference.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.draws import Draws, choose, draw, start
+from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.group import Group
+
+
+class RandomKMemory(NamedTuple):
+  draws: Draws  # equal on all workers
+  error: tuple[jax.Array | None, ...]  # e_i of each array; None: sent as it is
+
+
+def randomk(algorithm: Algorithm, *, share: float) -> Algorithm:
+  """mean(x) becomes (1/p) sum_i s_i: k values of each array, in one mean; no places.
+
+  Args:
+    algorithm: one that uses means and sums of its group alone.
+    share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
+    ones, are sent as they are.
+
+  Raises:
+    ValueError: if the share is not above 0 and at most 1.
+  """
+  if not 0 < share <= 1:
+    raise ValueError(f"randomk: share is {share}; invalid: must be above 0 and at most 1")
+
+  def init(arrays: list[Any], key: Any) -> RandomKMemory:
+    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+    error = tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
+    return RandomKMemory(start(key), error)
+
+  def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
+    key, draws = draw(memory.draws)
+    sent, after, places = list(arrays), list(memory.error), {}
+    for i, (x, e) in enumerate(zip(arrays, memory.error, strict=True)):
+      if e is None:
+        continue
+      v = (x + e).reshape(-1)  # v_i = x_i + e_i
+      places[i] = choose(jax.random.fold_in(key, i), v.size, share)  # J
+      sent[i] = v[places[i]]  # s_i
+      after[i] = v.at[places[i]].set(jnp.zeros_like(sent[i]), unique_indices=True).reshape(x.shape)  # e_i <- v_i - s_i
+    out = group.mean(sent)  # (1/p) sum_i s_i
+    for i, at in places.items():
+      x = arrays[i]
+      out[i] = jnp.zeros(x.size, x.dtype).at[at].set(out[i], unique_indices=True).reshape(x.shape)
+    return out, RandomKMemory(draws, tuple(after))
+
+  return compressed(algorithm, Compressor("randomk", init, mean))
+
+
+SPEC = Wrapper(
+  factory=randomk,
+  title="Random-k with error feedback",
+  citation="Stich et al. 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847",
+  hyper={"share": Hyper("k / n", 0.01, "share of the values of each array that are sent")},
+)

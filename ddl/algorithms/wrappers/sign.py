@@ -1,0 +1,72 @@
+"""signSGD with majority vote: each worker sends the signs of its gradient, and the majority's sign comes back.
+
+Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291. For the gradient g_i of worker i:
+v_i <- beta v_i + (1 - beta) g_i;  mean <- sign(sum_i sign(v_i)).
+beta = 0 is signSGD, more is Signum. A bit holds no zero: as in the authors' code zeros count as +1, and a tie is +1.
+The papers' server counts; here worker j counts the j-th strip: a bit for each value goes up, and one comes down.
+The optimizer of the wrapped algorithm makes x <- x - eta mean, so it should be SGD without momentum, at a rate of
+the size that Adam takes.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl.algorithms.wrappers.compressed import CompressedState, compressed
+from ddl.algorithms.wrappers.vectors import all_to_all, of_vector
+from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.group import Group
+
+
+def sign(algorithm: Algorithm, *, momentum: float) -> Algorithm:
+  """mean(g) becomes sign(sum_i sign(v_i)), v_i <- beta v_i + (1 - beta) g_i: 1 bit per value up and 1 bit down.
+
+  Args:
+    algorithm: one that averages gradients in its local step, and asks for nothing else: a vote has no magnitude.
+    momentum: of the values whose signs are sent (beta), from 0 to below 1.
+
+  Returns:
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or with means or sums in an
+    exchange. Arrays of integers, and empty ones, are sent as they are.
+
+  Raises:
+    ValueError: if the momentum is not from 0 to below 1.
+  """
+  if not 0 <= momentum < 1:
+    raise ValueError(f"sign: momentum is {momentum}; invalid: must be from 0 to below 1")
+
+  def start(vector: jax.Array, key: Any) -> Tree:
+    del key
+    return jnp.zeros_like(vector) if momentum else ()
+
+  def mean(group: Group, vector: jax.Array, memory: Tree) -> tuple[jax.Array, Tree]:
+    workers, size = group.size(), vector.size
+    v = momentum * memory + (1 - momentum) * vector if momentum else vector  # v_i <- beta v_i + (1 - beta) g_i
+    strip = -(-size // (8 * workers))  # bytes
+    against = jnp.zeros(8 * strip * workers, bool).at[:size].set(v < 0)
+    up = all_to_all(group, jnp.packbits(against).reshape(workers, strip))
+    votes = jnp.sum(jnp.unpackbits(up, axis=1), axis=0, dtype=jnp.int32)  # [8 strip]: workers with a -1
+    down = group.gather(jnp.packbits(2 * votes > workers))  # sign(sum_i sign(v_i))
+    result = 1 - 2 * jnp.unpackbits(down.reshape(-1))[:size].astype(v.dtype)
+    return result, v if momentum else memory
+
+  made = compressed(algorithm, of_vector("sign", start, mean))
+
+  def init(group: Group, params: Tree, key: Any) -> CompressedState:
+    state = made.init(group, params, key)
+    if any(state.memory.launch) or any(state.memory.merge):
+      raise ValueError(
+        "sign: the algorithm averages in an exchange; invalid: must average gradients alone, as sync_sgd does"
+      )
+    return state
+
+  return made._replace(init=init)
+
+
+SPEC = Wrapper(
+  factory=sign,
+  title="signSGD with majority vote, Signum",
+  citation="Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291",
+  hyper={"momentum": Hyper("beta", 0.0, "momentum of what each worker votes with; above 0: Signum")},
+)

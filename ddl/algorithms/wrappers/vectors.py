@@ -1,0 +1,84 @@
+"""Compressors of one vector, an algorithm's arrays end to end, and its exchange in strips."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.algorithms.wrappers.compressed import Compressor
+from ddl.api import Tree
+from ddl.group import Group
+
+
+def of_vector(
+  name: str,
+  init: Callable[[jax.Array, Any], Tree],
+  mean: Callable[[Group, jax.Array, Tree], tuple[jax.Array, Tree]],
+) -> Compressor:
+  """A compressor by (vector [n], key) -> memory and (group, vector, memory) -> (mean [n], memory).
+
+  The vector has the widest type of the arrays, 32 bits at least. Arrays of integers, and empty ones, are sent as they
+  are.
+  """
+
+  def start(arrays: list[Any], key: Any) -> Tree:
+    places = _places(arrays)
+    return init(_join(arrays, places), key) if places else ()
+
+  def compress(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
+    places, out = _places(arrays), list(arrays)
+    others = [i for i in range(len(arrays)) if i not in places]
+    if others:
+      for i, x in zip(others, group.mean([arrays[i] for i in others]), strict=True):
+        out[i] = x
+    if places:
+      vector, memory = mean(group, _join(arrays, places), memory)
+      at = 0
+      for i in places:
+        x = arrays[i]
+        out[i] = vector[at : at + x.size].reshape(x.shape).astype(x.dtype)
+        at += x.size
+    return out, memory
+
+  return Compressor(name, start, compress)
+
+
+def all_to_all(group: Group, tree: Tree) -> Tree:
+  """Give row j of each array to worker j: [p, ...] -> [p, ...], row d being that of the worker d before this one.
+
+  p - 1 messages, one to each distance, of a p-th of the tree.
+  """
+  workers, rank = group.size(), group.index()
+  came = [
+    group.shift(jax.tree.map(lambda x, d=d: lax.dynamic_index_in_dim(x, (rank + d) % workers, keepdims=False), tree), d)
+    for d in range(workers)
+  ]
+  return jax.tree.map(lambda *rows: jnp.stack(rows), *came)
+
+
+def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
+  """Cut a vector into as few equal blocks of at most `most` values as `parts` divides: [n] -> [parts, blocks, values].
+
+  Zeros fill up the last ones.
+  """
+  strip = -(-vector.size // parts)
+  count = -(-strip // most)
+  length = -(-strip // count)
+  filled = jnp.zeros(parts * count * length, vector.dtype).at[: vector.size].set(vector)
+  return filled.reshape(parts, count, length)
+
+
+def wide(*dtypes: Any) -> Any:
+  """The widest of these types, float32 at least."""
+  return max(jnp.dtype("float32"), *dtypes, key=lambda dtype: dtype.itemsize)
+
+
+def _places(arrays: list[Any]) -> list[int]:
+  return [i for i, x in enumerate(arrays) if x.size and jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _join(arrays: list[Any], places: list[int]) -> jax.Array:
+  dtype = wide(*(arrays[i].dtype for i in places))
+  return jnp.concatenate([arrays[i].reshape(-1).astype(dtype) for i in places])

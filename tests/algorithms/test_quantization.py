@@ -1,0 +1,256 @@
+"""Wrappers that draw at random or send a few bits: error bounds, means over many keys, votes, layouts of devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.twins import INNER, W, build, close, drive
+from helpers.wrappers import LOSSY, OF_DIFFERENCES, wrapped
+from reference import collective as reference
+from reference import compression
+from scipy.fft import dctn
+
+from ddl.algorithms import COLLECTIVE, WRAPPERS
+from ddl.api import Model
+from ddl.runtime import traffic
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.workers import make_workers
+
+RANDOM = {
+  "qsgd": {"levels": 7, "block": 512}, "int8": {"block": 512}, "e4m3": {"format": "e4m3", "block": 512},
+  "e5m2": {"format": "e5m2", "block": 512},
+}  # fmt: skip
+
+
+def mean_of(wrapper, hyper, rows, keys=1):
+  """What workers get that hold these rows: [keys, n], from the first step for each of several keys."""
+  algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(1.0)), **hyper)
+
+  def one(x, key):
+    params = {"x": jnp.zeros_like(x)}
+    new, _ = algorithm.local(W, {"x": x}, algorithm.init(W, params, key), params)
+    return -new["x"]
+
+  workers = jax.vmap(one, in_axes=(0, None), axis_name="w")
+  every = jax.jit(jax.vmap(workers, in_axes=(None, 0)))(rows, jax.random.split(jax.random.key(1), keys))
+  np.testing.assert_array_equal(every, np.broadcast_to(every[:, :1], every.shape))  # all workers get the same
+  return np.asarray(every[:, 0])
+
+
+def random_mean(name, rows, keys):
+  return mean_of({"e4m3": "fp8", "e5m2": "fp8"}.get(name, name), RANDOM[name], rows, keys)
+
+
+def quantum(name, v):
+  """The distance of the neighbours of each value of a block, at most."""
+  top = np.abs(v).max()
+  return {
+    "qsgd": lambda: np.full(v.shape, np.linalg.norm(v) / 7),
+    "int8": lambda: np.full(v.shape, top / 127),
+    "e4m3": lambda: np.maximum(np.abs(v) / 8, top / 448 * 2**-9),
+    "e5m2": lambda: np.maximum(np.abs(v) / 4, top / 57344 * 2**-16),
+  }[name]()
+
+
+RNG = np.random.default_rng(0)
+VALUES = RNG.normal(size=(3, 40)) * RNG.permutation(np.geomspace(1e-6, 1, 40))  # each strip down to subnormal e4m3
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_no_value_is_off_by_a_quantum(x64, name):
+  """By one for each rounding: one with QSGD, two, of which the second is of what the first gave, with the others."""
+  (v,) = rows = VALUES[:1]
+  off = np.abs(random_mean(name, rows, 20) - v)
+  first = quantum(name, v)
+  if name != "qsgd":
+    first = first + quantum(name, np.abs(v) + first)
+  assert (off <= first).all() and (off > quantum(name, v) / 2).any()
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_mean_of_three_is_off_by_the_mean_of_their_quanta(x64, name):
+  off = np.abs(random_mean(name, VALUES, 20) - VALUES.mean(axis=0))
+  quanta = np.mean([quantum(name, v) for v in VALUES], axis=0)
+  if name in ("e4m3", "e5m2"):
+    quanta = quanta + quantum(name, np.abs(VALUES).mean(axis=0) + quanta)
+  elif name == "int8":
+    quanta = quanta + (np.abs(VALUES.mean(axis=0)) + quanta).max() / 127
+  assert (off <= quanta).all()
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_it_is_right_on_average(x64, name):
+  """A rounding by quantum q has a deviation of q / 2 at most: six of those of the mean of n keys have odds of 1e-9."""
+  keys, mean = 4000, VALUES.mean(axis=0)
+  found = random_mean(name, VALUES, keys)
+  quanta = np.sqrt(sum(quantum(name, v) ** 2 for v in VALUES)) / 3
+  if name != "qsgd":  # the strips of their mean are rounded once more
+    widest = np.mean([np.abs(v) + quantum(name, v) for v in VALUES], axis=0)
+    quanta = np.sqrt(quanta**2 + quantum(name, widest) ** 2)
+  assert (np.abs(found.mean(axis=0) - mean) <= 6 * quanta / 2 / np.sqrt(keys)).all()
+  assert (found.std(axis=0) > 0).mean() > 0.4
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_zeros_stay_and_what_is_not_finite_shows(x64, name):
+  assert (random_mean(name, np.zeros((3, 40)), 1) == 0).all()
+  for wrong in (np.nan, np.inf):
+    rows = VALUES.copy()
+    rows[1, 5] = wrong
+    assert not np.isfinite(random_mean(name, rows, 1)[0, 5])
+
+
+@pytest.mark.parametrize("format, kind", [("e4m3", jnp.float8_e4m3fn), ("e5m2", jnp.float8_e5m2)])
+def test_numbers_of_the_format_come_through_whole(x64, format, kind):
+  every = np.arange(256, dtype=np.uint8).view(kind).astype(float)
+  every = every[np.isfinite(every)]
+  np.testing.assert_array_equal(mean_of("fp8", {"format": format, "block": 512}, every[None])[0], every)
+
+
+# ---- signs
+
+
+def vote(*rows, momentum=0.0):
+  return mean_of("sign", {"momentum": momentum}, np.array(rows, float))[0].tolist()
+
+
+def test_a_worker_alone_follows_its_sign():
+  assert vote([3.0, -0.1, -7.0, 1e-9]) == [1, -1, -1, 1]
+
+
+def test_the_majority_decides_whatever_the_sizes():
+  assert vote([9.0, -1.0, 1.0], [-1.0, -1.0, 5.0], [-1.0, 99.0, 2.0]) == [-1, -1, 1]
+
+
+def test_zeros_and_ties_count_as_plus():
+  assert vote([0.0, -0.0]) == [1, 1]
+  assert vote([1.0, -2.0, 0.0], [-3.0, 2.0, -1.0]) == [1, 1, 1]
+  assert vote([0.0, -1.0], [-1.0, 0.0], [-1.0, -1.0]) == [-1, -1]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize("size", [1, 8, 17, 100])
+def test_votes_of_any_number(workers, size):
+  rows = np.random.default_rng(size).normal(size=(workers, size))
+  assert vote(*rows) == np.where((rows < 0).sum(axis=0) * 2 > workers, -1, 1).tolist()
+
+
+@pytest.mark.parametrize("name", [*COLLECTIVE])
+def test_votes_are_of_gradients_alone(name):
+  algorithm = wrapped("sign", name)
+  if name in ("sync_sgd", "independent"):
+    traffic.of(algorithm, {"x": jnp.zeros(7)}, 8)
+    return
+  with pytest.raises(ValueError, match=r"^sign: .*invalid: must") as refused:
+    traffic.of(algorithm, {"x": jnp.zeros(7)}, 8)
+  assert "\n" not in str(refused.value)
+
+
+# ---- frequencies
+
+
+def test_a_smooth_gradient_is_its_first_frequencies(x64):
+  """Chunks of 4 x 6 of a matrix of 8 x 12, each a cosine of its own amplitude: one coefficient carries each."""
+  y, x = np.mgrid[:8, :12]
+  wave = (
+    np.cos(np.pi * (2 * (y % 4) + 1) / 8) * np.cos(np.pi * (2 * (x % 6) + 1) * 2 / 12) * (1 + y // 4 + 3 * (x // 6))
+  )
+  assert (np.abs(dctn(wave[:4, :6], norm="ortho")) > 1e-9).sum() == 1
+  close(mean_of("demo", {"decay": 0.9, "kept": 1, "chunk": 6}, wave[None])[0], wave)
+
+
+def test_a_frequency_is_the_mean_of_those_that_sent_it(x64):
+  rows = np.zeros((3, 2, 2))
+  rows[0] = 4.0  # the constant alone
+  rows[1] = [[6.0, 6.0], [-6.0, -6.0]]  # another frequency alone
+  rows[2] = rows[1] / 3
+  found = mean_of("demo", {"decay": 0.9, "kept": 1, "chunk": 2}, rows)[0]
+  close(found, rows[0] + (rows[1] + rows[2]) / 2)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_what_was_sent_leaves_the_momentum(x64, decay):
+  """The DCT of [a, b] is [a + b, a - b] / sqrt 2: of [3, 1] the sum is sent first, then what the decay left."""
+  algorithm = WRAPPERS["demo"].factory(build("sync_sgd", optax.sgd(1.0)), decay=decay, kept=1, chunk=2)
+  lifted = jax.vmap(lambda g, state: algorithm.local(W, g, state, jnp.zeros(2)), axis_name="w", axis_size=2)
+  state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(jnp.zeros((2, 2)))
+  for gradient, sent in [([3.0, 1.0], [2.0, 2.0]), ([0.0, 0.0], [decay, -decay]), ([0.0, 0.0], [0.0, 0.0])]:
+    new, state = lifted(jnp.array([gradient] * 2), state)
+    close(-new, [sent] * 2)
+
+
+def test_the_step_of_its_authors_is_the_optimizers(x64):
+  """x <- (1 - eta wd) x - eta sign(mean)."""
+  (x0, grad), how = reference.problem(3, 6), LOSSY["demo"]
+  tx = optax.chain(optax.scale_by_sign(), optax.add_decayed_weights(0.1), optax.scale(-0.05))
+  params = drive(WRAPPERS["demo"].factory(build("sync_sgd", tx), **how), x0, grad, workers=3, steps=6)[0]
+
+  def step(g, x):
+    return -0.05 * (np.sign(g) + 0.1 * x)
+
+  compressor = compression.DeMo(how["decay"], how["kept"], how["chunk"])
+  twin = compression.sync_sgd(x0, grad, workers=3, steps=6, inner=lambda: step, compressor=compressor)
+  close(params, twin.params)
+
+
+# ---- shares of the parameters
+
+
+@pytest.mark.parametrize("base", ["independent", "local_sgd"])
+def test_the_whole_share_is_local_sgd_of_period_one(x64, base):
+  x0, grad = reference.problem(8, 6)
+  expected = drive(build("local_sgd", INNER["momentum"][0], period=1), x0, grad, workers=8, steps=6)
+  found = drive(wrapped("sparta", base, hyper={"sparta": {"share": 1.0}}), x0, grad, workers=8, steps=6)
+  close(found[0], expected[0])
+  close(found[1], expected[1])
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(2)
+def test_a_whole_share_keeps_the_workers_of_any_algorithm_together(x64, name):
+  x0, grad = reference.problem(8, 6)
+  params = drive(wrapped("sparta", name, hyper={"sparta": {"share": 1.0}}), x0, grad, workers=8, steps=6)[0]
+  close(params, np.broadcast_to(params[:, :1], params.shape))
+
+
+# ---- any algorithm, any layout
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in ("sharded_sync_sgd", "d_psgd")])
+@pytest.mark.parametrize("wrapper, hyper", [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])])
+@pytest.mark.sampled(4)
+def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
+  """Three workers: a strip of three values."""
+  x0, grad = reference.problem(3, 4)
+  found = drive(wrapped(wrapper, name, hyper={wrapper: hyper}), x0, grad, workers=3, steps=4)[0]
+  assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sign", "sparta"])
+@pytest.mark.sampled(2)
+def test_the_layout_changes_nothing(x64, wrapper):
+  """Forty values, so that eight workers' strips have several."""
+
+  def init(key):
+    return {"x": jax.random.normal(key, (5, 8), jnp.float64)}, {}
+
+  def loss(params, extra, batch, key):
+    del batch  # the key is the worker's and the step's
+    return jnp.sum(params["x"] * jax.random.normal(key, (5, 8), jnp.float64)), extra
+
+  def feed(first, steps):
+    return {"x": np.zeros((8, steps, 1))}
+
+  name = "independent" if wrapper == "sparta" else "sync_sgd"
+  runs = []
+  for devices in (1, 2, 8):
+    how = ExecutionConfig("vmap", "scan", 4)
+    trainer = Trainer(wrapped(wrapper, name), Model(init, loss), make_workers(8, devices), how)
+    carry = trainer.start(jax.random.key(0))
+    for _, after, _ in trainer.run(carry, trainer.plan(0, 4, 4), feed, jax.random.key(1)):
+      runs.append(np.asarray(after.params["x"])[:: 1 if wrapper == "sparta" else devices])
+  assert [run.shape for run in runs] == [(8 if wrapper == "sparta" else 1, 5, 8)] * 3
+  close(runs[1], runs[0])
+  close(runs[2], runs[0])
