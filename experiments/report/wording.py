@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from experiments.report import formats
+from experiments.report.paired_test import MOST
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
 from experiments.report.table_rows import Cell, Row, column, spent
@@ -23,14 +24,14 @@ def legend(comparison: Comparison) -> list[str]:
       "(Student's t). Costs: geometric mean and 95 % interval of the logarithm, which is above zero as costs are.",
       "Seeds are paired (same start and same order of the data for all algorithms), so that the test is of the "
       "differences within seeds, which may be significant although two intervals overlap.",
-      "Two algorithms are significantly different where the 95 % interval of these differences (of costs: their "
-      "ratios), widened by the spacing of evaluations, excludes equality; there is no correction for the number of "
-      "pairs.",
+      "Two algorithms are significantly different where the paired t-test over seeds (of costs: of their logarithms, "
+      "so of the ratio) has p below 5 % after Holm's correction for all pairs of algorithms in the column.",
     ]
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
   sentences.append(
-    f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {comparison.goal}."
+    f"Steps, examples, bytes and seconds are those spent when the curve first meets {comparison.goal}, interpolated "
+    "linearly between the evaluations before and after."
   )
   sentences.append("Examples count all workers together, bytes are those sent per worker.")
   if not comparison.virtual:
@@ -55,6 +56,11 @@ def clock(comparison: Comparison) -> list[str]:
     f"Seconds were measured on the hardware that ran this, without compilation and evaluation{where}.",
     f"They rank the algorithms there, not on a cluster; {others} predictions for clusters.",
   ]
+
+
+def more_seeds(count: int) -> str:
+  """As text, from `paired_test.more_seeds`."""
+  return f"more than {MOST:,} more seeds" if count > MOST else f"{count:,} more seed{'s' * (count > 1)}"
 
 
 def layout(comparison: Comparison) -> str:
