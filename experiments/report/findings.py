@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
+from experiments.report.paired_test import MOST
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.table_rows import Row, pairs, ranking
-from experiments.report.wording import layout, more_seeds
+from experiments.report.wording import layout
 
 Sentence = tuple[str, str]  # its subject ("" for none), and the text
 CLAIMS = {
@@ -103,10 +104,14 @@ def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]
     behind = [row.label for row in others if row not in rivals]
     than = f"; significantly worse than some other: {formats.listed(behind, 5)}" if behind else ""
     more = pairs(table, name)[best.label, rivals[0].label].more_seeds
-    wanted = f"; {more_seeds(more)} would separate the first two at this spread" if more else ""
+    wanted = f"; {_seeds(more)} would separate the first two at this spread" if more and more <= MOST else ""
     return f"not significantly different are {formats.listed(tied, 5)}{than}{wanted}."
   found = f"{best.label} ({_figure(best, name)})"
   return f"{found}; {next_one(table, name, others[0], best)}." if others else f"{found}."
+
+
+def _seeds(count: int) -> str:
+  return f"{count:,} more seed{'s' * (count > 1)}"
 
 
 def next_one(table: Sequence[Row], name: str, row: Row, best: Row) -> str:

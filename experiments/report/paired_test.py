@@ -11,6 +11,7 @@ Hedges (1981), "Distribution theory for Glass's estimator of effect size", doi 1
 Lakens (2013), "Calculating and reporting effect sizes", doi 10.3389/fpsyg.2013.00863.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -18,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from experiments.report.statistics import Span, summary
+from experiments.report.statistics import Span
 
 LEVEL = 0.05  # of all the tests of a family together
 POWER = 0.8
 MOST = 1000  # seeds that `more_seeds` adds at most
+COUNTED = 50_000  # examples; a finer resolution is far below the spread over seeds
 ROUNDING = 1e-12  # of the larger figure: smaller differences count as 0
 
 
@@ -48,10 +50,12 @@ class Pair(NamedTuple):
 
 
 def _turned(value: float, ratio: bool) -> float:
-  return -value if not ratio else 1 / value if value else float("inf")
+  return -value if not ratio else 1 / value if value else math.inf
 
 
-def paired_tests(figures: Mapping[str, Mapping[str, float]], ratio: bool) -> dict[tuple[str, str], Pair]:
+def paired_tests(
+  figures: Mapping[str, Mapping[str, float]], ratio: bool, resolution: float = 0.0
+) -> dict[tuple[str, str], Pair]:
   """Test all pairs of labels as one family, by (first, second) and by (second, first).
 
   A pair is significantly different where its p, adjusted by `holm`, is below 5 %: the probability that any pair of
@@ -60,17 +64,19 @@ def paired_tests(figures: Mapping[str, Mapping[str, float]], ratio: bool) -> dic
   Args:
     figures: by label and by seed; a pair is tested over the seeds that both have.
     ratio: test the ratio of two labels where all their figures are above 0, else the difference.
+    resolution: of figures that are its multiples, such as 1 / 360 for accuracies on 360 examples. Rounding to it alone
+      gives a difference the variance 2 resolution^2 / 12, below which a spread over few seeds is not believed.
   """
-  found, spreads = {}, {}
+  found, sizes = {}, {}
   for pair in combinations(figures, 2):
-    found[pair], spreads[pair] = _paired(figures[pair[0]], figures[pair[1]], ratio)
+    found[pair], sizes[pair] = _paired(figures[pair[0]], figures[pair[1]], ratio, resolution)
   tested = [pair for pair in found if found[pair].p is not None]
   adjusted = holm([found[pair].p for pair in tested])
   for pair, p_holm in zip(tested, adjusted, strict=True):
     each, more = found[pair], None
     sign = _sign(each) if p_holm < LEVEL else 0
-    if not sign and spreads[pair] > 0:
-      more = more_seeds(spreads[pair], each.seeds, LEVEL / len(tested))
+    if not sign and sizes[pair] > 0:
+      more = more_seeds(sizes[pair], each.seeds, LEVEL / len(tested))
     found[pair] = each._replace(p_holm=p_holm, more_seeds=more, sign=sign)
   return found | {pair[::-1]: each.reversed() for pair, each in found.items()}
 
@@ -79,11 +85,13 @@ def _sign(pair: Pair) -> int:
   return int(np.sign(pair.mean - 1 if pair.ratio else pair.mean))
 
 
-def _paired(first: Mapping[str, float], second: Mapping[str, float], ratio: bool) -> tuple[Pair, float]:
+def _paired(
+  first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
+) -> tuple[Pair, float]:
   """The pair by itself, and |mean| / s of its differences: 0 where the mean is 0 or nothing spreads."""
   common = [seed for seed in first if seed in second]
   if not common:
-    return Pair(float("nan"), None, ratio, 0), 0.0
+    return Pair(math.nan, None, ratio, 0), 0.0
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
   ratio = ratio and min(a.min(), b.min()) > 0
   if ratio:
@@ -91,19 +99,28 @@ def _paired(first: Mapping[str, float], second: Mapping[str, float], ratio: bool
   differences = a - b
   scale = 1.0 if ratio else np.maximum(np.abs(a), np.abs(b))
   differences[np.abs(differences) <= ROUNDING * scale] = 0.0
-  mean, half = summary(differences)
-  ends = None if half is None else (mean - half, mean + half)
+  count, mean = len(common), float(differences.mean())
+  deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6)) if count > 1 else math.nan
+  half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count) if count > 1 else math.nan
   with np.errstate(over="ignore"):  # two seeds may have an interval from 0 to infinity
-    shown = (float(np.exp(mean)), ends and (float(np.exp(ends[0])), float(np.exp(ends[1])))) if ratio else (mean, ends)
-  pair = Pair(*shown, ratio, len(common))
-  if half is None:
+    shown, low, high = np.exp([mean, mean - half, mean + half]).tolist() if ratio else (mean, mean - half, mean + half)
+  pair = Pair(shown, (low, high) if count > 1 else None, ratio, count)
+  if count == 1:
     return pair._replace(sign=_sign(pair)), 0.0
-  deviation = float(differences.std(ddof=1))
-  if deviation <= ROUNDING * float(np.max(scale)):  # the same difference with every seed
+  if deviation <= ROUNDING * np.max(scale):  # the same difference with every seed
     return pair._replace(p=float(mean == 0)), 0.0
-  size, df = mean / deviation, len(common) - 1
-  p = 2 * float(special.stdtr(df, -abs(size) * np.sqrt(len(common))))
-  return pair._replace(p=p, effect=hedges_gz(size, len(common))), abs(size)
+  size = mean / deviation
+  p = 2 * float(special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
+  return pair._replace(p=p, effect=hedges_gz(size, count)), abs(size)
+
+
+def share_resolution(values: Sequence[float]) -> float:
+  """1 / N for the smallest N of which all shares are multiples, so that N examples have been counted; 0 for none."""
+  counts = np.arange(1, COUNTED + 1)
+  for value in values:
+    shares = value * counts
+    counts = counts[np.abs(shares - np.round(shares)) <= 1e-9 * counts]
+  return 1 / float(counts[0]) if len(counts) else 0.0
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -124,14 +141,15 @@ def hedges_gz(size: float, seeds: int) -> float | None:
   m = seeds - 1
   if m < 2:
     return None
-  return float(size * np.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / np.sqrt(m / 2))
+  return float(size * math.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / math.sqrt(m / 2))
 
 
 def power(size: float, seeds: int, level: float) -> float:
   """P(|T| > t(1 - level / 2, n - 1)), T noncentral t with n - 1 degrees of freedom around d_z sqrt(n)."""
-  df, center = seeds - 1, size * np.sqrt(seeds)
+  df, center = seeds - 1, size * math.sqrt(seeds)
   critical = special.stdtrit(df, 1 - level / 2)
-  return float(1 - special.nctdtr(df, center, critical) + special.nctdtr(df, center, -critical))
+  below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN where too small for a float
+  return float(1 - below + lower)
 
 
 def more_seeds(size: float, seeds: int, level: float) -> int:

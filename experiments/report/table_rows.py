@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.paired_test import Pair, paired_tests
+from experiments.report.paired_test import Pair, paired_tests, share_resolution
 from experiments.report.reader import SCORES, Comparison, Result, Run
 from experiments.report.statistics import Span, crossing, log_summary, summary
 
@@ -102,7 +102,10 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
 def pairs(table: Sequence[Row], name: str) -> dict[tuple[str, str], Pair]:
   """Test all pairs of labels, both ways round: scores by their difference, costs by their ratio."""
   figures = {row.label: row.estimates[name].seeds if name in row.estimates else {} for row in table}
-  return paired_tests(figures, ratio=name not in SCORES)
+  if name not in SCORES:
+    return paired_tests(figures, ratio=True)
+  values = [value for each in figures.values() for value in each.values()]
+  return paired_tests(figures, ratio=False, resolution=share_resolution(values) if name == "test_accuracy" else 0.0)
 
 
 def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> tuple[list[Row], list[Row]]:

@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Sequence
 
 from experiments.report import formats
-from experiments.report.paired_test import MOST
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
 from experiments.report.table_rows import Cell, Row, column, spent
@@ -56,11 +55,6 @@ def clock(comparison: Comparison) -> list[str]:
     f"Seconds were measured on the hardware that ran this, without compilation and evaluation{where}.",
     f"They rank the algorithms there, not on a cluster; {others} predictions for clusters.",
   ]
-
-
-def more_seeds(count: int) -> str:
-  """As text, from `paired_test.more_seeds`."""
-  return f"more than {MOST:,} more seeds" if count > MOST else f"{count:,} more seed{'s' * (count > 1)}"
 
 
 def layout(comparison: Comparison) -> str:

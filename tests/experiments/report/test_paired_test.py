@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.report.paired_test import MOST, hedges_gz, holm, more_seeds, paired_tests, power
+from experiments.report.paired_test import MOST, hedges_gz, holm, more_seeds, paired_tests, power, share_resolution
 
 
 def seeds(values):
@@ -112,6 +112,28 @@ def test_seeds_for_tabulated_effects_and_for_none():
   assert pair([1.0, 2.0, 3.0], [2.0, 1.0, 3.0]).more_seeds is None  # no difference on average
   assert pair([9.0, 9.1, 9.2], [1.0, 1.2, 1.1]).more_seeds is None  # separate already
   assert pair([2.0, 1.0, 3.0], [1.0, 2.0, 1.0]).more_seeds == more_seeds(2 / 3 / math.sqrt(7 / 3), 3, 0.05)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 780])
+def test_the_power_grows_to_one_and_the_search_finds_where_it_is_enough(level):
+  for size in (0.1, 0.4, 1.0, 3.0, 6.35, 50.0):  # SciPy has NaN for the tails of some of these
+    powers = np.array([power(size, 3 + more, level) for more in range(1, MOST + 1)])
+    assert np.all(np.diff(powers) > -1e-9) and np.all((powers >= 0) & (powers <= 1 + 1e-9))
+    enough = np.flatnonzero(powers >= 0.8)
+    assert more_seeds(size, 3, level) == (enough[0] + 1 if len(enough) else MOST + 1)
+
+
+def test_accuracies_on_few_examples_do_not_spread_less_than_their_rounding():
+  """One example more with each of three seeds: a t-test of 0 spread would have p = 0."""
+  first, second = ({f"seed {n}": (count + more) / 360 for n, count in enumerate((340, 345, 349))} for more in (1, 0))
+  values = [*first.values(), *second.values()]
+  assert share_resolution(values) == 1 / 360
+  found = paired_tests({"a": first, "b": second}, ratio=False, resolution=1 / 360)["a", "b"]
+  assert found.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and found.sign == 0
+  many = paired_tests({"a": first, "b": second}, ratio=False)["a", "b"]
+  assert many.p < 1e-6 and many.sign == 1
+  assert share_resolution([*values, 0.123456789]) == 0.0 and share_resolution([1.0, 0.0]) == 1.0
+  assert share_resolution([]) == 1.0  # of nothing
 
 
 FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=6)
