@@ -94,11 +94,12 @@ def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   predicted_seconds; cluster, of predicted seconds; first, second, the labels; scale, "difference" (first minus
   second, in the unit of the quantity) or "ratio" (first over second); estimate, its mean over the seeds that both
   have, of ratios the geometric one; low, high, its 95 % interval, of this pair alone; p, of the two-sided paired
-  t-test, of ratios on the logarithm; p_holm, adjusted for all tested pairs of the quantity; significant, whether
-  p_holm is below 0.05; effect_size, Hedges' g_z, in standard deviations of the paired differences; seeds, that were
-  tested; missing_first, missing_second, the seeds of which that label has no figure; more_seeds, that would separate
-  the pair with a power of 0.8 if its mean and spread stay as they are, missing where it is separate already or no
-  number would; more_seeds_capped, whether it takes more than that.
+  t-test, of ratios on the logarithm (accuracies spread at least as much as their rounding to whole examples); p_holm,
+  adjusted for all tested pairs of the quantity; significant, whether p_holm is below 0.05; effect_size, Hedges' g_z,
+  in standard deviations of the paired differences; seeds, that were tested; missing_first, missing_second, the seeds
+  of which that label has no figure; more_seeds, that would separate the pair with a power of 0.8 if its mean and
+  spread stay as they are, missing where it is separate already or no number would; more_seeds_capped, whether it
+  takes more than that.
 
   Args:
     table: the rows, where they are at hand.

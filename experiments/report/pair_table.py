@@ -1,6 +1,6 @@
 """All pairs of a comparison's algorithms, quantity by quantity, and their tables for the page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.report import cluster_section, formats
@@ -26,7 +26,7 @@ class Quantity(NamedTuple):
     """In words."""
     return f"predicted seconds on {self.cluster}" if self.cluster else formats.NAMES[self.column]
 
-  def pairs(self) -> dict[tuple[str, str], Pair]:
+  def pairs(self) -> Mapping[tuple[str, str], Pair]:
     """All pairs, both ways round."""
     return pairs(self.rows, self.column)
 

@@ -1,6 +1,7 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -99,13 +100,19 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
   return f"stopped at step {steps[-1]:,.0f}" if short else None
 
 
-def pairs(table: Sequence[Row], name: str) -> dict[tuple[str, str], Pair]:
+def pairs(table: Sequence[Row], name: str) -> Mapping[tuple[str, str], Pair]:
   """Test all pairs of labels, both ways round: scores by their difference, costs by their ratio."""
   figures = {row.label: row.estimates[name].seeds if name in row.estimates else {} for row in table}
+  return _pairs(tuple((label, tuple(seeds.items())) for label, seeds in figures.items()), name)
+
+
+@lru_cache(maxsize=32)  # a page asks for the same family in every mark and sentence
+def _pairs(figures: tuple[tuple[str, tuple[tuple[str, float], ...]], ...], name: str) -> dict[tuple[str, str], Pair]:
+  found = {label: dict(seeds) for label, seeds in figures}
   if name not in SCORES:
-    return paired_tests(figures, ratio=True)
-  values = [value for each in figures.values() for value in each.values()]
-  return paired_tests(figures, ratio=False, resolution=share_resolution(values) if name == "test_accuracy" else 0.0)
+    return paired_tests(found, ratio=True)
+  values = [value for seeds in found.values() for value in seeds.values()]
+  return paired_tests(found, ratio=False, resolution=share_resolution(values) if name == "test_accuracy" else 0.0)
 
 
 def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> tuple[list[Row], list[Row]]:
