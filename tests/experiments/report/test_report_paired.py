@@ -148,3 +148,17 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   np.testing.assert_allclose(line.mean, [2.0, 0.04])
   ratio = 2 ** (4.302652729911275 / math.sqrt(3))  # t(0.975, 2) s / sqrt(n) of the logarithms to base 2
   np.testing.assert_allclose([side[1] for side in line.band], [0.04 / ratio, 0.04 * ratio])
+
+
+def test_one_test_example_with_every_seed_is_not_a_significant_difference_of_accuracy(tmp_path):
+  right = (340, 345, 349)
+  runs = {label: [rising(0.1, (count + more) / 360) for count in right] for label, more in (("a", 1), ("b", 0))}
+  table = list(rows_of(comparison(tmp_path, runs)).values())
+  assert table_rows.pairs(table, "test_accuracy")["a", "b"].p == pytest.approx(0.0513, abs=1e-4)  # t = sqrt(18), 2 df
+  assert table_rows.marks(table, "test_accuracy") == {"a": "best", "b": "tied"}
+
+
+def test_a_tie_tells_how_many_more_seeds_would_separate_the_first_two(tmp_path):
+  folder = comparison(tmp_path, {"a": meets_at(4, 18, 6), "b": meets_at(9, 20, 7)})
+  more = table_rows.pairs(list(rows_of(folder).values()), "examples")["a", "b"].more_seeds
+  assert 1 < more < 100 and f"; {more} " in finding_of(folder)["Fewest examples to 95 %"]
