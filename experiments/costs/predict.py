@@ -19,7 +19,7 @@ from experiments.costs.cluster_clock import ClusterRun
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.reader import read_run
-from experiments.report.statistics import first_reaching, log_summary
+from experiments.report.statistics import crossing, log_summary
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 
@@ -34,7 +34,7 @@ class Entrant(NamedTuple):
   pattern: Pattern
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
-  hits: list[float]  # steps at the first evaluation that meets the target, NaN for never
+  hits: list[float]  # steps at which the target is met, interpolated between evaluations, NaN for never
 
 
 def predict(
@@ -62,8 +62,8 @@ def _entrant(path: Path, components: Components, runs: Sequence[str], target: Ma
     seeds.append(int(run.rpartition("-")[2]))
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)
-    index = first_reaching(values, target["value"], target["metric"] == "test_accuracy")
-    hits.append(np.nan if index is None else float(steps[-1][index]))
+    hit = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
+    hits.append(np.nan if hit is None else hit)
   experiment, algorithm = components.experiment, components.algorithm
   pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
   return Entrant(experiment, algorithm, pattern, seeds, steps, hits)
@@ -76,10 +76,12 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     algorithm = entrant.algorithm
     there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(each, algorithm) for each in there]
+    seconds = [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)]
     if not np.isnan(entrant.hits).any():
-      means[label] = log_summary([clock(hit) for clock, hit in zip(clocks, entrant.hits, strict=True)])[0]
+      reached = [np.interp(*each) for each in zip(entrant.hits, entrant.steps, seconds, strict=True)]
+      means[label] = log_summary(reached)[0]
     algorithms[label] = {
-      "seconds": [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)],
+      "seconds": seconds,
       **_figures(entrant, there, clocks),
     }
   workers = max(entrant.experiment.workers for entrant in entrants.values())
@@ -138,12 +140,17 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
   winner, here = next(iter(complete)), cluster.network.main_link(workers).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
+    steps, hit = entrant.steps[index], entrant.hits[index]
+    after = int(np.searchsorted(steps, hit))
+    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after
+
     @cache
     def at(bandwidth: float) -> float:
       other = cluster.with_bandwidth(workers, bandwidth)
-      there, steps = _there(entrant, entrant.seeds[index], other, step), int(entrant.hits[index])
-      there = there._replace(config=replace(there.config, steps=steps))  # later ones do not matter
-      return cluster_clock.clock(there, entrant.algorithm)(steps)
+      there = _there(entrant, entrant.seeds[index], other, step)
+      there = there._replace(config=replace(there.config, steps=int(around[-1])))  # later ones do not matter
+      clock = cluster_clock.clock(there, entrant.algorithm)
+      return float(np.interp(hit, around, [clock(each) for each in around]))
 
     return at
 

@@ -93,7 +93,7 @@ def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[
   text = f"{where}: {ranked[0].label} reaches {goal} first{mean}, after {seconds(ranked[0].estimates[TIME].mean)}"
   if len(ranked) == 1:
     return f"{text}; no other does with every seed."
-  return f"{text}; {next_one(TIME, ranked[1], ranked[0])}. {break_even(entry)}"
+  return f"{text}; {next_one(table, TIME, ranked[1], ranked[0])}. {break_even(entry)}"
 
 
 def break_even(entry: Mapping[str, Any]) -> str:

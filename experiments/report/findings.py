@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
+from experiments.report.paired_test import MOST
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.table_rows import Row, difference, ranking
+from experiments.report.table_rows import Row, pairs, ranking
 from experiments.report.wording import layout
 
 Sentence = tuple[str, str]  # its subject ("" for none), and the text
@@ -26,13 +27,13 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   sentences: list[Sentence] = [("", _headline(table, complete, comparison))]
   if len(ran) > 1 and all(row.seeds == 1 for row in ran):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
-  for name, claim, ranked, rivals in _costs(complete, comparison):
-    sentences.append((claim, _claim(name, ranked, rivals)))
+  for name, claim, ranked, rivals in _costs(table, complete, comparison):
+    sentences.append((claim, _claim(table, name, ranked, rivals)))
   word = "Highest" if comparison.higher_is_better else "Lowest"
-  ranked, rivals = ranking(ran, comparison.metric)
+  ranked, rivals = ranking(table, comparison.metric)
   if len(ranked) > 1:
     claim = f"{word} {formats.NAMES[comparison.metric]} at the end"
-    sentences.append((claim, _claim(comparison.metric, ranked, rivals)))
+    sentences.append((claim, _claim(table, comparison.metric, ranked, rivals)))
   if partial:
     some = [f"{row.label} ({row.reached} of {row.seeds})" for row in partial]
     sentences.append(("", f"Only some seeds met it with {formats.listed(some)}: not ranked."))
@@ -58,7 +59,7 @@ def _headline(table: Sequence[Row], complete: Sequence[Row], comparison: Compari
   if len(complete) == 1:
     return f"{text}.{_spent(complete[0], comparison.seconds)}"
   won: dict[str, list[str]] = {}
-  for name, _, ranked, rivals in _costs(complete, comparison):
+  for name, _, ranked, rivals in _costs(table, complete, comparison):
     won.setdefault("" if rivals else ranked[0].label, []).append(LEAST[name])
   level = won.pop("", [])
   found = [f"{label} was best in {formats.listed(what)}" for label, what in won.items()]
@@ -76,7 +77,9 @@ def _spent(row: Row, seconds: str) -> str:
   return f" It took {examples} examples, {sent} sent per worker and {time}."
 
 
-def _costs(complete: Sequence[Row], comparison: Comparison) -> list[tuple[str, str, list[Row], list[Row]]]:
+def _costs(
+  table: Sequence[Row], complete: Sequence[Row], comparison: Comparison
+) -> list[tuple[str, str, list[Row], list[Row]]]:
   """Of each cost its name, the claim about it, and the `ranking`; [] with fewer than two algorithms."""
   found, where = [], layout(comparison)
   for name in ("examples", "bytes_sent", comparison.seconds):
@@ -87,45 +90,51 @@ def _costs(complete: Sequence[Row], comparison: Comparison) -> list[tuple[str, s
       claim += ", of those that send any"
     if name == "seconds" and where:
       claim += f" as measured with {where}"
-    ranked, rivals = ranking(counted, name)
+    ranked, rivals = ranking(table, name, counted)
     if ranked and len(complete) > 1:
       found.append((name, claim, ranked, rivals))
   return found
 
 
-def _claim(name: str, ranked: list[Row], rivals: list[Row]) -> str:
+def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]) -> str:
   """The best and its difference from the next one; or those that do not differ significantly, without a winner."""
   best, *others = ranked
   if rivals:
     tied = [f"{row.label} ({_figure(row, name)})" for row in (best, *rivals)]
     behind = [row.label for row in others if row not in rivals]
     than = f"; significantly worse than some other: {formats.listed(behind, 5)}" if behind else ""
-    return f"not significantly different are {formats.listed(tied, 5)}{than}."
+    more = pairs(table, name)[best.label, rivals[0].label].more_seeds
+    wanted = f"; {_seeds(more)} would separate the first two at this spread" if more and more <= MOST else ""
+    return f"not significantly different are {formats.listed(tied, 5)}{than}{wanted}."
   found = f"{best.label} ({_figure(best, name)})"
-  return f"{found}; {next_one(name, others[0], best)}." if others else f"{found}."
+  return f"{found}; {next_one(table, name, others[0], best)}." if others else f"{found}."
 
 
-def next_one(name: str, row: Row, best: Row) -> str:
+def _seeds(count: int) -> str:
+  return f"{count:,} more seed{'s' * (count > 1)}"
+
+
+def next_one(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
   """Name the second of a ranking and its difference from the first."""
-  return f"the next on average, {row.label}, {versus(name, row, best)}"
+  return f"the next on average, {row.label}, {versus(table, name, row, best)}"
 
 
-def versus(name: str, row: Row, best: Row) -> str:
+def versus(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
   """Describe the tested difference of a row from the best one: "takes 1.30 times as many (...)"."""
-  found = difference(name, row, best)
-  values = found[:3]
+  found = pairs(table, name)[row.label, best.label]
+  values = (found.mean, *(found.interval or ()))
   if found.ratio:
-    mean, low, high = (f"{value:,.{formats.decimals(value, 3)}f}" for value in values)
+    mean, *ends = (f"{value:,.{formats.decimals(value, 3)}f}" for value in values)
     text = f"takes {mean} times as {'long' if name in ('seconds', 'virtual_seconds') else 'many'}"
   else:
-    values = values if found.mean >= 0 else (-found.mean, -found.high, -found.low)
-    mean, low, high = (formats.figure(name, value).replace(" %", " points") for value in values)
+    values = values if found.mean >= 0 else (-values[0], *(-end for end in reversed(values[1:])))
+    mean, *ends = (formats.figure(name, value).replace(" %", " points") for value in values)
     text = f"is {mean} {'higher' if found.mean > 0 else 'lower'}" if name in SCORES else f"takes {mean} more"
-  if row.seeds == 1:
+  if not ends:
     return f"{text} in the one seed"
   doubt = "" if found.sign else ": not significantly different"
   kind = "geometric mean over seeds; " if found.ratio else ""
-  return f"{text} ({kind}95 % interval {low} to {high}, paired by seed{doubt})"
+  return f"{text} ({kind}95 % interval {ends[0]} to {ends[1]}, paired by seed{doubt})"
 
 
 def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -133,10 +142,9 @@ def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   pairs = comparison.info["expected"]
   if not pairs:
     return []
-  rows = {row.label: row for row in table}
   found: dict[int, list[str]] = {-1: [], 1: [], 0: []}
   for sooner, later in pairs:
-    found[order(rows.get(sooner), rows.get(later), comparison.seconds)].append(f"{sooner} before {later}")
+    found[order(table, sooner, later, comparison.seconds)].append(f"{sooner} before {later}")
   words = {-1: "", 1: "the other way round: ", 0: "not significantly different: "}
   texts = [words[sign] + formats.listed(each, 20) for sign, each in found.items() if each]
   single = " in the one seed, which shows no spread" if len(comparison.info["seeds"]) == 1 else ""
@@ -146,12 +154,14 @@ def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   ]
 
 
-def order(first: Row | None, second: Row | None, seconds: str) -> int:
+def order(table: Sequence[Row], first: str, second: str, seconds: str) -> int:
   """Return -1 where the first is sooner, 1 where the second is; without any seed at the target it is the later one."""
-  if first is None or second is None:
+  rows = {row.label: row for row in table}
+  if first not in rows or second not in rows:
     return 0
-  if first.of_all(seconds) and second.of_all(seconds):
-    return difference(seconds, first, second).sign
-  if first.of_all(seconds) and not second.reached:
+  one, other = rows[first], rows[second]
+  if one.of_all(seconds) and other.of_all(seconds):
+    return pairs(table, seconds)[first, second].sign
+  if one.of_all(seconds) and not other.reached:
     return -1
-  return int(second.of_all(seconds) is not None and not first.reached)
+  return int(other.of_all(seconds) is not None and not one.reached)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from experiments.report import cluster_section, formats, settings_table, templates
+from experiments.report import cluster_section, formats, frames, pair_table, settings_table, templates
 from experiments.report.findings import expected, finding
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
@@ -20,7 +20,10 @@ def table(folder: Path) -> str:
 
 
 def write_report(folder: Path) -> Path:
-  """Write report.html and the pictures as PNG files into a comparison's folder; return the page's path.
+  """Write report.html, its figures as CSV and JSON, and its pictures as PNG files into a comparison's folder.
+
+  Returns:
+    the page's path.
 
   Raises:
     FileNotFoundError: if the folder holds no comparison.json, or a file of events that it names is missing.
@@ -37,6 +40,8 @@ def write_report(folder: Path) -> Path:
     old.unlink()  # of clusters that the page may no longer have
   for picture in [*pictures, *(clusters["pictures"] if clusters else ()), *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
+  sentences = finding(comparison, summary) + expected(comparison, summary)
+  frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]
   titles = [Cell(entry["title"], details=(entry["citation"],)) for entry in entries]
   text = templates.template(TEMPLATE).render(
@@ -45,7 +50,7 @@ def write_report(folder: Path) -> Path:
     labels=[entry["label"] for entry in entries],
     workers=formats.between(settings_table.of_labels(info, "workers")),
     batch=formats.between(settings_table.of_labels(info, "batch")),
-    finding=finding(comparison, summary) + expected(comparison, summary),
+    finding=sentences,
     metric=formats.NAMES[comparison.metric],
     goal=comparison.goal,
     varying=settings_table.varying(info),
@@ -54,6 +59,7 @@ def write_report(folder: Path) -> Path:
     legend=legend(comparison),
     tied=TIED,
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
+    pairs=pair_table.tables(comparison, summary),
     pictures=pictures,
     clusters=clusters,
     schedules=schedules,

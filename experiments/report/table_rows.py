@@ -1,13 +1,15 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.report import formats
+from experiments.report.paired_test import Pair, paired_tests, share_resolution
 from experiments.report.reader import SCORES, Comparison, Result, Run
-from experiments.report.statistics import Difference, Span, first_reaching, log_summary, paired, summary
+from experiments.report.statistics import Span, crossing, log_summary, summary
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -20,7 +22,7 @@ class Estimate(NamedTuple):
 
   mean: float  # of costs the geometric one
   interval: Span | None
-  seeds: Mapping[str, Span]  # by run ("seed 0"); a target was met after the evaluation before and by this one
+  seeds: Mapping[str, float]  # by run ("seed 0")
 
 
 class Row(NamedTuple):
@@ -52,37 +54,39 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   longest = max((run.columns["examples"][-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
-  found: dict[str, dict[str, Span]] = {name: {} for name in (comparison.metric, *spent(comparison))}
+  found: dict[str, dict[str, float]] = {name: {} for name in (comparison.metric, *spent(comparison))}
   for run in runs:
     values, last = run.columns[comparison.metric], run.columns["examples"][-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
     else:
-      found[comparison.metric][run.name] = (float(values[-1]), float(values[-1]))
-    index = first_reaching(values, comparison.target, comparison.higher_is_better)
-    if index is not None:
-      for name in spent(comparison):
-        before, after = run.columns[name][[max(index - 1, 0), index]].tolist()
-        found[name][run.name] = (before, after)
+      found[comparison.metric][run.name] = float(values[-1])
+    steps = run.columns["step"]
+    met = crossing(steps, values, comparison.target, comparison.higher_is_better)
+    if met is not None:
+      costs = {name: float(np.interp(met, steps, run.columns[name])) for name in spent(comparison)}
+      for name, cost in costs.items():
+        if np.isfinite(cost):
+          found[name][run.name] = cost
   return Row(
     label=info["label"],
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
     finished=len(found[comparison.metric]),
     reached=len(found["step"]),
-    estimates={name: estimate(name, spans) for name, spans in found.items() if spans},
+    estimates={name: estimate(name, values) for name, values in found.items() if values},
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
   )
 
 
-def estimate(name: str, spans: Mapping[str, Span]) -> Estimate:
+def estimate(name: str, seeds: Mapping[str, float]) -> Estimate:
   """Of scores the mean and Student's interval; of costs, which are above 0, those of the logarithm."""
-  values = [end for _, end in spans.values()]
+  values = list(seeds.values())
   if name not in SCORES:
-    return Estimate(*log_summary(values), spans)
+    return Estimate(*log_summary(values), seeds)
   mean, half = summary(values)
-  return Estimate(mean, None if half is None else (mean - half, mean + half), spans)
+  return Estimate(mean, None if half is None else (mean - half, mean + half), seeds)
 
 
 def _problem(run: Run, metric: str, short: bool) -> str | None:
@@ -96,22 +100,40 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
   return f"stopped at step {steps[-1]:,.0f}" if short else None
 
 
-def difference(name: str, first: Row, second: Row) -> Difference:
-  """The one test of significance of a report: scores are compared by their difference, costs by their ratio."""
-  return paired(first.estimates[name].seeds, second.estimates[name].seeds, ratio=name not in SCORES)
+def pairs(table: Sequence[Row], name: str) -> Mapping[tuple[str, str], Pair]:
+  """Test all pairs of labels, both ways round: scores by their difference, costs by their ratio."""
+  figures = {row.label: row.estimates[name].seeds if name in row.estimates else {} for row in table}
+  return _pairs(tuple((label, tuple(seeds.items())) for label, seeds in figures.items()), name)
 
 
-def ranking(table: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
+@lru_cache(maxsize=32)  # a page asks for the same family in every mark and sentence
+def _pairs(figures: tuple[tuple[str, tuple[tuple[str, float], ...]], ...], name: str) -> dict[tuple[str, str], Pair]:
+  found = {label: dict(seeds) for label, seeds in figures}
+  if name not in SCORES:
+    return paired_tests(found, ratio=True)
+  values = [value for seeds in found.values() for value in seeds.values()]
+  return paired_tests(found, ratio=False, resolution=share_resolution(values) if name == "test_accuracy" else 0.0)
+
+
+def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> tuple[list[Row], list[Row]]:
   """Rank the rows where every seed has an estimate by their mean, the best first.
+
+  Args:
+    table: all rows, whose pairs are tested together.
+    among: the rows to rank, by default all.
 
   Returns:
     the ranked rows; and the rivals of the first one, than which no row is significantly better, so that no two of the
     first and its rivals are significantly different.
   """
-  sign = -1 if name == "test_accuracy" else 1
-  ranked = sorted((row for row in table if row.of_all(name)), key=lambda row: sign * row.estimates[name].mean)
-  rivals = [row for row in ranked[1:] if all(difference(name, other, row).sign != -sign for other in ranked)]
-  return ranked, rivals
+  sign, found = -1 if name == "test_accuracy" else 1, pairs(table, name)
+  counted = [row for row in (table if among is None else among) if row.of_all(name)]
+  ranked = sorted(counted, key=lambda row: sign * row.estimates[name].mean)
+
+  def beaten(row: Row) -> bool:
+    return any(found[other.label, row.label].sign == -sign for other in ranked if other is not row)
+
+  return ranked, [row for row in ranked[1:] if not beaten(row)]
 
 
 def marks(table: Sequence[Row], name: str) -> dict[str, str]:

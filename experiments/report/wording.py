@@ -23,14 +23,14 @@ def legend(comparison: Comparison) -> list[str]:
       "(Student's t). Costs: geometric mean and 95 % interval of the logarithm, which is above zero as costs are.",
       "Seeds are paired (same start and same order of the data for all algorithms), so that the test is of the "
       "differences within seeds, which may be significant although two intervals overlap.",
-      "Two algorithms are significantly different where the 95 % interval of these differences (of costs: their "
-      "ratios), widened by the spacing of evaluations, excludes equality; there is no correction for the number of "
-      "pairs.",
+      "Two algorithms are significantly different where the paired t-test over seeds (of costs: of their logarithms, "
+      "so of the ratio) has p below 5 % after Holm's correction for all pairs of algorithms in the column.",
     ]
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
   sentences.append(
-    f"Steps, examples, bytes and seconds are those spent by the first evaluation that met {comparison.goal}."
+    f"Steps, examples, bytes and seconds are those spent when the curve first meets {comparison.goal}, interpolated "
+    "linearly between the evaluations before and after."
   )
   sentences.append("Examples count all workers together, bytes are those sent per worker.")
   if not comparison.virtual:

@@ -24,7 +24,8 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
   for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    entrants[label] = entrant(config, [0, 1], [], list(hits[label]))
+    steps = [np.array([0, hit, 100]) for hit in hits[label]]  # evaluated there
+    entrants[label] = entrant(config, [0, 1], steps, list(hits[label]))
   step = cluster_clock.on(entrants["often"].experiment, entrants["often"].pattern, cluster, FLOP).config
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
@@ -52,3 +53,14 @@ def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
     found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
   assert found[2] == pytest.approx(np.mean(found[:2], axis=0))
+
+
+def test_seconds_to_a_target_between_evaluations_are_interpolated():
+  cluster = named("ethernet_10g")
+  fast, slow = config_of("local_sgd", period=4), config_of("sync_sgd")
+  exact, between = (
+    {"fast": entrant(fast, [0], [steps], [40]), "slow": entrant(slow, [0], [steps], [hit])}
+    for steps, hit in ((np.array([0, 60]), 60), (np.array([0, 40, 80]), 60.0))
+  )
+  found = [predict.break_even(cluster, 4, each, FLOP)["ends"][1]["ratio"] for each in (exact, between)]
+  assert found[0] == pytest.approx(found[1], rel=1e-6)  # of equal steps the clock is linear

@@ -96,9 +96,8 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   for each in cluster_section.on_clusters(reader.read(path)):
     for row in each.table:
       figures = each.entry["algorithms"][row.label]["seconds"]
-      assert all(
-        span[1] in clock for span, clock in zip(row.estimates["virtual_seconds"].seeds.values(), figures, strict=True)
-      )
+      reached = row.estimates["virtual_seconds"].seeds.values()
+      assert all(clock[0] < seconds <= clock[-1] for seconds, clock in zip(reached, figures, strict=True))
       assert 0 < row.estimates["virtual_seconds"].interval[0] < row.estimates["virtual_seconds"].mean
     winner = min(each.table, key=lambda row: row.estimates["virtual_seconds"].mean).label
     assert each.entry["break_even"]["winner"] == winner  # both by the geometric mean
