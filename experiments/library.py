@@ -24,6 +24,7 @@ from experiments.config.experiment import Experiment, jsonable
 from experiments.config.factories import Config, check_keys
 from experiments.config.options import RunOptions
 from experiments.config.variants import apply, in_order
+from experiments.report import frames, reader
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
 from experiments.train import train as training
@@ -121,18 +122,23 @@ class Compared:
     return {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in self.info["algorithms"]}
 
   @cached_property
-  def metrics(self) -> "pd.DataFrame":
-    """A row per label, seed and evaluation, with the columns of `Run.metrics`."""
-    import pandas as pd
+  def _read(self) -> reader.Comparison:
+    return reader.read(self.folder)
 
-    seeds = self.info["seeds"]
-    frames = [
-      run.metrics.assign(label=label, seed=seed)
-      for label, runs in self.runs.items()
-      for seed, run in zip(seeds, runs, strict=False)
-    ]
-    found = pd.concat(frames, ignore_index=True)
-    return found.reindex(columns=["label", "seed", *(name for name in found if name not in ("label", "seed"))])
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """Every evaluation of every run; columns: see `experiments.report.frames.metrics_frame`."""
+    return frames.metrics_frame(self._read)
+
+  @cached_property
+  def table(self) -> "pd.DataFrame":
+    """A row per label, with intervals; columns: see `experiments.report.frames.table_frame`."""
+    return frames.table_frame(self._read)
+
+  @cached_property
+  def pairs(self) -> "pd.DataFrame":
+    """A row per quantity and pair of labels; columns: see `experiments.report.frames.pairs_frame`."""
+    return frames.pairs_frame(self._read)
 
 
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:

@@ -69,6 +69,7 @@ def test_a_comparison(tmp_path):
   assert list(frame.columns[:3]) == ["label", "seed", "step"] and len(frame) == 2 * 2 * 3
   own = frame[(frame.label == "mine") & (frame.seed == 1)]
   assert list(own.test_loss) == [line["test_loss"] for line in metrics(tmp_path / "c/mine/seed-1")]
+  assert list(found.table.label) == ["mine", "theirs"] and {"first", "second", "p"} <= set(found.pairs.columns)
   last = found.runs["mine"][1]
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
 
