@@ -27,7 +27,8 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from experiments.config.factories import Config, keywords, named, section
-from experiments.config.optimizers import OPTIMIZERS, SCHEDULES
+from experiments.config.optimizers import OPTIMIZERS
+from experiments.config.schedules import SCHEDULES
 
 NO_WRAPPER = "none"
 REGISTRIES: dict[str, Mapping[str, Any]] = {

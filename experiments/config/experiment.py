@@ -16,8 +16,10 @@ from ddl.group_recorder import record
 from ddl.schedule import Schedule
 from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings
+from experiments.config.optimizers import elementwise
 
 MOST_BLOCKS = 1024
+STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
 
@@ -149,7 +151,13 @@ class Experiment:
       value = self.algorithm.get(key, least)
       if not least <= value <= MOST:
         raise ValueError(f"config.algorithm.{key} is {value}: invalid: must be an integer from {least} to {MOST}")
-    algorithm = make_algorithm(self.algorithm.name, self.make_optimizer(), self.workers, self.algorithm.settings)
+    inner = self.make_optimizer()
+    if self.spec.taxonomy.pattern == STRIPS and not elementwise(inner):
+      raise ValueError(
+        f"{self.algorithm.name} updates strips of one vector; {self.optimizer.name} with these settings looks at whole "
+        "layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
+      )
+    algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
     if self.wrapper.name != NO_WRAPPER:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):

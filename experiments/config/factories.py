@@ -167,7 +167,7 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
 
 SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
 POSITIVE = ("factor", "concentration")  # above 0; a model's sizes are at least 1
-NOT_NEGATIVE = ("weight_decay", "alpha", "warmup", "start")
+NOT_NEGATIVE = ("weight_decay", "clip_norm", "alpha", "warmup", "start", "every")
 
 
 def _check(kind: str, key: str, value: Any) -> None:

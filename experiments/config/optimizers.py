@@ -1,58 +1,105 @@
-"""The inner optimizers and learning-rate schedules that a config can name; all of them are optax's."""
+"""The inner optimizers that a config can name: optax's, by their names and with their keyword arguments.
 
+Every one also takes `weight_decay`, of matrices and kernels alone unless `decay_all` (biases and the scales of norms
+have one axis), and `clip_norm`, the largest global norm of a worker's gradient.
+"""
+
+import inspect
 from collections.abc import Callable
-from itertools import pairwise
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
+from optax import contrib
 
-Rate = float | optax.Schedule
+from ddl.api import Tree
 
-
-def sgd(rate: Rate, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0):
-  """SGD, with momentum (heavy ball or Nesterov) and L2 decay added to the gradient."""
-  step = optax.sgd(rate, momentum=momentum or None, nesterov=nesterov)
-  return optax.chain(optax.add_decayed_weights(weight_decay), step) if weight_decay else step
-
-
-def adam(rate: Rate, *, b1: float = 0.9, b2: float = 0.999):
-  """Adam."""
-  return optax.adam(rate, b1=b1, b2=b2)
+COMMON: dict[str, Any] = {"weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0}
+MASKS = ("mask", "weight_decay_mask")
 
 
-def adamw(rate: Rate, *, b1: float = 0.9, b2: float = 0.999, weight_decay: float = 1e-4):
-  """Adam with decoupled weight decay."""
-  return optax.adamw(rate, b1=b1, b2=b2, weight_decay=weight_decay)
+def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
+  """A factory (rate, *, settings) of an optax function: its numbers and switches, and those of COMMON.
+
+  Weight decay is the function's own where it has one (decoupled: AdamW, LAMB, Lion), else L2, added to the gradient.
+  """
+  parameters = inspect.signature(make).parameters
+  own = {key: p.default for key, p in parameters.items() if type(p.default) in (int, float, bool) and key not in MASKS}
+  own |= {"momentum": 0.0} if "momentum" in parameters and "momentum" not in own else {}
+  mask = next((key for key in MASKS if key in parameters), None)
+  if mask is None:
+    own.pop("weight_decay", None)  # it would be of everything
+
+  def factory(rate: float | optax.Schedule, **chosen: Any) -> optax.GradientTransformation:
+    settings = {**COMMON, **own, **chosen}
+    decay, everything, norm = settings["weight_decay"], settings.pop("decay_all"), settings.pop("clip_norm")
+    before = [optax.clip_by_global_norm(norm)] if norm else []
+    if "weight_decay" not in own and settings.pop("weight_decay"):
+      before.append(optax.add_decayed_weights(decay, None if everything else matrices))
+    elif mask and decay and not everything:
+      settings[mask] = matrices
+    if "momentum" in settings and parameters["momentum"].default is None:
+      settings["momentum"] = settings["momentum"] or None  # no state for none
+    return optax.chain(*before, make(rate, **settings)) if before else make(rate, **settings)
+
+  keywords = {**own, **{key: value for key, value in COMMON.items() if key not in own}}
+  factory.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+    [inspect.Parameter("rate", inspect.Parameter.POSITIONAL_ONLY)]
+    + [
+      inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
+      for key, value in keywords.items()
+    ]
+  )
+  factory.__doc__ = (inspect.getdoc(make) or "").partition("\n")[0]
+  return factory
 
 
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"sgd": sgd, "adam": adam, "adamw": adamw}
+def matrices(params: Tree) -> Tree:
+  """True for the leaves with two axes or more, which weight decay is for."""
+  return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
-def constant(rate: float, steps: int) -> Rate:
-  """The same rate at each step."""
-  del steps
-  return rate
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+  name: from_optax(make)
+  for name, make in {
+    "sgd": optax.sgd,
+    "sign_sgd": optax.sign_sgd,
+    "adam": optax.adam,
+    "adamw": optax.adamw,
+    "adamax": optax.adamax,
+    "nadam": optax.nadam,
+    "nadamw": optax.nadamw,
+    "radam": optax.radam,
+    "amsgrad": optax.amsgrad,
+    "adabelief": optax.adabelief,
+    "adan": optax.adan,
+    "adagrad": optax.adagrad,
+    "adadelta": optax.adadelta,
+    "rmsprop": optax.rmsprop,
+    "yogi": optax.yogi,
+    "lion": optax.lion,
+    "novograd": optax.novograd,
+    "lamb": optax.lamb,
+    "lars": optax.lars,
+    "muon": contrib.muon,
+  }.items()
+}
 
 
-def cosine(rate: float, steps: int, *, warmup: int = 0) -> Rate:
-  """Linear over `warmup` steps from 0 to the rate, then half a cosine to 0 at the last step."""
-  _check_warmup(warmup, steps)
-  if not warmup:
-    return optax.cosine_decay_schedule(rate, steps)
-  return optax.warmup_cosine_decay_schedule(0.0, rate, warmup, steps)
+def elementwise(inner: optax.GradientTransformation) -> bool:
+  """Whether an optimizer treats the parts of a vector of all parameters as it treats their tree; found by trying."""
+  tree = {"matrix": jnp.linspace(-1.0, 2.0, 6).reshape(2, 3), "vector": jnp.linspace(0.5, -1.5, 3)}
+  vector, unravel = ravel_pytree(tree)
 
+  def two_steps(params: Tree) -> Tree:
+    state = inner.init(params)
+    for scale in (1.0, -0.3):
+      updates, state = inner.update(jax.tree.map(lambda x, s=scale: s * x**2 - 0.1, params), state, params)
+      params = optax.apply_updates(params, updates)
+    return params
 
-def decay(rate: float, steps: int, *, at: tuple[int, ...] = (), factor: float = 0.1, warmup: int = 0) -> Rate:
-  """The rate times `factor` from each of the steps `at` on, after a linear warm-up from 0."""
-  _check_warmup(warmup, steps)
-  if any(step < 0 for step in at) or any(a >= b for a, b in pairwise(at)):
-    raise ValueError(f"config.schedule.at is {at}: invalid: must be rising steps from 0 on, such as (100, 150)")
-  stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
-  return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), stairs], [warmup]) if warmup else stairs
-
-
-def _check_warmup(warmup: int, steps: int) -> None:
-  if not 0 <= warmup < steps:
-    raise ValueError(f"config.schedule.warmup is {warmup} of {steps} steps; it is at least 0 and ends before the run")
-
-
-SCHEDULES: dict[str, Callable[..., Rate]] = {"constant": constant, "cosine": cosine, "decay": decay}
+  halves = [two_steps(half) for half in (vector[:5], vector[5:])]
+  whole, packed = two_steps(tree), unravel(jnp.concatenate(halves))
+  return all(map(jnp.allclose, jax.tree.leaves(whole), jax.tree.leaves(packed)))

@@ -22,7 +22,7 @@ from ddl.models import MODELS
 from experiments.config import base, default_experiment
 from experiments.config.comparison import Comparison
 from experiments.config.factories import check_keys, keywords
-from experiments.config.optimizers import SCHEDULES
+from experiments.config.schedules import SCHEDULES
 from experiments.costs import local_cluster
 from experiments.train import virtual_time
 

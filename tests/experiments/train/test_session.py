@@ -109,7 +109,8 @@ def test_the_folder_says_what_was_run(tmp_path):
   run(tmp_path)
   resolved = json.loads((tmp_path / "config.json").read_text())
   assert resolved["optimizer"] == {
-    "name": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "learning_rate": 0.05,
+    "name": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0,
+    "learning_rate": 0.05,
   }  # fmt: skip
   assert resolved["model"] == {"name": "mlp", "hidden": [16], "dropout": 0.0} and resolved["batch"] == 8
   about = json.loads((tmp_path / "about.json").read_text())

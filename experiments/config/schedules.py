@@ -1,0 +1,76 @@
+"""The learning-rate schedules that a config can name; all of them are optax's, after a linear warm-up from 0.
+
+`floor` is the share of the rate below which none of them falls.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import jax.numpy as jnp
+import optax
+
+Rate = float | optax.Schedule
+
+
+def constant(rate: float, steps: int, *, warmup: int = 0) -> Rate:
+  """The same rate at each step."""
+  return _warm(optax.constant_schedule(rate), rate, steps, warmup) if warmup else rate
+
+
+def cosine(rate: float, steps: int, *, warmup: int = 0, floor: float = 0.0) -> Rate:
+  """Half a cosine from the rate to its floor at the last step."""
+  _check(warmup, steps, floor)
+  return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
+
+
+def linear(rate: float, steps: int, *, warmup: int = 0, floor: float = 0.0) -> Rate:
+  """A line from the rate to its floor at the last step."""
+  _check(warmup, steps, floor)
+  return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
+
+
+def exponential(
+  rate: float, steps: int, *, warmup: int = 0, factor: float = 0.1, every: int = 0, floor: float = 0.0
+) -> Rate:
+  """The rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
+  _check(warmup, steps, floor)
+  if not factor < 1:
+    raise ValueError(f"config.schedule.factor is {factor}: invalid: must be below 1, as the rate is to fall")
+  falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
+  return _warm(falling, rate, steps, warmup)
+
+
+def decay(
+  rate: float, steps: int, *, at: tuple[int, ...] = (), factor: float = 0.1, warmup: int = 0, floor: float = 0.0
+) -> Rate:
+  """The rate times `factor` from each of the steps `at` on, never below its floor."""
+  _check(warmup, steps, floor)
+  if any(step < 0 for step in at) or any(a >= b for a, b in pairwise(at)):
+    raise ValueError(f"config.schedule.at is {at}: invalid: must be rising steps from 0 on, such as (100, 150)")
+  stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
+  if floor:
+    return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
+  return _warm(stairs, rate, steps, warmup)
+
+
+def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:
+  _check(warmup, steps, 0.0)
+  if not warmup:
+    return schedule
+  return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), schedule], [warmup])
+
+
+def _check(warmup: int, steps: int, floor: float) -> None:
+  if not 0 <= warmup < steps:
+    raise ValueError(f"config.schedule.warmup is {warmup} of {steps} steps; it is at least 0 and ends before the run")
+  if not 0 <= floor < 1:
+    raise ValueError(f"config.schedule.floor is {floor}: invalid: must be a share of the rate, from 0 to below 1")
+
+
+SCHEDULES: dict[str, Callable[..., Rate]] = {
+  "constant": constant,
+  "cosine": cosine,
+  "linear": linear,
+  "exponential": exponential,
+  "decay": decay,
+}

@@ -1,0 +1,146 @@
+"""Optimizers and schedules by their optax names: settings, weight decay, clipping; each inside every algorithm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.twins import build, defaults, drive, flat_of, lenient, tree_of
+from helpers.twins import close as to_1e_12
+from reference import collective as reference
+
+from ddl.algorithms import COLLECTIVE
+from experiments.config import default_experiment
+from experiments.config.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
+from experiments.config.schedules import SCHEDULES
+
+PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
+GRADS = jax.tree.map(lambda x: 0.3 * x**2 - 1, PARAMS)
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  """Optax itself is not strict about dtypes."""
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+def step(tx):
+  """The first update."""
+  return tx.update(GRADS, tx.init(PARAMS), PARAMS)[0]
+
+
+def two_steps(tx):
+  """The second update: the first of Adam's kind has the sign alone."""
+  updates, state = tx.update(GRADS, tx.init(PARAMS), PARAMS)
+  return tx.update(jax.tree.map(lambda g: 0.1 * g + 1, GRADS), state, optax.apply_updates(PARAMS, updates))[0]
+
+
+def close(found, expected):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_defaults_are_optax_own(name):
+  theirs = getattr(optax, name, None) or getattr(optax.contrib, name)
+  found, expected = (step(tx) for tx in (OPTIMIZERS[name](0.1, **({"decay_all": True})), theirs(0.1)))
+  close(found, expected)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_leaves_biases_alone_unless_asked(name):
+  plain, masked, everything = (
+    two_steps(OPTIMIZERS[name](0.1, **chosen))
+    for chosen in ({"weight_decay": 0.0}, {"weight_decay": 0.5}, {"weight_decay": 0.5, "decay_all": True})
+  )
+  close(masked["bias"], plain["bias"])
+  close(masked["kernel"], everything["kernel"])
+  if name != "sign_sgd":
+    assert not np.allclose(masked["kernel"], plain["kernel"])
+    assert name == "muon" or not np.allclose(everything["bias"], plain["bias"])  # muon's decay is of what it turns
+
+
+def test_decay_is_l2_where_optax_has_none_and_decoupled_where_it_has():
+  decayed = step(OPTIMIZERS["sgd"](0.1, weight_decay=0.5))
+  close(decayed["kernel"], -0.1 * (GRADS["kernel"] + 0.5 * PARAMS["kernel"]))
+  adamw, adam = step(OPTIMIZERS["adamw"](0.1, weight_decay=0.5)), step(OPTIMIZERS["adam"](0.1))
+  close(adamw["kernel"], adam["kernel"] - 0.1 * 0.5 * PARAMS["kernel"])
+
+
+def test_the_global_norm_is_clipped():
+  norm = optax.global_norm(GRADS)
+  close(step(OPTIMIZERS["sgd"](0.1, clip_norm=1.0)), jax.tree.map(lambda g: -0.1 * g / norm, GRADS))
+  close(step(OPTIMIZERS["sgd"](0.1, clip_norm=1e6)), jax.tree.map(lambda g: -0.1 * g, GRADS))
+
+
+def test_which_see_single_numbers_alone():
+  found = {name for name, make in OPTIMIZERS.items() if elementwise(make(0.1, weight_decay=0.0))}
+  assert {*OPTIMIZERS} - found == {"lars", "lamb", "novograd", "muon"}
+  assert not elementwise(OPTIMIZERS["sgd"](0.1, clip_norm=1.0))
+  assert not elementwise(OPTIMIZERS["sgd"](0.1, weight_decay=0.1))
+  assert elementwise(OPTIMIZERS["sgd"](0.1, weight_decay=0.1, decay_all=True))
+  assert matrices(PARAMS) == {"kernel": True, "bias": False}
+
+
+def test_strips_refuse_what_looks_at_layers():
+  for optimizer in ({"name": "lamb"}, {"clip_norm": 1.0}, {"weight_decay": 0.1}):
+    with pytest.raises(ValueError, match="decay_all"):
+      default_experiment(algorithm={"name": "sharded_sync_sgd"}, optimizer=optimizer)
+  default_experiment(algorithm={"name": "sharded_sync_sgd"}, optimizer={"weight_decay": 0.1, "decay_all": True})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_schedules(name, warmup):
+  chosen = {"at": (10, 30), "factor": 0.1} if name == "decay" else {}
+  floor = {} if name == "constant" else {"floor": 0.25}
+  rate = SCHEDULES[name](2.0, 40, warmup=warmup, **chosen, **floor)
+  values = np.array([float(rate(t) if callable(rate) else rate) for t in range(41)])
+  if warmup:
+    np.testing.assert_allclose(values[:6], np.linspace(0, 2.0, 6), rtol=1e-6)
+  assert values[warmup] == pytest.approx(2.0) and (np.diff(values[warmup:]) <= 1e-6).all()
+  assert values[40] == pytest.approx(2.0 if name == "constant" else 0.5, rel=1e-5)
+  if name == "cosine":
+    t = np.arange(41 - warmup) / (40 - warmup)
+    np.testing.assert_allclose(values[warmup:], 2 * (0.25 + 0.75 * (1 + np.cos(np.pi * t)) / 2), rtol=1e-5)
+  if name == "exponential":
+    t = np.arange(41 - warmup) / (40 - warmup)
+    np.testing.assert_allclose(values[warmup:], np.maximum(2 * 0.1**t, 0.5), rtol=1e-5)
+
+
+def test_common_settings_are_of_every_optimizer():
+  for make in OPTIMIZERS.values():
+    make(0.1, **COMMON)
+
+
+def plain(tx, tree_of=tree_of):
+  """The optax rule as a NumPy twin takes one: () -> (gradient [n], params [n]) -> update [n]."""
+
+  def inner():
+    states = []
+
+    def update(g, x):
+      grads, params = tree_of(jnp.asarray(g)), tree_of(jnp.asarray(x))
+      updates, state = tx.update(grads, states.pop() if states else tx.init(params), params)
+      states.append(state)
+      return np.asarray(flat_of(updates))
+
+    return update
+
+  return inner
+
+
+@pytest.mark.parametrize("inner", OPTIMIZERS)
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(16)
+def test_every_optimizer_inside_every_algorithm(x64, name, inner):
+  tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
+  if name == "sharded_sync_sgd" and not elementwise(tx):
+    pytest.skip("refused")
+  workers, steps, hyper = 3, 6, defaults(name, 3)
+  strips = [lambda flat: flat] if name == "sharded_sync_sgd" else []
+  hyper = {key: 2 if value is None else value for key, value in hyper.items()}
+  x0, grad = reference.problem(workers, steps)
+  twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=plain(tx, *strips), **hyper)
+  params, _, _ = drive(build(name, tx, workers, **hyper), x0, grad, workers=workers, steps=steps)
+  to_1e_12(params, twin.params)
