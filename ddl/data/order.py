@@ -14,14 +14,18 @@ class Order:
   Safe to call from several threads.
   """
 
-  def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int):
-    """shards: each worker's indices [size]; batch: examples per worker and step. ValueError if it is too large."""
+  def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
+    """shards: each worker's indices [size]; batch: examples per worker and step.
+
+    repeat: whether a batch above the size of a shard is filled by further epochs of it, in which each example comes
+    again. ValueError for such a batch otherwise.
+    """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
-    if not 1 <= batch <= len(shards[worker]):
+    if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
       raise ValueError(
         f"batch is {batch}; invalid: must be from 1 to {least}, the examples of worker {worker}'s shard, the smallest "
-        f"of {len(shards)}{'; a more even partition has a larger one' * uneven}"
+        f"of {len(shards)}{'; a more even partition has a larger one, repeat=True fills batches from it' * uneven}"
       )
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, its order)

@@ -12,15 +12,18 @@ def iid(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> lis
   return [np.arange(size, dtype=np.int64)] * workers
 
 
-def sharded(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> list[np.ndarray]:
-  """Disjoint random parts of the set, whose sizes differ by at most one. ValueError where workers > size."""
-  del labels
+def sharded(size: int, labels: np.ndarray | None, *, workers: int, seed: int, repeat: bool = False) -> list[np.ndarray]:
+  """Disjoint random parts of the set, whose sizes differ by at most one; repeat: see `dirichlet`.
+
+  ValueError where workers > size.
+  """
+  del labels, repeat
   _enough(size, workers)
   return [np.sort(shard) for shard in np.array_split(_rng(seed).permutation(size), workers)]
 
 
 def dirichlet(
-  size: int, labels: np.ndarray | None, *, workers: int, seed: int, concentration: float
+  size: int, labels: np.ndarray | None, *, workers: int, seed: int, concentration: float, repeat: bool = False
 ) -> list[np.ndarray]:
   """Disjoint parts with skewed labels: each class is shared out by proportions ~ Dirichlet(concentration).
 
@@ -34,10 +37,12 @@ def dirichlet(
     workers: number of shards.
     seed: of the draw.
     concentration: of the symmetric Dirichlet distribution, > 0.
+    repeat: for the `Order` of the parts: whether a batch larger than one of them is filled by its examples anew.
 
   Returns:
     Index arrays, one for each worker. ValueError for missing labels, concentration <= 0, or workers > size.
   """
+  del repeat
   if labels is None:
     raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
   if not 0 < concentration < math.inf:

@@ -63,7 +63,8 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   shards = experiment.make_part(
     "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
   )
-  order = Order(shards, batch=experiment.batch, seed=experiment.seed)
+  repeat = experiment.partition.get("repeat", False)
+  order = Order(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
   _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
     warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)

@@ -187,3 +187,15 @@ def test_order_is_fast():
     return time.perf_counter() - start
 
   assert np.median([measure(step) for step in range(0, 1800, 10)]) < 100e-6  # seconds; about 3e-6 in fact
+
+
+def test_a_batch_above_a_shard_is_filled_by_its_epochs():
+  shards = [np.arange(3), np.arange(3, 40)]
+  with pytest.raises(ValueError, match="repeat=True"):
+    Order(shards, batch=8, seed=0)
+  order = Order(shards, batch=8, seed=0, repeat=True)
+  stream = order.indices(0, 0, 9).reshape(-1)
+  for epoch in stream.reshape(-1, 3):  # 72 positions are 24 epochs of three examples
+    assert sorted(epoch) == [0, 1, 2]
+  np.testing.assert_array_equal(order.indices(0, 4, 2), order.indices(0, 0, 9)[4:6])
+  np.testing.assert_array_equal(order.indices(1, 0, 4), Order(shards[1:] * 2, batch=8, seed=0).indices(1, 0, 4))
