@@ -1,10 +1,10 @@
 """Eight CPU devices and strict promotion for every test; `--slow` adds the slow ones, and all cases of sampled ones."""
 
+import collections
 import os
 import shutil
 import signal
 import tempfile
-import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests and the commands that they start compile much alike: once is enough, for all processes of one session.
@@ -39,10 +39,15 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
   if not config.getoption("--slow"):
     skip = pytest.mark.skip(reason="slow: run with --slow")
+    cases = collections.Counter()
     for item in items:
-      sample = item.get_closest_marker("sampled")
-      if "slow" in item.keywords or (sample and zlib.crc32(item.nodeid.encode()) % sample.args[0]):
+      if "slow" in item.keywords:
         item.add_marker(skip)
+      elif sample := item.get_closest_marker("sampled"):
+        block, place = divmod(cases[item.location[0], item.originalname], sample.args[0])
+        cases[item.location[0], item.originalname] += 1
+        if place != block % sample.args[0]:  # one of each n in turn: every value of the slowest parameter has its case
+          item.add_marker(skip)
 
 
 def pytest_unconfigure(config):

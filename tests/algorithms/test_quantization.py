@@ -220,7 +220,7 @@ def test_a_whole_share_keeps_the_workers_of_any_algorithm_together(x64, name):
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in ("sharded_sync_sgd", "d_psgd")])
 @pytest.mark.parametrize("wrapper, hyper", [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   """Three workers: a strip of three values."""
   x0, grad = reference.problem(3, 4)
@@ -229,7 +229,7 @@ def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
 
 
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sign", "sparta"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_the_layout_changes_nothing(x64, wrapper):
   """Forty values, so that eight workers' strips have several."""
 

@@ -46,7 +46,7 @@ def test_what_a_wrapper_declares(name):
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_each_equals_its_twin(x64, wrapper, workers):
   algorithm, history = twin(wrapper, workers, 8)
   params, evaluate, _ = run(algorithm, workers)
@@ -75,7 +75,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
   history = twin(wrapper, 8, STEPS, as_started)[1]
   trainer = Trainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
@@ -128,7 +128,7 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
 @pytest.mark.parametrize(
   "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_scan_inside_shard_map(x64, wrapper, name):
   """A checked one: the memories vary over the workers from the start as they do after a step."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
@@ -157,7 +157,7 @@ def plain(name):
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper", LOSSLESS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
@@ -359,6 +359,7 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(2)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")

@@ -40,7 +40,7 @@ def trainer_and_record(name, devices, how):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_equals_its_twin(name, devices, how):
   equals_twin(*trainer_and_record(name, devices, how), name, "momentum", **HYPER.get(name, {}))
 
