@@ -16,7 +16,7 @@ from ddl.algorithms.collective import (
   sync_sgd,
 )
 from ddl.algorithms.collective.outer import bmuf, diloco, eager_diloco, noloco, slowmo, streaming_diloco
-from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
+from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, overlap_sgp, pull_gossip, push_gossip, sgp
 from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
@@ -53,6 +53,8 @@ COLLECTIVE = {
   "sma": sma.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
   "d_psgd": d_psgd.SPEC,
+  "sgp": sgp.SPEC,
+  "overlap_sgp": overlap_sgp.SPEC,
   "independent": independent.SPEC,
 }
 

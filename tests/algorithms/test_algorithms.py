@@ -38,6 +38,7 @@ CASES = {  # what is not here runs with the defaults of its Spec
   "noloco": [{"period": p, **NOLOCO, "pairings": n} for p, n in ((1, 8), (2, 3), (3, 1))],
   "sma": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
+  "overlap_sgp": [{"overlap": overlap} for overlap in (1, 3)],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

@@ -32,6 +32,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "noloco": {"period": 2, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 2},
   "d_psgd": {"graph": "one_peer_exponential"},
+  "overlap_sgp": {"overlap": 2},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},

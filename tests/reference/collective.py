@@ -14,7 +14,7 @@ import numpy as np
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
-from reference.gossip import d_psgd
+from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 
@@ -190,6 +190,8 @@ TWINS = {
   "eager_diloco": eager_diloco,
   "noloco": noloco,
   "d_psgd": d_psgd,
+  "sgp": sgp,
+  "overlap_sgp": overlap_sgp,
   "independent": independent,
 }
 

@@ -70,6 +70,12 @@ def test_a_worker_of_noloco_sends_two_models_to_one_other(workers, models):
   assert counted("noloco", workers, **(SOME["noloco"] | {"pairings": 2})) == (0, [models * BYTES] * 2)
 
 
+@pytest.mark.parametrize("workers, rounds", [(1, 0), (2, 1), (5, 3), (8, 3)])
+def test_a_worker_of_sgp_sends_its_model_and_its_weight_to_one_other(workers, rounds):
+  assert counted("sgp", workers) == (0, [BYTES + 4] * rounds)
+  assert counted("overlap_sgp", workers, overlap=2) == (0, [BYTES + 4] * rounds)
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -90,6 +96,7 @@ SOME = {
   "bmuf": {"period": 10, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
   "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
+  "overlap_sgp": {"overlap": 10},
   "noloco": {
     "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
   },
