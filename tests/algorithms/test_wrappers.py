@@ -32,6 +32,7 @@ REFUSED = {
   "noloco": "permute",
   "sgp": "shift",
   "overlap_sgp": "shift",
+  "hierarchical_sgd": "permute",
 }
 
 

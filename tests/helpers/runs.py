@@ -20,6 +20,7 @@ OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
+  "hierarchical_sgd": {"group_size": 4, "period": 2, "outer_period": 6},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},

@@ -17,6 +17,7 @@ from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
+from reference.rounds import hierarchical_sgd
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -176,6 +177,7 @@ TWINS = {
   "pipe_sgd": pipe_sgd,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
+  "hierarchical_sgd": hierarchical_sgd,
   "dasgd": dasgd,
   "cocod": cocod,
   "overlap_local_sgd": overlap_local_sgd,

@@ -76,6 +76,13 @@ def test_a_worker_of_sgp_sends_its_model_and_its_weight_to_one_other(workers, ro
   assert counted("overlap_sgp", workers, overlap=2) == (0, [BYTES + 4] * rounds)
 
 
+@pytest.mark.parametrize("size, padded", [(1, 0), (2, 30 + 4), (4, 32 + 4), (8, 32 + 8)])
+def test_a_group_of_hierarchical_sgd_sends_the_strips_of_its_ring(size, padded):
+  """A reduce-scatter and an all-gather of the workers of a group: each n (g-1)/g, n of arrays in g equal strips."""
+  sent = counted("hierarchical_sgd", group_size=size, period=2, outer_period=6)
+  assert sent == (0, [2 * padded * 4 * (size - 1) / size, all_reduce()])
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -96,7 +103,7 @@ SOME = {
   "bmuf": {"period": 10, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
   "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
-  "overlap_sgp": {"overlap": 10},
+  "overlap_sgp": {"overlap": 10}, "hierarchical_sgd": {"group_size": 4, "period": 5, "outer_period": 20},
   "noloco": {
     "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
   },
