@@ -16,6 +16,7 @@ from ddl.algorithms.collective import (
   sma,
   sync_sgd,
 )
+from ddl.algorithms.collective.federated import fedavg, scaffold
 from ddl.algorithms.collective.outer import bmuf, diloco, eager_diloco, noloco, slowmo, streaming_diloco
 from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, overlap_sgp, pull_gossip, push_gossip, sgp
 from ddl.algorithms.server import (
@@ -41,6 +42,8 @@ COLLECTIVE = {
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
   "hierarchical_sgd": hierarchical_sgd.SPEC,
+  "fedavg": fedavg.SPEC,
+  "scaffold": scaffold.SPEC,
   "dasgd": dasgd.SPEC,
   "cocod": cocod.SPEC,
   "overlap_local_sgd": overlap_local_sgd.SPEC,

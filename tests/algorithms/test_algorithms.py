@@ -24,6 +24,8 @@ CASES = {  # what is not here runs with the defaults of its Spec
     {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
     for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
   ],
+  "fedavg": [{"period": 1, "share": 1.0}, {"period": 3, "share": 1.0}],
+  "scaffold": [{"period": p, "share": 1.0, "server_rate": r} for p, r in ((1, 1.0), (3, 0.7))],
   "cocod": [{"period": 1}, {"period": 3}],
   "overlap_local_sgd": [
     {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))

@@ -21,6 +21,8 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
   "hierarchical_sgd": {"group_size": 4, "period": 2, "outer_period": 6},
+  "fedavg": {"period": 3, "share": 1.0},
+  "scaffold": {"period": 3, "share": 1.0, "server_rate": 0.8},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},

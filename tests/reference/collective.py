@@ -14,6 +14,7 @@ import numpy as np
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
+from reference.federated import fedavg, scaffold
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
@@ -178,6 +179,8 @@ TWINS = {
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "hierarchical_sgd": hierarchical_sgd,
+  "fedavg": fedavg,
+  "scaffold": scaffold,
   "dasgd": dasgd,
   "cocod": cocod,
   "overlap_local_sgd": overlap_local_sgd,

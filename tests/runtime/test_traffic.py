@@ -40,9 +40,13 @@ def test_a_step_of_each(workers):
     "slowmo": {"period": 5, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
     "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
-    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5},
+    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5}, "fedavg": {"period": 5, "share": 0.5},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
+
+
+def test_scaffold_sends_its_control_variates_too():
+  assert counted("scaffold", period=5, share=0.5, server_rate=1.0) == (0, [2 * all_reduce()])
 
 
 def test_each_fragment_sends_its_own_arrays():
@@ -104,6 +108,7 @@ SOME = {
   "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
   "overlap_sgp": {"overlap": 10}, "hierarchical_sgd": {"group_size": 4, "period": 5, "outer_period": 20},
+  "fedavg": {"period": 10, "share": 0.5}, "scaffold": {"period": 10, "share": 0.5, "server_rate": 1.0},
   "noloco": {
     "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
   },
