@@ -1,6 +1,7 @@
 """The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
 
 from ddl.algorithms.collective import (
+  adaptive_local_sgd,
   cocod,
   dasgd,
   eamsgd,
@@ -41,6 +42,7 @@ COLLECTIVE = {
   "pipe_sgd": pipe_sgd.SPEC,
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
+  "adaptive_local_sgd": adaptive_local_sgd.SPEC,
   "hierarchical_sgd": hierarchical_sgd.SPEC,
   "fedavg": fedavg.SPEC,
   "scaffold": scaffold.SPEC,

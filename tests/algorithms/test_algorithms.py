@@ -17,6 +17,7 @@ NOLOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7}
 CASES = {  # what is not here runs with the defaults of its Spec
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
+  "adaptive_local_sgd": [{"periods": p} for p in (((0, 4),), ((0, 3), (4, 2), (7, 1)), ((0, 1), (2, 4)))],
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
   "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],

@@ -23,6 +23,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "hierarchical_sgd": {"group_size": 4, "period": 2, "outer_period": 6},
   "fedavg": {"period": 3, "share": 1.0},
   "scaffold": {"period": 3, "share": 1.0, "server_rate": 0.8},
+  "adaptive_local_sgd": {"periods": ((0, 4), (4, 2), (7, 1))},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},

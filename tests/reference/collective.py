@@ -18,7 +18,7 @@ from reference.federated import fedavg, scaffold
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
-from reference.rounds import hierarchical_sgd
+from reference.rounds import adaptive_local_sgd, hierarchical_sgd
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -178,6 +178,7 @@ TWINS = {
   "pipe_sgd": pipe_sgd,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
+  "adaptive_local_sgd": adaptive_local_sgd,
   "hierarchical_sgd": hierarchical_sgd,
   "fedavg": fedavg,
   "scaffold": scaffold,

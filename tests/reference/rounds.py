@@ -1,4 +1,4 @@
-"""Local SGD whose averages have more than one rhythm, as NumPy pseudo-code; see `reference.collective` for the form."""
+"""Local SGD with two periods or changing ones as NumPy pseudo-code; see `reference.collective` for the form."""
 
 import numpy as np
 from reference.history import History
@@ -21,6 +21,26 @@ def hierarchical_sgd(x0, grad, *, workers, steps, inner, group_size, period, out
       mean = sum(x) / workers
       for i in range(workers):
         x[i] = mean
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def adaptive_local_sgd(x0, grad, *, workers, steps, inner, periods):
+  """After Wang & Joshi: a round that begins at step s has the last period whose first step is at most s."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  end = periods[0][1]
+  for t in range(1, steps + 1):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
+    if t == end:
+      mean = sum(x) / workers
+      for i in range(workers):
+        x[i] = mean
+      for first, tau in periods:
+        if first <= t:
+          end = t + tau
     params.append(x.copy())
     evaluate.append(sum(x) / workers)
   return History(np.array(params), np.array(evaluate))

@@ -41,6 +41,7 @@ def test_a_step_of_each(workers):
     "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
     "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5}, "fedavg": {"period": 5, "share": 0.5},
+    "adaptive_local_sgd": {"periods": ((0, 5), (20, 2))},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
 
@@ -108,7 +109,8 @@ SOME = {
   "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
   "overlap_sgp": {"overlap": 10}, "hierarchical_sgd": {"group_size": 4, "period": 5, "outer_period": 20},
-  "fedavg": {"period": 10, "share": 0.5}, "scaffold": {"period": 10, "share": 0.5, "server_rate": 1.0},
+  "adaptive_local_sgd": {"periods": ((0, 5), (20, 2))}, "fedavg": {"period": 10, "share": 0.5},
+  "scaffold": {"period": 10, "share": 0.5, "server_rate": 1.0},
   "noloco": {
     "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
   },
@@ -125,6 +127,7 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("local_sgd", 100) == 10
   assert exchanges("local_sgd", 109) == 10
   assert exchanges("post_local_sgd", 100) == 30 + 7
+  assert exchanges("adaptive_local_sgd", 100, periods=((0, 30), (40, 10), (70, 1))) == 2 + 1 + 30  # after 30, 60, 70
   assert exchanges("dasgd", 100) == 9  # none in the first round
   assert exchanges("dasgd", 101) == 10  # one that has left and not arrived
   assert exchanges("dasgd", 100, delay=0) == 10
