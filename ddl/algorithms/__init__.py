@@ -1,10 +1,12 @@
 """The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
 
 from ddl.algorithms.collective import (
+  adaptive_local_sgd,
   cocod,
   dasgd,
   eamsgd,
   easgd,
+  hierarchical_sgd,
   independent,
   local_sgd,
   overlap_local_sgd,
@@ -15,8 +17,9 @@ from ddl.algorithms.collective import (
   sma,
   sync_sgd,
 )
+from ddl.algorithms.collective.federated import fedavg, scaffold
 from ddl.algorithms.collective.outer import bmuf, diloco, eager_diloco, noloco, slowmo, streaming_diloco
-from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, pull_gossip, push_gossip
+from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, overlap_sgp, pull_gossip, push_gossip, sgp
 from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
@@ -39,6 +42,10 @@ COLLECTIVE = {
   "pipe_sgd": pipe_sgd.SPEC,
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
+  "adaptive_local_sgd": adaptive_local_sgd.SPEC,
+  "hierarchical_sgd": hierarchical_sgd.SPEC,
+  "fedavg": fedavg.SPEC,
+  "scaffold": scaffold.SPEC,
   "dasgd": dasgd.SPEC,
   "cocod": cocod.SPEC,
   "overlap_local_sgd": overlap_local_sgd.SPEC,
@@ -53,6 +60,8 @@ COLLECTIVE = {
   "sma": sma.SPEC,
   "round_robin_easgd": round_robin_easgd.SPEC,
   "d_psgd": d_psgd.SPEC,
+  "sgp": sgp.SPEC,
+  "overlap_sgp": overlap_sgp.SPEC,
   "independent": independent.SPEC,
 }
 

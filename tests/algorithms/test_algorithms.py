@@ -17,6 +17,7 @@ NOLOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7}
 CASES = {  # what is not here runs with the defaults of its Spec
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
+  "adaptive_local_sgd": [{"periods": p} for p in (((0, 4),), ((0, 3), (4, 2), (7, 1)), ((0, 1), (2, 4)))],
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
   "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
@@ -24,6 +25,8 @@ CASES = {  # what is not here runs with the defaults of its Spec
     {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
     for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
   ],
+  "fedavg": [{"period": 1, "share": 1.0}, {"period": 3, "share": 1.0}],
+  "scaffold": [{"period": p, "share": 1.0, "server_rate": r} for p, r in ((1, 1.0), (3, 0.7))],
   "cocod": [{"period": 1}, {"period": 3}],
   "overlap_local_sgd": [
     {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))
@@ -38,6 +41,7 @@ CASES = {  # what is not here runs with the defaults of its Spec
   "noloco": [{"period": p, **NOLOCO, "pairings": n} for p, n in ((1, 8), (2, 3), (3, 1))],
   "sma": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
+  "overlap_sgp": [{"overlap": overlap} for overlap in (1, 3)],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

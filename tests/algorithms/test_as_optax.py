@@ -170,7 +170,7 @@ def test_map_params_finds_what_is_like_params(name):
   state = jax.vmap(tx.init, axis_name="w")(jnp.zeros((8, 3)))
   after = optax.tree.map_params(tx, lambda x: x + 1, state)
   for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
-    like_params = old.dtype == jnp.float32  # momenta, velocity, center, message; the rest are counters
+    like_params = old.dtype == jnp.float32 and old.ndim > 1  # momenta, velocity, center, message; not weights, counters
     np.testing.assert_array_equal(new, old + 1 if like_params else old)
 
 

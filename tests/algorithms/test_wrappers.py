@@ -26,7 +26,14 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 
-REFUSED = {"sharded_sync_sgd": "reduce_scatter", "d_psgd": "shift", "noloco": "permute"}
+REFUSED = {
+  "sharded_sync_sgd": "reduce_scatter",
+  "d_psgd": "shift",
+  "noloco": "permute",
+  "sgp": "shift",
+  "overlap_sgp": "shift",
+  "hierarchical_sgd": "permute",
+}
 
 
 def run(algorithm, workers=8, steps=8, grad=None, **how):

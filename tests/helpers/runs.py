@@ -20,6 +20,10 @@ OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
+  "hierarchical_sgd": {"group_size": 4, "period": 2, "outer_period": 6},
+  "fedavg": {"period": 3, "share": 1.0},
+  "scaffold": {"period": 3, "share": 1.0, "server_rate": 0.8},
+  "adaptive_local_sgd": {"periods": ((0, 4), (4, 2), (7, 1))},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
@@ -32,6 +36,7 @@ HYPER = {  # dasgd: its message is in flight between two calls, where calls are 
   "noloco": {"period": 2, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 2},
   "d_psgd": {"graph": "one_peer_exponential"},
+  "overlap_sgp": {"overlap": 2},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},

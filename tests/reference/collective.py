@@ -14,9 +14,11 @@ import numpy as np
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
-from reference.gossip import d_psgd
+from reference.federated import fedavg, scaffold
+from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
+from reference.rounds import adaptive_local_sgd, hierarchical_sgd
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -176,6 +178,10 @@ TWINS = {
   "pipe_sgd": pipe_sgd,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
+  "adaptive_local_sgd": adaptive_local_sgd,
+  "hierarchical_sgd": hierarchical_sgd,
+  "fedavg": fedavg,
+  "scaffold": scaffold,
   "dasgd": dasgd,
   "cocod": cocod,
   "overlap_local_sgd": overlap_local_sgd,
@@ -190,6 +196,8 @@ TWINS = {
   "eager_diloco": eager_diloco,
   "noloco": noloco,
   "d_psgd": d_psgd,
+  "sgp": sgp,
+  "overlap_sgp": overlap_sgp,
   "independent": independent,
 }
 

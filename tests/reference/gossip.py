@@ -42,3 +42,55 @@ def d_psgd(x0, grad, *, workers, steps, inner, graph):
     params.append(x.copy())
     evaluate.append(sum(x) / workers)
   return History(np.array(params), np.array(evaluate))
+
+
+def sgp(x0, grad, *, workers, steps, inner, rounds=None):
+  """Assran et al., algorithm 1: x and w are pushed along the edges of P; gradients are of z = x / w."""
+  x, w, params, evaluate = np.array([x0] * workers), np.ones(workers), [], []
+  z, updates, rounds = x.copy(), [inner() for _ in range(workers)], rounds or pushes(workers)
+  for t in range(steps):
+    half = x.copy()
+    for i in range(workers):
+      half[i] = x[i] + updates[i](grad(i, t, z[i]), z[i])
+    p = rounds[t % len(rounds)]
+    for i in range(workers):
+      x[i] = sum(p[i, j] * half[j] for j in range(workers))
+    w = np.array([sum(p[i, j] * w[j] for j in range(workers)) for i in range(workers)])
+    z = x / w[:, None]
+    params.append(z.copy())
+    evaluate.append(sum(z) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def overlap_sgp(x0, grad, *, workers, steps, inner, overlap, rounds=None):
+  """Assran et al., algorithm 2: before every tau-th step messages leave, which are added tau steps later."""
+  x, w, params, evaluate = np.array([x0] * workers), np.ones(workers), [], []
+  z, updates, rounds = x.copy(), [inner() for _ in range(workers)], rounds or pushes(workers)
+  sent = None
+  for t in range(steps):
+    if t % overlap == 0:
+      p = rounds[t // overlap % len(rounds)]
+      sent = [(p[i, j], i, x[j].copy(), w[j]) for i in range(workers) for j in range(workers) if i != j]
+      for i in range(workers):
+        x[i], w[i] = p[i, i] * x[i], p[i, i] * w[i]
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, z[i]), z[i])
+    if (t + 1) % overlap == 0:
+      for share, i, x_j, w_j in sent:
+        x[i], w[i] = x[i] + share * x_j, w[i] + share * w_j
+    z = x / w[:, None]
+    params.append(z.copy())
+    evaluate.append(sum(z) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def pushes(p):
+  """P of each round on the one-peer directed exponential graph: j sends half to j + 2^k."""
+  found, k = [], 0
+  while 2**k < p:
+    found.append(np.zeros((p, p)))
+    for j in range(p):
+      found[-1][j, j] += 0.5
+      found[-1][(j + 2**k) % p, j] += 0.5
+    k += 1
+  return found or [np.eye(p)]

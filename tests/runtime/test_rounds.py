@@ -23,7 +23,7 @@ LAYOUTS = [  # devices, gradients, steps, steps per call
 UNROLLED = (2, ExecutionConfig("unroll", "unroll", 5))  # dear to compile
 DELAYED = [
   "dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd",
-  "cocod", "overlap_local_sgd", "pipe_sgd", "eager_diloco", "sma",
+  "cocod", "overlap_local_sgd", "pipe_sgd", "eager_diloco", "sma", "overlap_sgp",
 ]  # fmt: skip
 
 

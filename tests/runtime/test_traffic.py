@@ -40,9 +40,14 @@ def test_a_step_of_each(workers):
     "slowmo": {"period": 5, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
     "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
-    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5},
+    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5}, "fedavg": {"period": 5, "share": 0.5},
+    "adaptive_local_sgd": {"periods": ((0, 5), (20, 2))},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
+
+
+def test_scaffold_sends_its_control_variates_too():
+  assert counted("scaffold", period=5, share=0.5, server_rate=1.0) == (0, [2 * all_reduce()])
 
 
 def test_each_fragment_sends_its_own_arrays():
@@ -70,6 +75,19 @@ def test_a_worker_of_noloco_sends_two_models_to_one_other(workers, models):
   assert counted("noloco", workers, **(SOME["noloco"] | {"pairings": 2})) == (0, [models * BYTES] * 2)
 
 
+@pytest.mark.parametrize("workers, rounds", [(1, 0), (2, 1), (5, 3), (8, 3)])
+def test_a_worker_of_sgp_sends_its_model_and_its_weight_to_one_other(workers, rounds):
+  assert counted("sgp", workers) == (0, [BYTES + 4] * rounds)
+  assert counted("overlap_sgp", workers, overlap=2) == (0, [BYTES + 4] * rounds)
+
+
+@pytest.mark.parametrize("size, padded", [(1, 0), (2, 30 + 4), (4, 32 + 4), (8, 32 + 8)])
+def test_a_group_of_hierarchical_sgd_sends_the_strips_of_its_ring(size, padded):
+  """A reduce-scatter and an all-gather of the workers of a group: each n (g-1)/g, n of arrays in g equal strips."""
+  sent = counted("hierarchical_sgd", group_size=size, period=2, outer_period=6)
+  assert sent == (0, [2 * padded * 4 * (size - 1) / size, all_reduce()])
+
+
 @pytest.mark.parametrize("workers, padded", [(2, 34), (4, 36), (8, 40)])
 def test_sharded_sends_the_padded_vector_twice(workers, padded):
   """A reduce-scatter and an all-gather of n = padded values: each n (p-1)/p, together what an all-reduce sends."""
@@ -90,6 +108,9 @@ SOME = {
   "bmuf": {"period": 10, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
   "overlap_local_sgd": {"period": 10, "pull": 0.6, "momentum": 0.7}, "eager_diloco": {"period": 10, **OUTER},
   "sma": {"alpha": 0.1, "momentum": 0.9, "period": 10},
+  "overlap_sgp": {"overlap": 10}, "hierarchical_sgd": {"group_size": 4, "period": 5, "outer_period": 20},
+  "adaptive_local_sgd": {"periods": ((0, 5), (20, 2))}, "fedavg": {"period": 10, "share": 0.5},
+  "scaffold": {"period": 10, "share": 0.5, "server_rate": 1.0},
   "noloco": {
     "period": 10, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7, "pairings": 3
   },
@@ -106,6 +127,7 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("local_sgd", 100) == 10
   assert exchanges("local_sgd", 109) == 10
   assert exchanges("post_local_sgd", 100) == 30 + 7
+  assert exchanges("adaptive_local_sgd", 100, periods=((0, 30), (40, 10), (70, 1))) == 2 + 1 + 30  # after 30, 60, 70
   assert exchanges("dasgd", 100) == 9  # none in the first round
   assert exchanges("dasgd", 101) == 10  # one that has left and not arrived
   assert exchanges("dasgd", 100, delay=0) == 10

@@ -3,12 +3,9 @@
 Lin et al. 2018, arXiv 1808.07217, where `start` is the first decay of the learning rate.
 """
 
-from typing import Any
-
-import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.collective.local_sgd import local_sgd
+from ddl.algorithms.collective.adaptive_local_sgd import adaptive_local_sgd
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy
 
 
@@ -29,12 +26,7 @@ def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: i
   if start < 0:
     raise ValueError(f"post_local_sgd: start is {start}; invalid: must be at least 0 steps")
 
-  def steps(k: Any) -> Any:  # tau = 1 for the first `start` rounds
-    return (1 if k < start else period) if isinstance(k, int) else jnp.where(k < start, 1, period)
-
-  algorithm = local_sgd(inner, period=period)
-  (average,) = algorithm.exchanges
-  return algorithm._replace(exchanges=(average._replace(period=steps),))
+  return adaptive_local_sgd(inner, periods=((0, 1), (start, period)) if start else ((0, period),))
 
 
 SPEC = Spec(

@@ -1,0 +1,73 @@
+"""Adaptive local SGD: local SGD whose period changes over the run, by a schedule that is given in advance.
+
+After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm), where long periods at first save time and short ones at the end
+reach a lower loss. With the schedule (s_0 = 0, tau_0), (s_1, tau_1), ... a round that begins after t steps,
+s_j <= t < s_{j+1}, has tau_j more:
+tau_j times x_i <- x_i - eta g_i(x_i);  then x_i <- (1/p) sum_k x_k,  t <- t + tau_j.
+A round is never cut short. One entry is local SGD, (0, 1), (t', tau) post-local SGD. AdaComm itself chooses each period
+by the loss, ceil(sqrt(F(x) / F(x_0)) tau_0), which a clock that is known in advance does not know.
+"""
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from ddl.algorithms.collective.local_sgd import local_sgd
+from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+
+
+def adaptive_local_sgd(inner: optax.GradientTransformation, *, periods: tuple[tuple[int, int], ...]) -> Algorithm:
+  """`local_sgd` with tau = tau_j in the rounds that begin at step s_j or later.
+
+  Args:
+    inner: optimizer of each worker.
+    periods: pairs (s_j, tau_j) of a first step and the local steps per average from it on; s_0 = 0, s_j rising.
+
+  Returns:
+    An `Algorithm` that sends parameters once per period.
+
+  Raises:
+    ValueError: for periods that are no such pairs.
+  """
+  pairs = all(len(pair) == 2 for pair in periods) and all(pair[1] >= 1 for pair in periods[:-1])  # a clock checks all
+  if not (periods and pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
+    raise ValueError(
+      f"adaptive_local_sgd: periods is {periods}; invalid: must be pairs (first step, local steps per average), of "
+      "rising first steps from 0 on, such as ((0, 1), (100, 16))"
+    )
+  rounds, taus = first_rounds(periods), [tau for _, tau in periods]
+
+  def period(k: Any) -> Any:
+    if isinstance(k, int):
+      return taus[bisect_right(rounds, k) - 1]
+    return jnp.asarray(taus, jnp.int32)[jnp.sum(k >= jnp.asarray(rounds, jnp.int32)) - 1]
+
+  algorithm = local_sgd(inner, period=taus[0])
+  (average,) = algorithm.exchanges
+  return algorithm._replace(exchanges=(average._replace(period=period),))
+
+
+def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
+  """The first round k of each pair; that of the next one where no round of a pair begins."""
+  rounds, step = [0], 0
+  for (_, tau), (until, _) in pairwise(periods):
+    count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step
+    rounds.append(rounds[-1] + count)
+    step += count * tau
+  return rounds
+
+
+SPEC = Spec(
+  factory=adaptive_local_sgd,
+  title="Adaptive local SGD (periods by schedule)",
+  citation="after Wang & Joshi 2018, arXiv 1810.08313",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "parameters"),
+  hyper={
+    "periods": Hyper(
+      "s, tau", ((0, 16), (500, 8), (1000, 4), (1500, 2)), "pairs of a first step and the local steps per average"
+    )
+  },
+)

@@ -1,0 +1,93 @@
+"""Hierarchical local SGD: averages within groups of workers every tau steps, over all workers less often.
+
+Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. Groups are
+the workers of one node, g consecutive ranks. Every worker takes steps x_i <- x_i - eta g_i(x_i);
+after every tau-th step    x_i <- (1/g) sum_{j in group of i} x_j;
+after every tau_o-th step  x_i <- (1/p) sum_j x_j, after the mean of the group where both are due.
+The papers' tau_o is a multiple of tau. One group is then local SGD with tau, groups of one worker local SGD with tau_o.
+The mean of a group is a ring of its own, a reduce-scatter and an all-gather in 2 (g - 1) messages of 1/g of the
+parameters, as many bytes as any all-reduce of g workers has to send.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.algorithms.collective.local_sgd import local_sgd
+from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
+from ddl.group import Group
+
+
+def hierarchical_sgd(
+  inner: optax.GradientTransformation, *, group_size: int, period: int, outer_period: int, workers: int
+) -> Algorithm:
+  """x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all after every tau_o-th.
+
+  Args:
+    inner: optimizer of each worker; its state stays there.
+    group_size: workers of a group (g), of consecutive ranks.
+    period: local steps per average of the groups (tau).
+    outer_period: local steps per average of all workers (tau_o).
+    workers: number of workers p.
+
+  Returns:
+    An `Algorithm` that sends parameters within the group and to all on two clocks, tested at the mean of the models.
+
+  Raises:
+    ValueError: if group_size does not divide the workers.
+  """
+  if group_size < 1 or workers % group_size:
+    raise ValueError(f"hierarchical_sgd: group_size is {group_size}; invalid: must divide the {workers} workers")
+
+  def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
+    return jax.tree.map(lambda x: group_mean(group, x, group_size), params), state  # (1/g) sum_{j in group} x_j
+
+  def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
+    del group, params
+    return message, state
+
+  algorithm = local_sgd(inner, period=outer_period)
+  return algorithm._replace(exchanges=(Exchange(launch, merge, period), *algorithm.exchanges))
+
+
+def group_mean(group: Group, x: jax.Array, size: int) -> jax.Array:
+  """The mean of an array over `size` consecutive ranks, by a ring of messages of 1/size of it."""
+  if size == 1:
+    return x
+  workers = group.size()
+  before = [i - i % size + (i - 1) % size for i in range(workers)]  # who each worker hears, of its own group
+  rank = group.index() % size
+  flat = jnp.ravel(x)
+  strips = jnp.pad(flat, (0, -flat.size % size)).reshape(size, -1)
+
+  def strip(k: int) -> Any:
+    return (rank + k) % size
+
+  for k in range(size - 1):  # at last strip rank + 1 is complete
+    heard = group.permute(strips[strip(-k)], before)
+    strips = strips.at[strip(-k - 1)].add(heard)
+  strips = strips.at[strip(1)].divide(size)
+  for k in range(size - 1):
+    heard = group.permute(strips[strip(1 - k)], before)
+    strips = strips.at[strip(-k)].set(heard)
+  return strips.ravel()[: flat.size].reshape(x.shape)
+
+
+def square(workers: int) -> int:
+  """The largest size of groups that are at least as many as their workers."""
+  return max(g for g in range(1, workers + 1) if workers % g == 0 and g * g <= workers)
+
+
+SPEC = Spec(
+  factory=hierarchical_sgd,
+  title="Hierarchical local SGD",
+  citation="Lin et al. 2018, arXiv 1808.07217",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "parameters"),
+  hyper={
+    "group_size": Hyper("g", square, "workers of a group, of consecutive ranks: those of a node"),
+    "period": Hyper("tau", 2, "local steps per average of the groups"),
+    "outer_period": Hyper("tau_o", 8, "local steps per average of all workers; a multiple of tau"),
+  },
+)

@@ -1,0 +1,157 @@
+"""FedAvg and SCAFFOLD: samples of workers, what they equal, and what they keep, in float64 at rtol 1e-12."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.twins import INNER, build, close, drive, lenient
+from reference import collective as reference
+
+from ddl.algorithms.collective.federated.fedavg import sample
+from ddl.algorithms.wrappers.draws import start
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SAMPLED = {"fedavg": {"share": 0.5}, "scaffold": {"share": 0.5, "server_rate": 0.7}}
+
+
+def run(algorithm, workers=8, steps=12, grad=None, x0=None):
+  first, default = reference.problem(workers, steps)
+  return drive(algorithm, first if x0 is None else x0, grad or default, workers=workers, steps=steps)
+
+
+def same(one, other):
+  for ours, expected in zip(one[:2], other[:2], strict=True):
+    close(ours, expected)
+
+
+def samples(rounds, workers=8, share=0.5, seed=0):
+  """Of the key that `drive` gives to `init`."""
+  draws = start(jax.random.key(seed))
+  return [
+    sorted(np.asarray(sample(draws._replace(count=jnp.int32(r)), workers, share)).tolist()) for r in range(rounds)
+  ]
+
+
+# ---- samples
+
+
+@pytest.mark.parametrize("workers, share, count", [(8, 0.5, 4), (8, 0.1, 1), (5, 0.5, 2), (8, 1.0, 8), (1, 0.3, 1)])
+def test_a_round_has_so_many_different_workers(workers, share, count):
+  for chosen in samples(5, workers, share):
+    assert len({*chosen}) == count and {*chosen} <= {*range(workers)}
+
+
+def test_all_workers_take_part_equally_often():
+  rounds = 400
+  often = np.bincount(np.concatenate(samples(rounds)), minlength=8) / rounds
+  assert np.abs(often - 0.5).max() < 4 * 0.5 / rounds**0.5
+  assert samples(5) == samples(400)[:5] != samples(5, seed=1)
+
+
+@pytest.mark.parametrize("inner", ["sgd", "adam"])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sample_of_the_workers_equals_the_reference(name, inner):
+  x0, grad = reference.problem(8, 12)
+  hyper = {"period": 3, **SAMPLED[name]}
+  params, evaluate, _ = run(build(name, INNER[inner][0], **hyper))
+  how = {"workers": 8, "steps": 12, "inner": INNER[inner][1], "samples": samples(5)}
+  twin = reference.TWINS[name](x0, grad, **how, **hyper)
+  close(params, twin.params)
+  close(evaluate, np.repeat(twin.evaluate[:, None], 8, axis=1))
+
+
+# ---- FedAvg
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_fedavg_of_all_workers_with_plain_sgd_is_local_sgd(period):
+  ours = run(build("fedavg", INNER["sgd"][0], period=period, share=1.0))
+  same(ours, run(build("local_sgd", INNER["sgd"][0], period=period)))
+
+
+def test_momentum_does_not_outlive_a_round():
+  """The first round is that of local SGD, the second one not; it is that of a run which starts there."""
+  ours = run(build("fedavg", INNER["momentum"][0], period=4, share=1.0))[0]
+  local = run(build("local_sgd", INNER["momentum"][0], period=4))[0]
+  close(ours[:4], local[:4])
+  assert not np.allclose(ours[4:8], local[4:8])
+  later = lambda worker, step, x: reference.problem(8, 12)[1](worker, step + 4, x)  # noqa: E731
+  fresh = run(build("fedavg", INNER["momentum"][0], period=4, share=1.0), steps=8, grad=later, x0=ours[3])[0]
+  close(ours[4:], fresh)
+
+
+def test_a_learning_rate_schedule_goes_on():
+  decaying = lenient(optax.sgd(optax.piecewise_constant_schedule(0.1, {3: 0.5, 6: 0.5})))
+  same(run(build("fedavg", decaying, period=4, share=1.0)), run(build("local_sgd", decaying, period=4)))
+
+
+# ---- SCAFFOLD
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_with_plain_sgd_control_variates_are_those_of_option_two(period):
+  """As the paper writes them, with the rate of the inner steps."""
+  x0, grad = reference.problem(8, 12)
+  hyper = {"period": period, **SAMPLED["scaffold"]}
+  how = {"workers": 8, "steps": 12, "inner": INNER["sgd"][1], "samples": samples(13), "rate": 0.1}
+  close(run(build("scaffold", INNER["sgd"][0], **hyper))[0], reference.scaffold(x0, grad, **how, **hyper).params)
+
+
+def held_at_zero(algorithm):
+  """SCAFFOLD without its control variates."""
+  (exchange,) = algorithm.exchanges
+
+  def merge(*args):
+    params, state = exchange.merge(*args)
+    zeros = jax.tree.map(jnp.zeros_like, state.all)
+    return params, state._replace(own=zeros, all=zeros)
+
+  return algorithm._replace(exchanges=(exchange._replace(merge=merge),))
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_with_control_variates_held_at_zero_it_is_fedavg(share):
+  ours = build("scaffold", INNER["adam"][0], period=3, share=share, server_rate=1.0)
+  fedavg = run(build("fedavg", INNER["adam"][0], period=3, share=share))[0]
+  close(run(held_at_zero(ours))[0], fedavg)
+  assert not np.allclose(run(ours)[0], fedavg)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_equal_workers_are_one(share):
+  """Without heterogeneity SCAFFOLD of all workers corrects nothing; FedAvg does not depend on the sample."""
+  grad = lambda worker, step, x: reference.problem(8, 12)[1](0 * worker, step, x)  # noqa: E731
+  fedavg = run(build("fedavg", INNER["sgd"][0], period=3, share=share), grad=grad)
+  same(fedavg, run(build("independent", INNER["sgd"][0]), grad=grad))
+  ours = run(build("scaffold", INNER["sgd"][0], period=3, share=1.0, server_rate=1.0), grad=grad)[0]
+  close(ours, fedavg[0])
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_c_is_the_mean_of_the_control_variates(share):
+  """Whoever takes part: c moves by what the c_i of the sample move, divided by all workers."""
+  state = run(build("scaffold", INNER["adam"][0], period=3, share=share, server_rate=0.7))[2]
+  jax.tree.map(lambda own, c: close(c, np.repeat(np.mean(own, axis=0)[None], 8, axis=0)), state.own, state.all)
+  assert np.ptp(state.own["kernel"], axis=0).max() > 0.1
+
+
+def test_scaffold_does_not_drift_where_fedavg_does():
+  """Quadratics (a_i / 2) (x - b_i)^2: FedAvg's fixed point is off the minimum of the mean loss, SCAFFOLD's is on it."""
+  curvature, target = np.linspace(0.2, 1.6, 8), np.linspace(-3.0, 2.0, 8)
+  grad = lambda worker, step, x: jnp.asarray(curvature)[worker] * (x - jnp.asarray(target)[worker])  # noqa: E731
+  minimum = np.full(7, curvature @ target / curvature.sum())
+  ends = {}
+  for name, more in {"fedavg": {}, "scaffold": {"server_rate": 1.0}}.items():
+    ends[name] = run(build(name, INNER["sgd"][0], period=5, share=1.0, **more), steps=300, grad=grad)[1][-1, 0]
+  np.testing.assert_allclose(ends["scaffold"], minimum, rtol=1e-6)
+  assert np.abs(ends["fedavg"] - minimum).min() > 0.05
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
+def test_what_is_no_share_is_refused(name, share):
+  with pytest.raises(ValueError, match=f"^{name}: share is {share}; invalid: must be above 0 and at most 1") as refused:
+    build(name, INNER["sgd"][0], **({"period": 3} | SAMPLED[name] | {"share": share}))
+  assert "\n" not in str(refused.value)
