@@ -47,6 +47,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, chosen)
+  begun = {file.parent for file in path.glob(f"*/trial-*/seed-*/{run_dir.CONFIG}")}  # before any process adds another
   tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
   data = _load(chosen)
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
@@ -63,7 +64,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
   for label in chosen.experiments:
     trials = study.LabelStudy(storage, chosen, label, metric)
-    _tune(trials, chosen, label, data, path, evaluator, options)
+    _tune(trials, chosen, label, data, path, begun, evaluator, options)
     results[label] = _result(trials, chosen, label)
   good = {label: each for label, each in results.items() if each["best"]}
   if good and hosts.is_main():
@@ -78,8 +79,8 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 
 
 def _tune(
-  trials: study.LabelStudy, chosen: Sweep, label: str, data: Data, path: Path, evaluator: Evaluator,
-  options: RunOptions,
+  trials: study.LabelStudy, chosen: Sweep, label: str, data: Data, path: Path, begun: set[Path],
+  evaluator: Evaluator, options: RunOptions,
 ) -> None:  # fmt: skip
   """The trials of a label that are not finished yet."""
   experiment = chosen.experiments[label]
@@ -95,7 +96,7 @@ def _tune(
     folder = path / slug(label) / f"trial-{trial.number}"
     try:
       outcome, scores = _trial(
-        experiment, point, chosen.seeds or (experiment.seed,), data, folder, evaluator, label, options, judge
+        experiment, point, chosen.seeds or (experiment.seed,), data, folder, begun, evaluator, label, options, judge
       )
     except Stopped as stopped:
       stopped.message = f"stopped in {label}, trial {trial.number}; resume with: {resume_command('sweep', path)}"
@@ -107,8 +108,8 @@ def _tune(
 
 
 def _trial(
-  experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path, evaluator: Evaluator,
-  label: str, options: RunOptions, judge: Lines,
+  experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path,
+  begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, judge: Lines,
 ) -> tuple[str, list[dict[str, float]]]:  # fmt: skip
   """The outcome, and loss and accuracy on the validation split after the last step of each seed that was run.
 
@@ -126,7 +127,7 @@ def _trial(
       if components is not runs[0] and isinstance(trainer, Simulator):
         made.follow(trainer, components.experiment)
       files = _Told(path / f"seed-{components.experiment.seed}", None if scores else judge)
-      last = _run(components, trainer, files, evaluator, label, options)
+      last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
       scores.append({name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last})
       if not math.isfinite(scores[-1]["loss"]):
         return study.DIVERGED, scores[:-1]
@@ -151,11 +152,10 @@ class _Told(run_dir.RunFolder):
 
 
 def _run(
-  components: made.Components, trainer: Any, files: run_dir.RunFolder, evaluator: Evaluator, label: str,
-  options: RunOptions,
+  components: made.Components, trainer: Any, files: run_dir.RunFolder, resume: bool,
+  evaluator: Evaluator, label: str, options: RunOptions,
 ) -> dict[str, Any]:  # fmt: skip
   """One run, or what it left if it was complete before a resume."""
-  resume = options.resume and files.begun
   if resume and (files.path / run_dir.RESULT).exists():
     files.reopen(components.experiment)
     return run_dir.read_result(files.path)
