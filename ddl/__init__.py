@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from ddl.public import *
-  from experiments.library import compare, load, own, train
+  from experiments.library import compare, load, own, sweep, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
   "load",
   "make_workers",
   "own",
+  "sweep",
   "train",
 ]
 
@@ -37,7 +38,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")
-  if name in ("compare", "load", "own", "train"):  # what is above this package, for who imports no other
+  if name in ("compare", "load", "own", "sweep", "train"):  # what is above this package, for who imports no other
     from experiments import library
 
     return getattr(library, name)

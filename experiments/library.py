@@ -1,4 +1,4 @@
-"""`ddl.train`, `ddl.compare` and `ddl.load`: the commands as functions, whose results are values."""
+"""`ddl.train`, `ddl.compare`, `ddl.sweep` and `ddl.load`: the commands as functions, whose results are values."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,11 @@ from experiments.config.catalog import REGISTRIES, own
 from experiments.config.comparison import Comparison
 from experiments.config.config_file import absolute
 from experiments.config.config_file import load as load_config
-from experiments.config.experiment import Experiment, jsonable
+from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, check_keys
 from experiments.config.options import RunOptions
-from experiments.config.variants import apply, in_order
+from experiments.config.sweep import Sweep
+from experiments.config.variants import apply, recorded
 from experiments.report import frames, reader
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
@@ -141,6 +142,43 @@ class Compared:
     return frames.pairs_frame(self._read)
 
 
+@dataclass(frozen=True)
+class Swept:
+  """A sweep that was made."""
+
+  folder: Path
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What tuned.json holds: an entry per label."""
+    return run_dir.read_json(self.folder / run_dir.TUNED)["algorithms"]
+
+  @property
+  def tuned(self) -> Path:
+    """The file that `compare(tuned=...)` takes."""
+    return self.folder / run_dir.TUNED
+
+  @property
+  def best(self) -> dict[str, dict[str, Any]]:
+    """Label -> the best setting, such as {"optimizer": {"learning_rate": 0.1}}."""
+    return {label: entry["best"] for label, entry in self.info.items()}
+
+  @cached_property
+  def trials(self) -> "pd.DataFrame":
+    """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
+    import pandas as pd
+
+    return pd.DataFrame(
+      [
+        {"label": label, "trial": number, "outcome": each["outcome"]}
+        | {f"{section}.{key}": value for section, keys in each["setting"].items() for key, value in keys.items()}
+        | (each["validation"] or {})
+        for label, entry in self.info.items()
+        for number, each in enumerate(entry["trials"])
+      ]
+    )
+
+
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
@@ -186,24 +224,59 @@ def compare(
   chosen = resolve(config, changes)
   comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
   name = f"compare-{comparison.first.model.name}-{comparison.first.data.name}"
-  options = _options("compare", name, workdir, options, chosen)
+  options = _options("compare", name, workdir, options, chosen, only)
   comparing.compare(comparison, options)
   return Compared(Path(options.workdir))
 
 
-def load(folder: str | Path) -> Run | Compared:
-  """Return what a folder holds: a run with its config, model, parameters and metrics, or a comparison.
+def sweep(
+  config: Given = None,
+  *,
+  only: Sequence[str] = (),
+  trials: int = 0,
+  workdir: str | Path = "",
+  options: RunOptions | None = None,
+  **changes: Any,
+) -> Swept:
+  """Tune each algorithm with the same number of trials on a validation split, and return what was found.
+
+  Args:
+    config: as of `train`; `config.compare.algorithms` has the labels, `config.sweep` what is tried, e.g.
+      sweep={"space": {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}} as a change.
+    only: labels or algorithms; trials: per label, 0 for the config's.
+    workdir, options, changes: as of `train`.
+
+  Raises:
+    ValueError, Stopped: as `train`; ValueError if no trial of a label gave a result.
+  """
+  from experiments.compare import sweep as sweeping  # Optuna takes a third of a second to import
+
+  chosen = resolve(config, changes)
+  chosen.sweep.trials = trials or chosen.sweep.trials
+  found = Sweep.from_config(chosen, only)
+  options = _options("sweep", f"sweep-{found.first.model.name}-{found.first.data.name}", workdir, options, chosen, only)
+  sweeping.sweep(found, options)
+  return Swept(Path(options.workdir))
+
+
+def load(folder: str | Path) -> Run | Compared | Swept:
+  """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
 
   Works on any number of devices, whatever the run had.
 
   Raises:
-    ValueError: for a folder with neither.
+    ValueError: for a folder with none of these.
   """
   path = files.local(str(folder))
   if (path / run_dir.COMPARISON).exists():
     return Compared(path)
+  if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
+    return Swept(path)
   if not (path / run_dir.CONFIG).exists():
-    raise ValueError(f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON})")
+    raise ValueError(
+      f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
+      f"({run_dir.TUNED})"
+    )
   return Run(path)
 
 
@@ -217,6 +290,10 @@ def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
       chosen.compare.algorithms = ConfigDict(
         {label: {kind: _section(kind, value) for kind, value in each.items()} for label, each in labels.items()}
       )
+  if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
+    named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
+    with chosen.sweep.unlocked():
+      chosen.sweep.space = ConfigDict({label: dict(each) for label, each in space.items()})
   chosen = with_own(with_own(chosen), named)
   apply(chosen, base(), named, "the changes")
   check_keys(chosen, with_own(base(), chosen))
@@ -230,15 +307,17 @@ def _section(kind: str, value: Any) -> Any:
   return {"name": value} if isinstance(value, str) else own(value)
 
 
-def _options(command: str, what: str, folder: str | Path, options: RunOptions | None, config: Config) -> RunOptions:
+def _options(
+  command: str, what: str, folder: str | Path, options: RunOptions | None, config: Config, only: Sequence[str] = ()
+) -> RunOptions:
   """With the folder, and with what `python run.py COMMAND --resume` needs to go on there."""
   options = options or RunOptions()
   path = workdir(what, replace(options, workdir=str(folder or options.workdir)))
-  values = jsonable(config.to_dict())
-  values["compare"]["algorithms"] = jsonable(in_order(config.compare.algorithms))
   default = asdict(RunOptions())
   flags = {key: value for key, value in asdict(options).items() if value != default[key] and key not in NOT_RECORDED}
   if not options.overlap:
     flags["overlap"] = "off"
-  recorded = {"command": command, "arguments": [], "options": flags, "config": values}
-  return replace(options, workdir=str(path.absolute()), command=(f"ddl.{command}",), recorded=recorded)
+  if only:
+    flags["only"] = list(only)
+  record = {"command": command, "arguments": [], "options": flags, "config": recorded(config)}
+  return replace(options, workdir=str(path.absolute()), command=(f"ddl.{command}",), recorded=record)

@@ -111,9 +111,10 @@ def _text(text: str) -> list[str]:
 
 
 def _config() -> str:
-  config, meanings = base(), _meanings()
+  config = base()
 
-  def keys(values: Mapping[str, Any]) -> list[str]:
+  def keys(values: Mapping[str, Any], section: str = "") -> list[str]:
+    meanings = _meanings(section)
     lines = [(f"`{key}`", f"`{values[key]!r}`", meaning) for key, meaning in meanings.items() if key in values]
     return _table(("key", "default", "meaning"), lines)
 
@@ -126,7 +127,7 @@ def _config() -> str:
   out.append("")
   out += keys({k: v for k, v in config.items() if not isinstance(v, ConfigDict)})
   for section in ("compare", "sweep"):
-    out += ["", f"## config.{section}", "", *keys(config[section].to_dict())]
+    out += ["", f"## config.{section}", "", *keys(config[section].to_dict(), section)]
   named = f"`name` is one of the [algorithms](algorithms.md), by default `{config.algorithm.name}`"
   out += ["", "## config.algorithm", "", f"{named}; its hyper-parameters are the other keys."]
   wrapped = f"`name` is one of the [wrappers](algorithms.md#wrappers), by default `{config.wrapper.name}`"
@@ -145,9 +146,12 @@ def _config() -> str:
   return "\n".join(out) + "\n"
 
 
-def _meanings() -> dict[str, str]:
-  """Key -> the comment behind it in `base`, in the order of the source."""
-  lines = re.findall(r"^\s+(?:config\.(\w+) =|\"(\w+)\":) [^#\n]*(?:# (.*))?$", inspect.getsource(base), re.MULTILINE)
+def _meanings(section: str) -> dict[str, str]:
+  """Key -> the comment behind it in `base`, of a section or of all before `compare`, in the order of the source."""
+  text = inspect.getsource(base)
+  text = text.partition(f"config.{section} = ")[2] if section else text.partition("config.compare = ")[0]
+  text = text.partition("\n  )\n")[0] if section else text
+  lines = re.findall(r"^\s+(?:config\.(\w+) =|\"(\w+)\":) [^#\n]*(?:# (.*))?$", text, re.MULTILINE)
   return {left or right: comment for left, right, comment in lines}
 
 

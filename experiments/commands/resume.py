@@ -11,10 +11,9 @@ from absl import flags
 from ddl.runtime import hosts
 from experiments.commands.config_flag import CommandLine
 from experiments.config.base import base, with_own
-from experiments.config.experiment import jsonable
 from experiments.config.factories import Config
 from experiments.config.options import RunOptions
-from experiments.config.variants import in_order
+from experiments.config.variants import recorded, restored
 from experiments.train.run_dir import EVENTS, EXPERIMENT, TUNED
 from experiments.train.workdir import HERE, without, workdir
 
@@ -23,11 +22,14 @@ KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the fol
 
 def record(line: CommandLine) -> dict[str, Any]:
   """As JSON, for `restore`: the config with all its keys, and the flags that were given."""
-  values = jsonable(line.config.to_dict())
-  values["compare"]["algorithms"] = jsonable(in_order(line.config.compare.algorithms))
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
   options |= {name: file for name, file in KEPT.items() if options.get(name)}
-  return {"command": line.command, "arguments": without(line.arguments), "options": options, "config": values}
+  return {
+    "command": line.command,
+    "arguments": without(line.arguments),
+    "options": options,
+    "config": recorded(line.config),
+  }
 
 
 def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
@@ -77,12 +79,5 @@ def _filled(config: Config, values: dict[str, Any]) -> Config:
     if isinstance(config[key], ml_collections.ConfigDict) and len(config[key]):
       _filled(config[key], value)
     else:
-      config[key] = _tuples(value)
+      config[key] = restored(value)
   return config
-
-
-def _tuples(value: Any) -> Any:
-  """Lists, as JSON has them, as the tuples of a config."""
-  if isinstance(value, dict):
-    return {key: _tuples(each) for key, each in value.items()}
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -2,28 +2,40 @@
 
 import json
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from optuna import TrialPruned
+
 from ddl.api import Data
+from ddl.data import source
 from ddl.runtime import hosts
+from ddl.runtime.virtual.simulator import Simulator
+from experiments.compare import study
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.config.sweep import Sweep, by_section, points
+from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.variants import slug
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
 from experiments.train.compiled import CompiledRun
-from experiments.train.evaluate import Evaluator
+from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
-from experiments.train.workdir import check_folder, resume_command, workdir
+from experiments.train.workdir import resume_command, workdir
+
+Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned
 
 
 def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
-  """Runs the trials; returns and writes to tuned.json {label: {"best": setting, "validation": score, "trials": all}}.
+  """Run the trials; return and write to tuned.json what each label found.
+
+  By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value lies
+  at an edge of its range) and "trials" (each with "setting", "outcome", "validation" and the scores of its "seeds").
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
@@ -31,15 +43,13 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
   options, first = options or RunOptions(), chosen.first
-  tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
   path = workdir(f"sweep-{first.model.name}-{first.data.name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
-  for label, experiment in chosen.experiments.items():
-    for number, point in enumerate(tries[label]):
-      changed = experiment.changed(by_section(point))
-      check_folder(path / slug(label) / f"trial-{number}", changed, options, alone=False)
-  data = made.load(first)
+  logs = study.saved(path, chosen)
+  begun = {file.parent for file in path.glob(f"*/trial-*/seed-*/{run_dir.CONFIG}")}  # before any process adds another
+  tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
+  data = _load(chosen)
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
   if options.processes > 1 and hosts.processes() == 1:
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers)
@@ -49,59 +59,121 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   assert data.validation
   if hosts.is_main():
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  evaluator, results = Evaluator(next(iter(firsts.values())).model, data.validation), {}
-  for label, experiment in chosen.experiments.items():
-    space = ", ".join(f"{k} in {v}" for k, v in chosen.spaces[label].items())
-    say(f"{label}: {chosen.trials} trials of {space}")
-    tried = []
-    for number, point in enumerate(tries[label]):
-      try:
-        score = _trial(experiment, point, data, path / slug(label) / f"trial-{number}", evaluator, label, options)
-      except Stopped as stopped:
-        stopped.message = f"stopped in {label}, trial {number}; resume with: {resume_command('sweep', path)}"
-        raise
-      tried.append({"setting": by_section(point), "validation": score})
-      say(f"  {_words(point)}: {_words(score) if score else 'no result'}")
-    good = [t for t in tried if t["validation"]]
-    if not good:
-      raise ValueError(
-        f"{label}: no trial of {chosen.trials} gave a result; lower the bounds of config.sweep.learning_rate"
-      )
-    best = max(good, key=lambda t: (t["validation"].get("accuracy", 0.0), -t["validation"]["loss"]))
-    results[label] = {"best": best["setting"], "validation": best["validation"], "trials": tried}
-  if hosts.is_main():
-    _write(path / run_dir.TUNED, results, options)
+  model = next(iter(firsts.values())).model
+  metric = "accuracy" if has_accuracy(model, data.validation) else "loss"
+  storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
+  for label in chosen.experiments:
+    trials = study.LabelStudy(storage, chosen, label, metric)
+    _tune(trials, chosen, label, data, path, begun, evaluator, options)
+    results[label] = _result(trials, chosen, label)
+  good = {label: each for label, each in results.items() if each["best"]}
+  if good and hosts.is_main():
+    _write(path / run_dir.TUNED, good, options)
+  for label in good:
+    _warn(chosen, label, good[label])
+  for label in results.keys() - good.keys():
+    raise ValueError(
+      f"{label}: no trial of {chosen.trials} gave a result; lower the bounds of config.sweep.learning_rate"
+    )
   return results
 
 
+def _tune(
+  trials: study.LabelStudy, chosen: Sweep, label: str, data: Data, path: Path, begun: set[Path],
+  evaluator: Evaluator, options: RunOptions,
+) -> None:  # fmt: skip
+  """The trials of a label that are not finished yet."""
+  experiment = chosen.experiments[label]
+  there = f", {count} of which are there" if (count := len(trials.finished())) else ""
+  say(f"{label}: {chosen.trials} trials of {', '.join(f'{k} in {v}' for k, v in chosen.spaces[label].items())}{there}")
+  while (found := trials.next()) is not None:
+    trial, point = found
+
+    def judge(line: dict[str, Any], trial: Any = trial) -> None:
+      if chosen.pruning:
+        trials.judge(trial, line, experiment.steps)
+
+    folder = path / slug(label) / f"trial-{trial.number}"
+    try:
+      outcome, scores = _trial(
+        experiment, point, chosen.seeds or (experiment.seed,), data, folder, begun, evaluator, label, options, judge
+      )
+    except Stopped as stopped:
+      stopped.message = f"stopped in {label}, trial {trial.number}; resume with: {resume_command('sweep', path)}"
+      raise
+    complete = outcome == study.COMPLETE
+    score = {name: fmean(each[name] for each in scores) for name in scores[0]} if complete else None
+    trials.tell(trial, outcome, score, scores)
+    say(f"  {_words(point)}: {_words(score) if score else outcome}")
+
+
 def _trial(
-  experiment: Experiment, point: Mapping[str, float], data: Data, path: Path, evaluator: Evaluator, label: str,
-  options: RunOptions,
-) -> dict[str, float] | None:  # fmt: skip
-  """Loss and accuracy on the validation split after the last step; None for divergence or invalid settings."""
+  experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path,
+  begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, judge: Lines,
+) -> tuple[str, list[dict[str, float]]]:  # fmt: skip
+  """The outcome, and loss and accuracy on the validation split after the last step of each seed that was run.
+
+  The first seed alone is judged on the way.
+  """
   try:
-    components = made.build(experiment.changed(by_section(point)), data)
+    runs = [made.build(replace(experiment.changed(by_section(point)), seed=seed), data) for seed in seeds]
+    trainer = made.make_trainer(runs[0], options)
   except ValueError as error:
     say(f"  {error}")
-    return None
+    return study.INVALID, []
+  scores = []
   try:
-    trainer = made.make_trainer(components, options)
-    files = run_dir.RunFolder(path, writes=hosts.is_main())
-    resume = options.resume and (path / run_dir.CONFIG).exists()
-    if resume and (path / run_dir.RESULT).exists():
-      files.reopen(components.experiment)
-      last = run_dir.read_result(path)
-    else:
-      runner = CompiledRun(components, trainer, keep_final=False)
-      loop = train_loop.Options(resume, options.batch_stats, label)
-      last = train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
+    for components in runs:
+      if components is not runs[0] and isinstance(trainer, Simulator):
+        made.follow(trainer, components.experiment)
+      files = _Told(path / f"seed-{components.experiment.seed}", None if scores else judge)
+      last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
+      scores.append({name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last})
+      if not math.isfinite(scores[-1]["loss"]):
+        return study.DIVERGED, scores[:-1]
   except train_loop.Diverged:
-    return None
-  score = {name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last}
-  return score if math.isfinite(score["loss"]) else None
+    return study.DIVERGED, scores
+  except TrialPruned:
+    return study.PRUNED, scores
+  return study.COMPLETE, scores
 
 
-def _first(label: str, experiment: Experiment, tries: list[dict[str, float]], data: Data) -> made.Components:
+class _Told(run_dir.RunFolder):
+  """A run's folder that tells its lines of metrics to someone else too."""
+
+  def __init__(self, path: Path, tell: Lines | None):
+    super().__init__(path, writes=hosts.is_main())
+    self._tell = tell
+
+  def line(self, figures: dict[str, Any]) -> None:
+    super().line(figures)
+    if self._tell:
+      self._tell(figures)
+
+
+def _run(
+  components: made.Components, trainer: Any, files: run_dir.RunFolder, resume: bool,
+  evaluator: Evaluator, label: str, options: RunOptions,
+) -> dict[str, Any]:  # fmt: skip
+  """One run, or what it left if it was complete before a resume."""
+  if resume and (files.path / run_dir.RESULT).exists():
+    files.reopen(components.experiment)
+    return run_dir.read_result(files.path)
+  runner = CompiledRun(components, trainer, keep_final=False)
+  loop = train_loop.Options(resume, options.batch_stats, label)
+  return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
+
+
+def _load(chosen: Sweep) -> Data:
+  """The data of all; where it sets no validation examples apart, the sweep does."""
+  data = made.load(chosen.first)
+  if data.validation is not None:
+    return data
+  train, validation = source.split(data.train, chosen.validation)
+  return data._replace(train=train, validation=validation)
+
+
+def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> made.Components:
   """The first trial that can be made.
 
   Raises:
@@ -116,6 +188,36 @@ def _first(label: str, experiment: Experiment, tries: list[dict[str, float]], da
   raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
 
 
+def _result(trials: study.LabelStudy, chosen: Sweep, label: str) -> dict[str, Any]:
+  """A label's entry of tuned.json; "best" is None if no trial gave a result."""
+  found = trials.finished()
+  good = [(point, told["score"]) for point, told in found if told["score"]]
+  point, score = max(good, key=lambda t: (t[1].get("accuracy", 0.0), -t[1]["loss"]), default=({}, None))
+  return {
+    "best": by_section(point) if good else None,
+    "validation": score,
+    "edges": edges(chosen.experiments[label], chosen.spaces[label], point) if good else {},
+    "trials": [
+      {"setting": by_section(at), "outcome": told["outcome"], "validation": told["score"], "seeds": told["seeds"]}
+      for at, told in found
+    ],
+  }
+
+
+def _warn(chosen: Sweep, label: str, result: Mapping[str, Any]) -> None:
+  """Warn of each range at whose edge the best value lies."""
+  for path, side in result["edges"].items():
+    section, _, key = path.partition(".")
+    inner = f"optimizer.{key}" if section == "optimizer" else key
+    where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
+    bounds = chosen.spaces[label][path]
+    warnings.warn(
+      f"{label}: the best {key}, {result['best'][section][key]:.4g}, lies at the {side} edge of {where} = {bounds}; "
+      f"{'lower' if side == 'low' else 'raise'} its {side} bound {bounds[0 if side == 'low' else 1]:g}",
+      stacklevel=2,
+    )
+
+
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:
   content = {"algorithms": results, "about": run_dir.about(options.command)}
   file.write_text(json.dumps(content, indent=2) + "\n")
@@ -125,5 +227,5 @@ def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:
   say(f"{file}; use it with: python run.py compare --config=... --tuned={file}")
 
 
-def _words(values: Mapping[str, float]) -> str:
-  return ", ".join(f"{k} {v:.4g}" for k, v in values.items())
+def _words(values: Mapping[str, Any]) -> str:
+  return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())

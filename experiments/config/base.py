@@ -51,9 +51,12 @@ def base() -> Config:
   config.sweep = ml_collections.ConfigDict(
     {
       "trials": 9,  # per algorithm
+      "seeds": (),  # of each trial, whose score is their mean; (): config.seed
+      "sampler": "halton",  # evenly spread; or "tpe", which goes by the results of earlier trials
+      "pruning": False,  # stop trials that are not among the better third after 1/9 or 1/3 of the steps
       "validation": 0.2,  # share of the training examples, where the data section sets none
       "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
-      "space": ml_collections.ConfigDict(),  # algorithm label -> {key of config.algorithm: (low, high)}
+      "space": ml_collections.ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
     }
   )
   return config.lock()

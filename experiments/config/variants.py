@@ -9,8 +9,11 @@ from ml_collections import ConfigDict
 
 from ddl import files
 from experiments.config.base import base, with_own
+from experiments.config.experiment import jsonable
 from experiments.config.factories import Config, as_type, named
 from experiments.train.run_dir import read_json
+
+CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple
 
 
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
@@ -76,6 +79,29 @@ def in_order(section: Config) -> dict[str, Any]:
   """The section in the order of its file: all that a ConfigDict iterates over is sorted by key, its JSON is not."""
   values = section.to_dict()
   return {key: values[key] for key in json.loads(section.to_json_best_effort())}
+
+
+def recorded(config: Config) -> dict[str, Any]:
+  """The config as JSON, from which `restored` makes it again: in the order of its file, choices told from bounds."""
+  values = jsonable(config.to_dict())
+  values["compare"]["algorithms"] = jsonable(in_order(config.compare.algorithms))
+  values["sweep"]["space"] = jsonable(_marked(config.sweep.space.to_dict()))
+  return values
+
+
+def restored(value: Any) -> Any:
+  """Lists, as JSON has them, as the tuples of a config; choices as the lists that they were."""
+  if isinstance(value, dict) and value.keys() == {CHOICES}:
+    return list(value[CHOICES])
+  if isinstance(value, dict):
+    return {key: restored(each) for key, each in value.items()}
+  return tuple(map(restored, value)) if isinstance(value, list) else value
+
+
+def _marked(space: Any) -> Any:
+  if isinstance(space, Mapping):
+    return {key: _marked(each) for key, each in space.items()}
+  return {CHOICES: space} if isinstance(space, list) else space
 
 
 def _check_labels(labels: Mapping[str, Any]) -> None:

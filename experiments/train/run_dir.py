@@ -20,6 +20,7 @@ EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
 FAILED = "failed.json"  # why a run of a comparison diverged
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
 TUNED = "tuned.json"  # what a sweep found
+STUDY = "study.journal"  # a sweep's trials
 COMPARISON = "comparison.json"  # what a report is made of
 LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
 
@@ -59,10 +60,7 @@ class RunFolder:
     """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    there, here = (_flat(tree) for tree in (read_json(self.path / CONFIG), experiment.to_json()))
-    differ = [
-      f"{k}: {there.get(k)} there, {here.get(k)} here" for k in sorted({*there, *here}) if there.get(k) != here.get(k)
-    ]
+    differ = differences(read_json(self.path / CONFIG), experiment.to_json())
     if differ:
       raise ValueError(
         f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
@@ -188,6 +186,12 @@ def _event_writer(path: Path) -> Any:
   except ImportError:
     return False
   return SummaryWriter(str(path / "tensorboard"))
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+  """What differs between two trees, as "key: value there, value here"."""
+  a, b = _flat(there), _flat(here)
+  return [f"{k}: {a.get(k)} there, {b.get(k)} here" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

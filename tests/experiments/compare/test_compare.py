@@ -61,7 +61,7 @@ def test_a_sweep_gives_each_as_many_trials_and_its_best_is_used(folders):
     config = json.loads((path / "compare" / slug / "seed-0" / "config.json").read_text())
     assert config["optimizer"]["learning_rate"] == best["setting"]["optimizer"]["learning_rate"]
     assert config["data"]["validation"] == 0.0
-  trial = json.loads((path / "sweep" / "EASGD" / "trial-0" / "config.json").read_text())
+  trial = json.loads((path / "sweep" / "EASGD" / "trial-0" / "seed-0" / "config.json").read_text())
   assert trial["data"]["validation"] == 0.2
   assert "tuned.json" in out
 
@@ -84,23 +84,19 @@ def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   assert "drawn anew" not in again
 
 
-@pytest.mark.parametrize("command, run", [("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")])
-def test_the_folder_knows_how_to_go_on(folders, command, run):
-  path = folders[0] / command
+def test_the_folder_knows_how_to_go_on(folders):
+  path, run = folders[0] / "compare", "EASGD/seed-1"
   kept = {p: p.stat().st_mtime_ns for p in path.glob("*/*/metrics.jsonl") if run not in str(p)}
   before = metrics(path / run)
   shutil.rmtree(path / run)  # as if it had been stopped before it
-  more = ["--config.compare.target=0.5"] if command == "compare" else []
-  done = Command(command, "--resume", f"--workdir={path}", *more).end()
+  done = Command("compare", "--resume", f"--workdir={path}", "--config.compare.target=0.5").end()
   assert done.code == 0 and not done.error, done
   assert f"{path}: going on with the config and the flags that its experiment.json records\n" in done.out
   assert metrics(path / run) == before and len(kept) == 3
   assert {p: p.stat().st_mtime_ns for p in kept} == kept
-  told = f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n"
-  assert (told in done.out) is (command == "compare")
-  if command == "compare":
-    page = json.loads((path / "comparison.json").read_text())
-    assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
+  assert f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n" in done.out
+  page = json.loads((path / "comparison.json").read_text())
+  assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
 
 
 def test_an_unknown_label_is_one_line(wrong):

@@ -247,6 +247,7 @@ def tune(monkeypatch, tmp_path, capfd):
   return run
 
 
+LAST = {"test_loss": 1.0, "test_accuracy": 0.5}
 DASGD = {"DaSGD": {"algorithm": {"name": "dasgd", "period": 2, "keep": 0.5}}}
 SPACES = [
   ({"space": {"DaSDG": {"delay": (0, 2)}}}, "config.sweep.space", "no label", "did you mean 'DaSGD'?"),
@@ -261,6 +262,18 @@ SPACES = [
   ({"learning_rate": 0.1}, "config.sweep.learning_rate is 0.1", "(low, high)"),
   ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate is (0.0, 1.0)"),
   ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate"),
+  ({"space": {"DaSGD": {"delay": [1]}}}, "config.sweep.space['DaSGD'].delay is [1]"),
+  ({"space": {"DaSGD": {"delay": [1, 1]}}}, "config.sweep.space['DaSGD'].delay is [1, 1]"),
+  ({"space": {"DaSGD": {"delay": [1, 0.5]}}}, "config.sweep.space['DaSGD'].delay is [1, 0.5]", "int"),
+  ({"space": {"DaSGD": {"optimizer": {"b1": (0.5, 0.9)}}}}, "config.sweep.space['DaSGD'].optimizer.b1", "momentum"),
+  ({"space": {"DaSGD": {"optimizer": {"nesterov": (0, 1)}}}}, "config.sweep.space['DaSGD'].optimizer.nesterov"),
+  ({"space": {"DaSGD": {"optimizer": 3}}}, "config.sweep.space['DaSGD'].optimizer is 3"),
+  ({"seeds": (0, 0)}, "config.sweep.seeds is (0, 0)"),
+  ({"seeds": (-1,)}, "config.sweep.seeds is (-1,)"),
+  ({"sampler": "tpa"}, "config.sweep", "did you mean 'tpe'?"),
+  ({"validation": 0.0}, "config.sweep.validation"),
+  ({"validation": 1.5}, "config.sweep.validation"),
+  ({"pruning": True}, "config.sweep.pruning", "config.eval_every"),
   ({"trials": 0}, "config.sweep.trials is 0"),
   ({"trials": -2}, "config.sweep.trials is -2"),
   ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' is invalid in each of 1 trials", "keep is 2.333"),
@@ -277,13 +290,12 @@ def test_a_space_that_cannot_be_searched(tune, tmp_path, case):
 def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
   made = []
-  monkeypatch.setattr(
-    sweep.train_loop, "run", lambda parts, *_: made.append(parts.experiment.algorithm.keep) or {"test_loss": 1.0}
-  )
+  monkeypatch.setattr(sweep.train_loop, "run", lambda parts, *_: made.append(parts.experiment.algorithm.keep) or LAST)
   found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
   kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]
   assert {keep > 1 for keep in kept} == {True, False}
   assert [trial["validation"] is None for trial in found["trials"]] == [keep > 1 for keep in kept]
+  assert [trial["outcome"] for trial in found["trials"]] == [("complete", "invalid")[keep > 1] for keep in kept]
   assert found["best"]["algorithm"]["keep"] <= 1
   assert made == [keep for keep in kept if keep <= 1]
 

@@ -132,6 +132,17 @@ def test_compare_plan_and_list_know_them(call, file, tmp_path):
   assert code == 0 and "pull: float = 0.5" in out and "DESCRIBED" in out and "size: int = 64" in out, error
 
 
+def test_a_sweep_sets_examples_apart_where_the_function_does_not(call, file, tmp_path):
+  code, _, error = call("sweep", f"--config={file}", "--trials=1", f"--workdir={tmp_path}/s", "--only=mine,served")
+  assert code == 0, error
+  for label in ("mine", "served"):
+    run = tmp_path / "s" / label / "trial-0/seed-0"
+    assert "validation" not in settings(run)["data"]
+    assert metrics(run)[-1]["epoch"] == 8 * 2 * 8 / (96 - round(0.2 * 96))
+  found = json.loads((tmp_path / "s/tuned.json").read_text())["algorithms"]
+  assert [found[label]["trials"][0]["outcome"] for label in ("mine", "served")] == ["complete"] * 2
+
+
 def test_a_name_on_the_command_line(call, file, tmp_path):
   own = (f"--config.algorithm.name={file}:halfway", "--config.algorithm.period=2", "--config.algorithm.pull=1")
   sizes = ("--config.steps=4", "--config.eval_every=4", "--config.model.hidden=(4,)")

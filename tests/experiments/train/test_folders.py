@@ -86,7 +86,7 @@ def nothing_starts(monkeypatch):
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
   config = config_file.load(ROOT / "configs" / "digits_compare.py")
   label = "--only=EASGD"
-  for command, run in (("train", ""), ("compare", "EASGD/seed-1"), ("sweep", "EASGD/trial-1")):
+  for command, run in (("train", ""), ("compare", "EASGD/seed-1")):
     folder = RunFolder(tmp_path / command / run)
     folder.create(replace(Experiment.from_config(config), batch=3), {"command": "python run.py train --config=x.py"})
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}/{command}", *[label][: command != "train"]]

@@ -32,7 +32,7 @@ def get_config():
     "early": {{"algorithm": {{"name": "sync_sgd"}}, "model": {{"hidden": (8,)}}}},
     "unused": {{"algorithm": {{"name": "easgd", "period": 5}}}},
   }}
-  config.sweep.space = {{"late": {{"period": (2, 9)}}}}
+  config.sweep.space = {{"late": {{"period": (2, 9)}}, "unused": {{"period": [2, 5]}}}}
   return config
 """
 ANYWHERE = str(ROOT / "run.py")
@@ -105,17 +105,25 @@ def test_a_comparison_and_its_sweep_that_were_stopped(home, tmp_path):
   for command, more in (("sweep", ("--trials=2",)), ("compare", ("--tuned=sweep/tuned.json",))):
     done = started(home, command, "--only=early,late", "--devices=1", *more, f"--workdir={command}").end()
     assert done.code == 0, done
+  forget_last_trial(home / "sweep" / "study.journal")
   write(home, 50)  # the folders keep 40
-  for command, run in (("sweep", "late/trial-1"), ("compare", "late/seed-1")):
+  for command, run in (("sweep", "early/trial-1/seed-0"), ("compare", "late/seed-1")):
     folder = tmp_path / command
     shutil.move(home / command, folder)
-    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl") if run not in str(path)}
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*/**/metrics.jsonl") if run not in str(path)}
     before = of_run(folder / run), (folder / "tuned.json").read_bytes().split(b'"about"')[0]
     shutil.rmtree(folder / run)
     done = resumed(command, folder).end()
     assert done.code == 0 and not done.error, done
     assert (of_run(folder / run), (folder / "tuned.json").read_bytes().split(b'"about"')[0]) == before
     assert kept == {path: path.stat().st_mtime_ns for path in kept} and len(kept) == 3
+
+
+def forget_last_trial(journal):
+  """As if the sweep had been stopped before its last trial."""
+  lines = journal.read_text().splitlines(keepends=True)
+  last = max(n for n, line in enumerate(lines) if json.loads(line)["op_code"] == 4)  # a new trial
+  journal.write_text("".join(lines[:last]))
 
 
 def of_run(folder):

@@ -1,0 +1,251 @@
+"""Sweeps: trials and their outcomes, what a stop and a resume leave, and what is refused before anything runs."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from statistics import fmean
+
+import jax
+import numpy as np
+import optuna
+import pytest
+from helpers.commands import metrics
+
+import ddl
+from experiments.config import default_experiment
+from experiments.config.options import RunOptions
+from experiments.config.sweep import edges
+from experiments.train import train_loop
+from experiments.train.exit_codes import Stopped
+from experiments.train.run_dir import RunFolder
+
+LABELS = {"a": {"algorithm": {"name": "local_sgd", "period": 2}}, "b": {"algorithm": {"name": "sync_sgd"}}}
+SMALL = {
+  "model": {"hidden": (4,)}, "workers": 2, "batch": 8, "steps": 9, "eval_every": 1,
+  "compare": {"algorithms": LABELS}, "options": RunOptions(devices=1),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  """A notebook does not set strict promotion."""
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+def line(meta):
+  """Linear least squares, whose gradients can overflow."""
+
+  def init(key):
+    return {"w": np.zeros(2, np.float32)}, {}
+
+  def loss(params, extra, batch, key):
+    return ((batch["x"] @ params["w"] - batch["y"]) ** 2).mean(), extra
+
+  return ddl.Model(init, loss, dense=True)
+
+
+def plane():
+  """Without an argument for a validation split."""
+  x = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+  source = ddl.Source(100, lambda i: {"x": x[i], "y": x[i] @ np.array([1, -1], np.float32)})
+  return ddl.Data(source, source, {"task": "regression", "shape": (2,), "num_outputs": 1, "description": "a plane"})
+
+
+OWN = SMALL | {"model": line, "data": plane}
+
+
+def trials(folder, label):
+  return optuna.load_study(
+    study_name=label,
+    storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))),
+  ).trials
+
+
+def test_ranges_choices_and_several_seeds(tmp_path):
+  space = {"a": {"period": [2, 5], "optimizer": {"momentum": (0.0, 0.9), "nesterov": [False, True]}}}
+  found = ddl.sweep(sweep={"space": space, "seeds": (3, 4)}, trials=3, workdir=tmp_path / "s", **SMALL)
+  frame = found.trials
+  assert list(frame.label) == ["a"] * 3 + ["b"] * 3 and list(frame.trial) == [0, 1, 2] * 2
+  assert set(frame.outcome) == {"complete"}
+  a, b = frame[frame.label == "a"], frame[frame.label == "b"]
+  assert list(a["optimizer.learning_rate"]) == list(b["optimizer.learning_rate"]) == [0.1, 0.03162, 0.3162]
+  assert set(a["algorithm.period"]) == {2, 5} and a["optimizer.momentum"].between(0, 0.9).all()
+  assert set(a["optimizer.nesterov"]) == {False} and b["algorithm.period"].isna().all()
+  for label, entry in found.info.items():
+    for number, trial in enumerate(entry["trials"]):
+      folders = [found.folder / label / f"trial-{number}" / f"seed-{seed}" for seed in (3, 4)]
+      last = [metrics(folder)[-1] for folder in folders]
+      assert trial["seeds"] == [{"accuracy": x["test_accuracy"], "loss": x["test_loss"]} for x in last]
+      assert trial["validation"]["loss"] == pytest.approx(fmean(x["test_loss"] for x in last))
+      run = ddl.load(folders[0])
+      assert isinstance(run.config["seed"], int) and run.config["data"]["validation"] == 0.2
+      assert trial["setting"].items() <= {
+        part: {key: run.config[part][key] for key in trial["setting"].get(part, {})} for part in run.config
+        if part in trial["setting"]
+      }.items()  # fmt: skip
+    best = max(entry["trials"], key=lambda t: (t["validation"]["accuracy"], -t["validation"]["loss"]))
+    assert found.best[label] == best["setting"] and entry["validation"] == best["validation"]
+  assert ddl.load(tmp_path / "s").info == found.info and found.tuned.name == "tuned.json"
+
+
+def stopped_after(monkeypatch, lines):
+  """SIGTERM once this many lines of metrics were written."""
+  write, left = RunFolder.line, [lines]
+
+  def then_stop(folder, figures):
+    write(folder, figures)
+    left[0] -= 1
+    if not left[0]:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  monkeypatch.setattr(RunFolder, "line", then_stop)
+
+
+@pytest.mark.parametrize("sampler", ["halton", "tpe"])
+def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_path, monkeypatch, sampler):
+  chosen = OWN | {"sweep": {"sampler": sampler, "trials": 6, "pruning": True}}
+  whole = ddl.sweep(workdir=tmp_path / "whole", **chosen)
+  with monkeypatch.context() as patch:
+    last = whole.trials[(whole.trials.label == "a") & (whole.trials.outcome == "complete")].trial.max()
+    before = [metrics(tmp_path / f"whole/a/trial-{number}/seed-0") for number in range(last)]
+    stopped_after(patch, sum(map(len, before)) + 4)
+    with pytest.raises(Stopped) as stop:
+      ddl.sweep(workdir=tmp_path / "s", **chosen)
+    assert stop.value.args[1] == signal.SIGTERM
+  assert not (tmp_path / "s/tuned.json").exists()
+  kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/*/*/result.json")}
+  finished = sum(each.state.is_finished() for each in trials(tmp_path / "s", "a"))
+  made, run = [], train_loop.run
+  monkeypatch.setattr(train_loop, "run", lambda *args: made.append(args[2].path) or run(*args))
+  code, _, error = call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")
+  assert code == 0, error
+  assert finished == last > 0 and len(made) == 12 - finished and len({*made}) == len(made)
+  assert {p: p.stat().st_mtime_ns for p in kept} == kept
+  assert ddl.load(tmp_path / "s").info == whole.info
+  for path in (tmp_path / "whole").glob("*/*/*/metrics.jsonl"):
+    assert metrics(tmp_path / "s" / path.parent.relative_to(tmp_path / "whole")) == metrics(path.parent)
+  made.clear()
+  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")[0] == 0 and not made
+  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", "--trials=7")[0] == 0 and len(made) == 2
+  assert {len(each["trials"]) for each in ddl.load(tmp_path / "s").info.values()} == {7}
+
+
+def test_a_sampler_that_learns_tries_other_points_after_the_first_ones(tmp_path):
+  found = {}
+  for sampler in ("halton", "tpe"):
+    swept = ddl.sweep(sweep={"sampler": sampler, "trials": 6}, workdir=tmp_path / sampler, **OWN)
+    found[sampler] = swept.trials.pivot(index="trial", columns="label", values="optimizer.learning_rate")
+  assert (found["halton"].loc[:3] == found["tpe"].loc[:3]).all(axis=None)
+  assert (found["halton"].loc[4:] != found["tpe"].loc[4:]).all(axis=None)
+  assert (found["halton"].a == found["halton"].b).all() and (found["tpe"].loc[4:].a != found["tpe"].loc[4:].b).all()
+
+
+def test_pruning_has_the_same_rungs_for_all(tmp_path):
+  rates = {"learning_rate": (1e-4, 1e-1), "pruning": True, "seeds": (0, 1)}
+  found = ddl.sweep(sweep=rates, trials=4, workdir=tmp_path / "s", **OWN)
+  for label in LABELS:
+    outcomes = list(found.trials[found.trials.label == label].outcome)
+    assert outcomes == ["complete", "pruned", "complete", "pruned"]
+    for number, (outcome, trial) in enumerate(zip(outcomes, trials(tmp_path / "s", label), strict=True)):
+      folder = tmp_path / "s" / label / f"trial-{number}"
+      ended = outcome == "complete"
+      assert list(trial.intermediate_values) == [1, 3][: 2 if ended else 1]
+      assert [line["step"] for line in metrics(folder / "seed-0")] == list(range(10 if ended else 2))
+      assert (folder / "seed-1").exists() is ended
+      rungs = {n: metrics(folder / "seed-0")[n]["test_loss"] for n in trial.intermediate_values}
+      assert trial.intermediate_values == rungs
+
+
+def test_a_diverging_trial_and_a_label_without_any_result(tmp_path):
+  found = ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=2, workdir=tmp_path / "s", **OWN)
+  assert list(found.trials.outcome) == ["diverged", "complete"] * 2
+  assert list(found.trials.loss.isna()) == [True, False] * 2
+  with pytest.raises(ValueError, match="learning_rate"):
+    ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=1, workdir=tmp_path / "none", **OWN)
+  assert not (tmp_path / "none/tuned.json").exists()
+
+
+def test_examples_that_the_sweep_sets_apart(tmp_path):
+  found = ddl.sweep(sweep={"validation": 0.25}, trials=1, workdir=tmp_path / "s", **OWN)
+  line = metrics(found.folder / "a/trial-0/seed-0")[-1]
+  assert (
+    line["epoch"] == 9 * 2 * 8 / 75 and "validation" not in ddl.load(found.folder / "a/trial-0/seed-0").config["data"]
+  )
+  x = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+  first = metrics(found.folder / "a/trial-0/seed-0")[0]["test_loss"]
+  _, held = ddl.data.source.split(plane().train, 0.25)
+  assert first == pytest.approx(np.mean(held.take(np.arange(25))["y"] ** 2), rel=1e-5)
+  assert first != pytest.approx(np.mean((x @ np.array([1, -1])) ** 2), rel=1e-3)
+
+
+# ---- edges of a range
+
+
+@pytest.mark.parametrize(
+  "bounds, value, side",
+  [
+    ((0.01, 1.0), 0.0123, "low"), ((0.01, 1.0), 0.013, None), ((0.01, 1.0), 0.81, "high"), ((0.01, 1.0), 0.78, None),
+    ((0.2, 1.0), 0.239, "low"), ((0.2, 1.0), 0.241, None), ((0.2, 1.0), 0.961, "high"), ([0.1, 0.2], 0.1, None),
+  ],
+)  # fmt: skip
+def test_the_best_value_at_an_edge_on_its_scale(bounds, value, side):
+  key = "optimizer.learning_rate"
+  assert edges(default_experiment(), {key: bounds}, {key: value}) == ({key: side} if side else {})
+
+
+def test_an_edge_beyond_which_there_is_nothing():
+  experiment = default_experiment(algorithm={"name": "dasgd", "period": 4, "delay": 1, "keep": 0.5})
+  point = {"optimizer.learning_rate": 0.1, "algorithm.delay": 0, "algorithm.period": 16, "optimizer.momentum": 0.0}
+  space = {
+    "optimizer.learning_rate": (0.01, 1.0), "algorithm.delay": (0, 3), "algorithm.period": (4, 16),
+    "optimizer.momentum": (0.0, 0.9),
+  }  # fmt: skip
+  assert edges(experiment, space, point) == {"algorithm.period": "high"}
+
+
+def test_a_warning_names_the_key_and_the_bound(tmp_path):
+  space = {"a": {"period": (2, 3)}}
+  with pytest.warns(UserWarning) as told:
+    found = ddl.sweep(sweep={"space": space}, only=["a"], trials=2, workdir=tmp_path / "s", **SMALL)
+  [text] = [str(each.message) for each in told if "config.sweep" in str(each.message)]
+  best = found.best["a"]["algorithm"]["period"]
+  assert found.info["a"]["edges"] == {"algorithm.period": "low" if best == 2 else "high"}
+  assert "config.sweep.space['a'].period" in text and str(best) in text
+
+
+# ---- refused
+
+
+@pytest.fixture
+def begun(tmp_path):
+  ddl.sweep(trials=2, workdir=tmp_path / "s", **OWN)
+  return tmp_path / "s"
+
+
+@pytest.mark.parametrize(
+  "flags",
+  [
+    ("--resume", "--config.batch=4"), ("--resume", "--config.sweep.seeds=1,2"), ("--resume", "--trials=1"),
+    ("--resume", "--config.sweep.learning_rate=(0.1,0.5)"), ("--resume", "--config.sweep.sampler=tpe"),
+    ("--config=configs/digits_compare.py",),
+  ],
+)  # fmt: skip
+def test_a_folder_of_another_sweep(begun, wrong, flags, monkeypatch):
+  before = (begun / "study.journal").read_bytes()
+  monkeypatch.setattr(train_loop, "run", lambda *_: pytest.fail("a run was started"))
+  wrong([*flags, f"--workdir={begun}"], str(begun), command="sweep")
+  assert (begun / "study.journal").read_bytes() == before
+
+
+def test_a_journal_that_is_damaged_or_ends_in_the_middle_of_a_line(begun, wrong, call):
+  file: Path = begun / "study.journal"
+  whole = file.read_bytes()
+  shutil.copytree(begun, begun.parent / "t")
+  (begun.parent / "t/study.journal").write_bytes(whole + b'{"op_co')
+  assert call("sweep", "--resume", f"--workdir={begun.parent}/t", "--trials=3")[0] == 0
+  assert list(ddl.load(begun.parent / "t").trials.trial) == [0, 1, 2] * 2
+  for content in (b"\xff\n" * 3, b"[]\n" * 3, b'{"op_code": 0}\n' * 3):
+    file.write_bytes(content)
+    wrong(["--resume", f"--workdir={begun}"], str(file), "damaged", command="sweep")
