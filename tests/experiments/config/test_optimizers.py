@@ -132,7 +132,7 @@ def plain(tx, tree_of=tree_of):
 
 @pytest.mark.parametrize("inner", OPTIMIZERS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(26)
 def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
   if name == "sharded_sync_sgd" and not elementwise(tx):
@@ -140,6 +140,7 @@ def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   workers, steps, hyper = 3, 6, defaults(name, 3)
   strips = [lambda flat: flat] if name == "sharded_sync_sgd" else []
   hyper = {key: 2 if value is None else value for key, value in hyper.items()}
+  hyper |= {"share": 1.0} if "share" in hyper else {}  # the twin draws no samples of its own
   x0, grad = reference.problem(workers, steps)
   twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=plain(tx, *strips), **hyper)
   params, _, _ = drive(build(name, tx, workers, **hyper), x0, grad, workers=workers, steps=steps)

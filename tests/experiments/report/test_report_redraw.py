@@ -29,6 +29,7 @@ def diverging(folder):
   return f"--config={file}"
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   made = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
   assert made.code == 0, made.error
