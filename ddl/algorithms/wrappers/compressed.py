@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import jax.numpy as jnp
 
 from ddl.api import Algorithm, Exchange, Tree
 from ddl.group import Group, Present
@@ -15,6 +16,12 @@ class Compressor(NamedTuple):
   name: str  # of the wrapper
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only the types matter
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
+
+
+def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
+  """Return zeros for each array, to remember what is not sent; None for integers and empty ones (sent whole)."""
+  compressible = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+  return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, compressible, strict=True))
 
 
 class Memory(NamedTuple):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.algorithms.wrappers.vectors import wide
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
@@ -47,8 +47,7 @@ def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algori
 
   def init(arrays: list[Any], key: Any) -> Tree:
     del key
-    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
-    return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
+    return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     out, after = [], []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.algorithms.wrappers.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
@@ -42,9 +42,7 @@ def randomk(algorithm: Algorithm, *, share: float) -> Algorithm:
     raise ValueError(f"randomk: share is {share}; invalid: must be above 0 and at most 1")
 
   def init(arrays: list[Any], key: Any) -> RandomKMemory:
-    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
-    error = tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
-    return RandomKMemory(start(key), error)
+    return RandomKMemory(start(key), unsent(arrays))
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     key, draws = draw(memory.draws)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
 
@@ -36,8 +36,7 @@ def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
 
   def init(arrays: list[Any], key: Any) -> Tree:
     del key
-    sparse = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
-    return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, sparse, strict=True))
+    return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     out, after = [], []
