@@ -74,6 +74,22 @@ def test_a_comparison(tmp_path):
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
 
 
+def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path):
+  labels = {"a": {"algorithm": "sync_sgd"}, "b": {"algorithm": "local_sgd"}}
+  tuned = tmp_path / "tuned.json"
+  tuned.write_text(json.dumps({"algorithms": {"a": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}}))
+  made = ddl.compare(
+    compare={"seeds": (0,), "algorithms": labels}, only=["a"], clusters=["ethernet_10g"], tuned=tuned,
+    workdir=tmp_path / "c", **SMALL,
+  )  # fmt: skip
+  tuned.unlink()  # the folder has its own copy
+  done = Command("compare", "--resume", f"--workdir={made.folder}").end()
+  assert done.code == 0, done.error
+  page = ddl.load(made.folder).info
+  assert [entry["label"] for entry in page["algorithms"]] == ["a"] and len(page["clusters"]) == 1
+  assert page["algorithms"][0]["settings"]["optimizer"]["learning_rate"] == 0.03
+
+
 def test_a_comparison_keeps_no_models_unless_it_is_told_to(tmp_path):
   labels = {"a": {"algorithm": "sync_sgd"}}
   made = ddl.compare(compare={"seeds": (0,), "algorithms": labels}, workdir=tmp_path / "c", **SMALL)

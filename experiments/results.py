@@ -1,0 +1,182 @@
+"""What a folder holds, as values: a run, a comparison or a sweep."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl import files
+from ddl.api import Data, Model, Source
+from ddl.runtime.consensus import Consensus
+from experiments.config.experiment import Experiment
+from experiments.report import frames, reader
+from experiments.train import build as made
+from experiments.train import run_dir, saved_model
+from experiments.train.evaluate import Evaluator
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+  """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
+
+  folder: Path
+
+  @cached_property
+  def experiment(self) -> Experiment:
+    """Its experiment, with every default filled in."""
+    return Experiment.from_json(run_dir.read_json(self.folder / run_dir.CONFIG))
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """Its config: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    return self.experiment.to_json()
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
+    import pandas as pd
+
+    return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
+
+  @cached_property
+  def _components(self) -> made.Components:
+    return made.build(self.experiment)
+
+  @property
+  def model(self) -> Model:
+    """Its `init`, `loss` and `metrics`."""
+    return self._components.model
+
+  @property
+  def data(self) -> Data:
+    """Its examples."""
+    return self._components.data
+
+  @cached_property
+  def _saved(self) -> saved_model.SavedModel:
+    return saved_model.load(self.folder, self.model)
+
+  @property
+  def step(self) -> int:
+    """The step after which the model was saved."""
+    return self._saved.step
+
+  @property
+  def params(self) -> Any:
+    """The consensus parameters, on the host."""
+    return self._saved.params
+
+  @property
+  def extra(self) -> Any:
+    """Their non-trained state (batch statistics), on the host."""
+    return self._saved.extra
+
+  def evaluate(self, source: Source | None = None) -> dict[str, float]:
+    """The mean "loss", and "accuracy" where there is one, over a source; default: the test examples."""
+    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
+    return Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
+
+
+@dataclass(frozen=True)
+class Compared:
+  """A comparison that was made."""
+
+  folder: Path
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What comparison.json holds: target, seeds, versions, an entry per algorithm."""
+    return run_dir.read_json(self.folder / run_dir.COMPARISON)
+
+  @property
+  def report(self) -> Path:
+    """The page."""
+    return self.folder / "report.html"
+
+  @cached_property
+  def runs(self) -> dict[str, list[Run]]:
+    """Label -> a run per seed."""
+    return {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in self.info["algorithms"]}
+
+  @cached_property
+  def _read(self) -> reader.Comparison:
+    return reader.read(self.folder)
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """Every evaluation of every run; columns: see `experiments.report.frames.metrics_frame`."""
+    return frames.metrics_frame(self._read)
+
+  @cached_property
+  def table(self) -> "pd.DataFrame":
+    """A row per label, with intervals; columns: see `experiments.report.frames.table_frame`."""
+    return frames.table_frame(self._read)
+
+  @cached_property
+  def pairs(self) -> "pd.DataFrame":
+    """A row per quantity and pair of labels; columns: see `experiments.report.frames.pairs_frame`."""
+    return frames.pairs_frame(self._read)
+
+
+@dataclass(frozen=True)
+class Swept:
+  """A sweep that was made."""
+
+  folder: Path
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What tuned.json holds: an entry per label."""
+    return run_dir.read_json(self.folder / run_dir.TUNED)["algorithms"]
+
+  @property
+  def tuned(self) -> Path:
+    """The file that `compare(tuned=...)` takes."""
+    return self.folder / run_dir.TUNED
+
+  @property
+  def best(self) -> dict[str, dict[str, Any]]:
+    """Label -> the best setting, such as {"optimizer": {"learning_rate": 0.1}}."""
+    return {label: entry["best"] for label, entry in self.info.items()}
+
+  @cached_property
+  def trials(self) -> "pd.DataFrame":
+    """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
+    import pandas as pd
+
+    return pd.DataFrame(
+      [
+        {"label": label, "trial": number, "outcome": each["outcome"]}
+        | {f"{section}.{key}": value for section, keys in each["setting"].items() for key, value in keys.items()}
+        | (each["validation"] or {})
+        for label, entry in self.info.items()
+        for number, each in enumerate(entry["trials"])
+      ]
+    )
+
+
+def load(folder: str | Path) -> Run | Compared | Swept:
+  """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
+
+  Works on any number of devices, whatever the run had.
+
+  Raises:
+    ValueError: for a folder with none of these.
+  """
+  path = files.local(str(folder))
+  if (path / run_dir.COMPARISON).exists():
+    return Compared(path)
+  if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
+    return Swept(path)
+  if not (path / run_dir.CONFIG).exists():
+    raise ValueError(
+      f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
+      f"({run_dir.TUNED})"
+    )
+  return Run(path)
