@@ -149,6 +149,7 @@ class Wrapper(NamedTuple):
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   hyper: Mapping[str, Hyper]  # one entry per keyword-only argument
+  payload: str = "gradients"  # what it is made for, also differences; or "parameters"
 
 
 class Model(NamedTuple):

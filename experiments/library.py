@@ -45,7 +45,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
   """
   chosen = resolve(config, changes)
   experiment = Experiment.from_config(chosen)
-  options = _options("train", f"train-{experiment.algorithm.name}", workdir, options, chosen)
+  options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
   training.train(experiment, options)
   return Run(Path(options.workdir))
 
@@ -73,7 +73,7 @@ def compare(
   """
   chosen = resolve(config, changes)
   comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
-  name = f"compare-{comparison.first.model.name}-{comparison.first.data.name}"
+  name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
   options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
   comparing.compare(comparison, options)
   return Compared(Path(options.workdir))
@@ -104,7 +104,9 @@ def sweep(
   chosen = resolve(config, changes)
   chosen.sweep.trials = trials or chosen.sweep.trials
   found = Sweep.from_config(chosen, only)
-  options = _options("sweep", f"sweep-{found.first.model.name}-{found.first.data.name}", workdir, options, chosen, only)
+  options = _options(
+    "sweep", f"sweep-{found.first.model.short_name}-{found.first.data.short_name}", workdir, options, chosen, only
+  )
   sweeping.sweep(found, options)
   return Swept(Path(options.workdir))
 

@@ -83,7 +83,7 @@ def _algorithms() -> str:
   out += _table(HEAD, [(f"[`{name}`](#{name})", *rest) for name, *rest in rows()])
   out += _specs("algorithm", COLLECTIVE | SERVER)
   out += ["", "# Wrappers", ""]
-  out += ["`config.wrapper.name` compresses what a collective algorithm sends: each of its means and sums."]
+  out += ["`config.wrapper.name` changes what a collective algorithm sends: most compress each of its means and sums."]
   out += _specs("wrapper", WRAPPERS)
   return "\n".join(out) + "\n"
 

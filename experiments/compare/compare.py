@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
@@ -38,12 +38,13 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   """
   options, began = options or RunOptions(), time.perf_counter()
   first, tuned = comparison.first, trials(comparison.tuned)
-  path = workdir(f"compare-{first.model.name}-{first.data.name}", options)
+  path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   for label, experiment in comparison.experiments.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
+  there = _there(path)
   data = made.load(first)
   components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
   clusters = {
@@ -63,7 +64,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
   say(f"{len(components)} algorithms x {len(comparison.seeds)} seeds; {data.meta['description']}")
-  runs, failed, ended = _runs(comparison, components, path, options)
+  runs, failed, ended = _runs(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned, options)
@@ -76,8 +77,23 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   return page | {"folder": str(path)}
 
 
+class There(NamedTuple):
+  """Folders of runs that an earlier comparison left."""
+
+  begun: set[Path]
+  complete: set[Path]
+
+
+def _there(path: Path) -> There:
+  """Look once, before any of several processes adds another."""
+  begun, result, failed = (
+    {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
+  )
+  return There(begun, result | failed)
+
+
 def _runs(
-  comparison: Comparison, components: Mapping[str, Components], path: Path, options: RunOptions
+  comparison: Comparison, components: Mapping[str, Components], path: Path, there: There, options: RunOptions
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
   """All runs: (folders by label, why labels diverged, how many runs came to their end)."""
   runs, failed, ended, how = {}, {}, 0, ""
@@ -91,15 +107,16 @@ def _runs(
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
-    if not all(_done(path / run) for run in runs[label]):
+    if not all(path / run in there.complete for run in runs[label]):
       warm_up(each, trainer, label)
     for seed, run in zip(comparison.seeds, runs[label], strict=True):
       experiment = replace(each.experiment, seed=seed)
       try:
-        there = " (complete, read from its folder)" if options.resume and _done(path / run) else ""
+        read = " (complete, read from its folder)" if options.resume and path / run in there.complete else ""
         virtual_seconds = made.follow(trainer, experiment)
         parts = made.build(experiment, first.data)._replace(model=model)
-        last = _run(parts, trainer, path / run, evaluator, f"{label}, seed {seed}", virtual_seconds, options)
+        words = f"{label}, seed {seed}"
+        last = _run(parts, trainer, path / run, there, evaluator, words, virtual_seconds, options)
         ended += 1
       except train_loop.Diverged as error:
         failed[label] = str(error)
@@ -116,22 +133,18 @@ def _runs(
           waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
           lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
       shown = ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
-      say(f"  seed {seed}: {shown}{there}")
+      say(f"  seed {seed}: {shown}{read}")
   return runs, failed, ended
 
 
-def _done(path: Path) -> bool:
-  return (path / run_dir.RESULT).exists() or (path / run_dir.FAILED).exists()
-
-
 def _run(
-  components: Components, trainer: Any, path: Path, evaluator: Evaluator, label: str,
+  components: Components, trainer: Any, path: Path, there: There, evaluator: Evaluator, label: str,
   virtual_seconds: Callable[[int], float], options: RunOptions,
 ) -> dict[str, Any]:  # fmt: skip
   """One run, or what it left if it was complete before a resume."""
-  resume = options.resume and (path / run_dir.CONFIG).exists()
+  resume = options.resume and path in there.begun
   files = run_dir.RunFolder(path, writes=hosts.is_main())
-  if resume and _done(path):
+  if resume and path in there.complete:
     files.reopen(components.experiment)
     if (path / run_dir.FAILED).exists():
       raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))

@@ -54,7 +54,7 @@ def content(
   ]
   trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
   return {
-    "title": title or f"{len(components)} algorithms, {first.model.name} on {first.data.name}",
+    "title": title or f"{len(components)} algorithms, {first.model.short_name} on {first.data.short_name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
     "config": comparison.to_json(),
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
@@ -71,13 +71,13 @@ def content(
 
 def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
   """The algorithm's entry in comparison.json."""
-  spec = experiment.spec
+  spec, wrapper = experiment.spec, experiment.wrapper_spec
   files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
   return {
     "label": label,
     "name": experiment.algorithm.name,
-    "title": spec.title,
-    "citation": spec.citation,
+    "title": f"{spec.title}; {wrapper.title}" if wrapper else spec.title,
+    "citation": f"{spec.citation}; {wrapper.citation}" if wrapper else spec.citation,
     "taxonomy": spec.taxonomy._asdict(),
     "hyper": jsonable(experiment.algorithm.settings),
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},

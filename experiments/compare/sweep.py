@@ -43,7 +43,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
   options, first = options or RunOptions(), chosen.first
-  path = workdir(f"sweep-{first.model.name}-{first.data.name}", options)
+  path = workdir(f"sweep-{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, chosen)

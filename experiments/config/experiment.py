@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from ddl.algorithms import WRAPPERS
-from ddl.api import Algorithm, ServerAlgorithm, Spec
+from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
 from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
@@ -35,6 +35,11 @@ class Part:
     if key != "settings" and key in self.settings:
       return self.settings[key]
     raise AttributeError(f"'{key}' is no setting of this part")
+
+  @property
+  def short_name(self) -> str:
+    """Without the file of an object of the user's own."""
+    return self.name.rpartition(":")[2]
 
   def get(self, key: str, default: Any = None) -> Any:
     """The setting, or the default where the factory does not take it."""
@@ -140,6 +145,16 @@ class Experiment:
     """Registry entry of the algorithm."""
     return entry("algorithm", self.algorithm.name)
 
+  @property
+  def wrapper_spec(self) -> Wrapper | None:
+    """Registry entry of the wrapper."""
+    return entry("wrapper", self.wrapper.name) if self.wrapper.name != NO_WRAPPER else None
+
+  @property
+  def label(self) -> str:
+    """The algorithm's name, and the wrapper's: "sync_sgd+topk"."""
+    return self.algorithm.short_name + (f"+{self.wrapper.short_name}" if self.wrapper_spec else "")
+
   def make_part(self, kind: str, *arguments: Any, **more: Any) -> Any:
     """What the factory of this section makes of these arguments and the section's settings."""
     part: Part = getattr(self, kind)
@@ -158,21 +173,21 @@ class Experiment:
         "layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
       )
     algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
-    if self.wrapper.name != NO_WRAPPER:
-      algorithm = self._wrapped(algorithm)
+    if self.wrapper_spec:
+      algorithm = self._wrapped(algorithm, self.wrapper_spec)
     if isinstance(algorithm, Algorithm):
       Schedule(algorithm.exchanges)  # raises for a clock that does not fit, before anything runs
       return algorithm
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
-  def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
+  def _wrapped(self, algorithm: Algorithm | ServerAlgorithm, spec: Wrapper) -> Algorithm:
     name, of = self.wrapper.name, self.algorithm.name
     if isinstance(algorithm, ServerAlgorithm):
       raise ValueError(
         f"config.wrapper.name is {name}: invalid: must be {NO_WRAPPER} with {of}, which has no collective"
       )
-    if self.spec.taxonomy.payload == "parameters":
+    if self.spec.taxonomy.payload == "parameters" != spec.payload:
       warnings.warn(f"{of} sends parameters; {name} is made for gradients and differences, as diloco's", stacklevel=2)
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}

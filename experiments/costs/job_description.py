@@ -24,9 +24,11 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   config = components.experiment
   count, size, least = workers or config.workers, components.data.train.size, config.batch
   if count > size:
-    raise ValueError(f"{count} workers are more than the {size} examples of {config.data.name}; give at most {size}")
+    raise ValueError(
+      f"{count} workers are more than the {size} examples of {config.data.short_name}; give at most {size}"
+    )
   return Job(
-    title=f"{model_title(components)} on {config.data.name}",
+    title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=params_bytes(components.model),
     step=step_parts(components, least),
     memory=counted(components),
@@ -40,7 +42,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
 def model_title(components: Components) -> str:
   """Return the model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
   part, meta = components.experiment.model, components.data.meta
-  name, sizes, hidden = part.name, part.settings, part.get("hidden")
+  name, sizes, hidden = part.short_name, part.settings, part.get("hidden")
   if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
     return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
   words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())

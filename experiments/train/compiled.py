@@ -7,16 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus, NotFinite
-from ddl.runtime.hosts import Vote, is_main
+from ddl.runtime.hosts import Vote
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
+from experiments.train.progress import has_bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report, StopRequest
 
@@ -142,8 +143,7 @@ def warm_up(components: Components, trainer: Trainer | Simulator, label: str) ->
   calls: Any = trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `CompiledRun.open`
   calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
   feed, key = components.training_feed(trainer.workers.local), training_key(experiment.seed)
-  hidden = None if is_main() else True
-  with tqdm(total=len(calls), disable=hidden, desc=f"{label}: compiling", leave=False) as bar:
+  with tqdm(total=len(calls), disable=not has_bar(), desc=f"{label}: compiling", leave=False) as bar:
     start: Any = trainer.start(initial_key(experiment.seed))
     for _, carry, _ in trainer.run(start, calls, feed, key):
       jax.block_until_ready(carry)

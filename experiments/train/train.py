@@ -1,6 +1,5 @@
 """One run of one algorithm, as an ordinary function of its experiment and options."""
 
-import sys
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
+from experiments.train.progress import has_bar
 from experiments.train.realtime import RayRun, ThreadsRun
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.runner import Runner
@@ -37,7 +37,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     ValueError: for an invalid folder, options or experiment.
   """
   options = options or RunOptions()
-  name, simulated = experiment.algorithm.name, options.runtime == "simulator"
+  name, simulated = experiment.label, options.runtime == "simulator"
   if not simulated:
     _check_realtime(experiment, options)
   path = workdir(f"train-{name}", options)
@@ -81,7 +81,7 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
   trainer = make_trainer(components, options, events)
   say(describe(trainer))
   say(f"{components.data.meta['description']}; {components.data.train.size} training examples")
-  if not sys.stderr.isatty():  # a terminal has the progress bar
+  if not has_bar():
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)

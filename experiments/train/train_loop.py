@@ -1,13 +1,10 @@
 """One run from its first step to its last, whatever makes the steps: metrics, checkpoints, stopping and resuming."""
 
 import signal
-import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from tqdm import tqdm
 
 from ddl.runtime.consensus import NotFinite
 from ddl.runtime.hosts import is_main
@@ -17,11 +14,9 @@ from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.metrics import Metrics
 from experiments.train.processes import say
+from experiments.train.progress import Progress
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report, Runner, StopRequest
-
-SHOWN = ("train_loss", "test_loss", "test_accuracy")
-QUIET_SECONDS = 10.0  # at least, between two lines of progress where there is no terminal for a bar
 
 
 class Diverged(ValueError):
@@ -73,8 +68,7 @@ def run(
     except NotFinite as error:
       rate = experiment.optimizer.learning_rate
       raise Diverged(
-        f"{experiment.algorithm.name} diverged: {error}; a config.optimizer.learning_rate below {rate} may help; "
-        f"{runner.kept()}"
+        f"{experiment.label} diverged: {error}; a config.optimizer.learning_rate below {rate} may help; {runner.kept()}"
       ) from error
     finally:
       runner.close()
@@ -100,38 +94,3 @@ def _open(
     folder.truncate(metrics.figures["lines"])
   else:
     folder.create(experiment, about | {"layout": runner.layout})
-
-
-class Progress:
-  """A bar in a terminal, elsewhere a line from time to time; silent but in the main process."""
-
-  def __init__(self, label: str, total: int, done: int):
-    """label: of the run; total, done: steps."""
-    self._label, self._total = label, total
-    self._lines = is_main() and not sys.stderr.isatty()
-    self._bar = tqdm(
-      total=total, initial=done, disable=None if is_main() else True, desc=f"{label}: compiling", leave=False
-    )
-    self._since = self._said = time.monotonic()
-    self._first = done
-
-  def __enter__(self) -> "Progress":
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self._bar.close()
-
-  def show(self, step: int, line: dict[str, Any]) -> None:
-    """step: made so far; line: new metrics, or nothing."""
-    if step > self._first:
-      self._bar.set_description(self._label, refresh=False)
-    if line:
-      self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
-    self._bar.update(step - self._bar.n)
-    now = time.monotonic()
-    if self._lines and line and now - self._said >= QUIET_SECONDS:
-      shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
-      done = step - self._first
-      left = f", about {(now - self._since) / done * (self._total - step):.0f} s left" if done else ""
-      print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
-      self._said = now

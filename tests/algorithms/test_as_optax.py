@@ -122,6 +122,7 @@ def test_all_delays(x64, delay):
 
 
 @pytest.mark.parametrize("name, inner", [*((name, "momentum") for name in COLLECTIVE), ("local_sgd", "adam")])
+@pytest.mark.sampled(3)
 def test_a_scan_inside_shard_map(x64, name, inner):
   """The whole loop on the devices, whose carry must keep its type: what varies over the workers is part of it."""
   x0, grad = reference.problem(WORKERS, STEPS)
@@ -146,6 +147,7 @@ def test_a_scan_inside_shard_map(x64, name, inner):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(3)
 def test_no_second_compilation_and_unknown_arguments_pass(x64, name):
   algorithm, tx = transformation(name)
   params, _, step = train(lift_vmap, tx, consensus(algorithm), extra={"value": 1.0, "unheard_of": None})

@@ -24,12 +24,14 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("workers", [1, 6, 8])
+@pytest.mark.sampled(3)
 def test_one_group_is_local_sgd_of_its_period(workers):
   ours = run("hierarchical_sgd", workers, group_size=workers, period=2, outer_period=6)
   same(ours, run("local_sgd", workers, period=2))
 
 
 @pytest.mark.parametrize("workers", [1, 5, 8])
+@pytest.mark.sampled(3)
 def test_groups_of_one_worker_are_local_sgd_of_the_outer_period(workers):
   same(run("hierarchical_sgd", workers, group_size=1, period=2, outer_period=6), run("local_sgd", workers, period=6))
 
@@ -48,6 +50,7 @@ def test_groups_that_never_meet_are_local_sgd_of_fewer_workers():
 
 
 @pytest.mark.parametrize("workers, size", [(6, 2), (6, 3), (9, 3)])
+@pytest.mark.sampled(3)
 def test_groups_of_any_number(workers, size):
   x0, grad = reference.problem(workers, 12)
   hyper = {"group_size": size, "period": 2, "outer_period": 4}
@@ -57,6 +60,7 @@ def test_groups_of_any_number(workers, size):
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 @pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.sampled(2)
 def test_the_mean_of_a_group_is_that_and_equal_on_all_of_it(size, shape):
   x = np.random.default_rng(0).normal(size=(12, *shape))
   expected = np.repeat(x.reshape(-1, size, *shape).mean(axis=1), size, axis=0)

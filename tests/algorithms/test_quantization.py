@@ -208,7 +208,7 @@ def test_the_whole_share_is_local_sgd_of_period_one(x64, base):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_whole_share_keeps_the_workers_of_any_algorithm_together(x64, name):
   x0, grad = reference.problem(8, 6)
   params = drive(wrapped("sparta", name, hyper={"sparta": {"share": 1.0}}), x0, grad, workers=8, steps=6)[0]
@@ -223,7 +223,7 @@ REFUSED = ("sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierar
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper, hyper", [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(13)
 def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   """Three workers: a strip of three values."""
   x0, grad = reference.problem(3, 4)
@@ -232,7 +232,7 @@ def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
 
 
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sign", "sparta"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_layout_changes_nothing(x64, wrapper):
   """Forty values, so that eight workers' strips have several."""
 

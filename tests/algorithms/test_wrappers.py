@@ -51,9 +51,8 @@ def test_what_a_wrapper_declares(name):
 # ---- against NumPy
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(4)
 def test_each_equals_its_twin(x64, wrapper, workers):
   algorithm, history = twin(wrapper, workers, 8)
   params, evaluate, _ = run(algorithm, workers)
@@ -93,7 +92,7 @@ def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
 
 
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sparta"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
@@ -116,7 +115,7 @@ def mapped(fn):
 
 @pytest.mark.parametrize("lift", [vmapped, mapped])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_as_optax_equals_the_twin(x64, wrapper, lift):
   algorithm, history = twin(wrapper, 8, 6)
   tx, (x0, grad) = as_optax(algorithm, "w"), reference.problem(8, 6)
@@ -164,7 +163,7 @@ def plain(name):
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper", LOSSLESS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
@@ -366,7 +365,7 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")

@@ -14,8 +14,10 @@ from importlib import metadata
 import numpy as np
 import pytest
 from helpers import launchers
+from helpers.commands import Command
 from helpers.data_files import examples, idx_bytes
-from helpers.pages import LANGUAGES, PAGES, ROOT, Forks, blocks, commands, environment
+from helpers.forks import environment
+from helpers.pages import LANGUAGES, PAGES, ROOT, blocks, commands
 
 from experiments.commands import reference
 
@@ -32,13 +34,6 @@ MINUTES = (  # parts of commands that are left to --slow: they measure, start pr
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FAST = ("README.md", "docs/howto/resume.md")  # the commands of other pages are left to --slow
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
-
-
-@pytest.fixture(scope="module")
-def forks():
-  server = Forks()
-  yield server
-  server.end()
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ def folder(tmp_path):
     if commands(page)
   ],
 )
-def test_the_commands_run(name, forks, folder, pytestconfig):
+def test_the_commands_run(name, folder, pytestconfig):
   slow = pytestconfig.getoption("--slow")
   for command in commands(ROOT / name):
     words = shlex.split(command)
@@ -96,8 +91,8 @@ def test_the_commands_run(name, forks, folder, pytestconfig):
     else:
       # What is resumed has its settings already.
       more = () if "--resume" in words else QUICKLY.get("".join(words[2:3]), ())
-      code, printed = forks.run([*words[2:], *more], folder)
-      assert code == 0, f"{command}\n{printed}"
+      done = Command(*words[2:], *more, cwd=folder).end()
+      assert done.code == 0, f"{command}\n{done.out}{done.error}"
     if "--workdir" not in command:
       DONE.add(command)
 

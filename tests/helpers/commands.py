@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from helpers.forks import ROOT, Fork, environment
 
 
 class Done(NamedTuple):
@@ -23,20 +24,27 @@ class Done(NamedTuple):
 
 
 class Command:
-  """`python FILE ARGUMENTS` in its own process group, as a terminal would start it; FILE is in the repository."""
+  """`python FILE ARGUMENTS` in its own process group, as a terminal would start it; FILE is in the repository.
+
+  `run.py` without variables of its own is a fork of a process that has imported the libraries.
+  """
 
   def __init__(self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, **variables: str):
     """Starts it; variables: of its environment."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_") or "CACHE" in k}
-    self.process = subprocess.Popen(
-      [sys.executable, ROOT / file, *arguments],
-      cwd=cwd,
-      env=environment | {"JAX_PLATFORMS": "cpu"} | variables,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-      process_group=0,
-    )
+    self._printed = tempfile.TemporaryDirectory()
+    out, error = (Path(self._printed.name) / name for name in ("out", "error"))
+    if ROOT / file == ROOT / "run.py" and not variables:
+      self.process: Fork | subprocess.Popen[str] = Fork(list(arguments), cwd, out, error)
+    else:
+      self.process = subprocess.Popen(
+        [sys.executable, ROOT / file, *arguments],
+        cwd=cwd,
+        env=environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+      )
 
   def end(self, seconds: float = 240) -> Done:
     """Waits; a process that takes longer is killed with its children, and the test fails."""

@@ -1,4 +1,4 @@
-"""Every collective algorithm over two real processes against its NumPy twin; `test_processes.py` runs this file."""
+"""Collective algorithms over two real processes against their NumPy twins; arguments: their names, all by default."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def main() -> None:
   from ddl.algorithms import COLLECTIVE
   from ddl.runtime.execution import ExecutionConfig
 
-  for name in COLLECTIVE:
+  for name in sys.argv[1:] or COLLECTIVE:
     trainer = make(name, 4, ExecutionConfig("vmap", "scan", 5))
     assert len(trainer.workers.local) == 4 and jax.process_count() == 2
     equals_twin(trainer, record(trainer), name, "momentum", **HYPER.get(name, {}))

@@ -51,7 +51,7 @@ def test_unrolled_equals_its_twin(name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_equals_its_twin_with_adam(name):
   trainer = make(name, 8, ExecutionConfig("vmap", "scan", 12), inner="adam")
   equals_twin(trainer, record(trainer), name, "adam", **HYPER.get(name, {}))
@@ -76,7 +76,7 @@ def test_equals_its_twin_with_adam(name):
     ("d_psgd", {"graph": "ring"}),
   ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_other_schedules_equal_the_twin(name, hyper):
   trainer = make(name, 2, ExecutionConfig("vmap", "scan", 3), **hyper)
   equals_twin(trainer, record(trainer, every=7), name, "momentum", **hyper)
@@ -84,7 +84,7 @@ def test_other_schedules_equal_the_twin(name, hyper):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("steps", ["scan", "unroll"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
   """As where periods and pauses make too many kinds of calls: no call is compiled for its schedule."""
   monkeypatch.setattr("ddl.runtime.calls.MOST_KINDS", 0)
@@ -96,7 +96,7 @@ def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
 
 @pytest.mark.parametrize("name", DELAYED)
 @pytest.mark.parametrize("devices, how", [LAYOUTS[1], LAYOUTS[3], LAYOUTS[4]])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_overlap_off_changes_no_bit(name, devices, how):
   waiting = record(make(name, devices, how._replace(overlap=False)))
   jax.tree.map(np.testing.assert_array_equal, waiting, trainer_and_record(name, devices, how)[1])
@@ -116,6 +116,7 @@ def test_overlap_off_waits(overlap):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(4)
 def test_the_same_layout_again_changes_no_bit(name):
   trainer, first = trainer_and_record(name, *LAYOUTS[3])
   jax.tree.map(np.testing.assert_array_equal, record(trainer), first)

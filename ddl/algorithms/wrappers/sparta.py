@@ -88,4 +88,5 @@ SPEC = Wrapper(
   title="SPARTA, sparse parameter averaging",
   citation="Beton et al. 2025, exo labs (openreview stFPf3gzq1)",
   hyper={"share": Hyper("k / n", 0.005, "share of each array's values that are averaged after a step")},
+  payload="parameters",
 )

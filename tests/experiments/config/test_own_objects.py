@@ -7,6 +7,7 @@ from helpers.commands import metrics
 
 from ddl.api import ServerAlgorithm
 from experiments.config import base, catalog
+from experiments.config.experiment import Experiment
 
 FILE = '''
 """Own objects."""
@@ -96,6 +97,8 @@ def settings(folder):
 def test_train_and_resume_from_the_folder_alone(call, file, tmp_path):
   code, _, error = call("train", f"--config={file}", f"--workdir={tmp_path}/a", "--config.algorithm.pull=0.75")
   assert code == 0, error
+  experiment = Experiment.from_json(settings(tmp_path / "a"))
+  assert (experiment.label, experiment.model.short_name) == ("halfway", "line")  # for the names of folders
   found = settings(tmp_path / "a")
   assert found["algorithm"] == {"name": f"{file}:halfway", "period": 4, "pull": 0.75}
   assert found["optimizer"] == {"name": f"{file}:twice", "factor": 0.5, "learning_rate": 0.1}

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from ddl.runtime import traffic
+from experiments.compare import comparison_record
 from experiments.config.base import default_experiment
 
 PARAMS = {"w": jax.ShapeDtypeStruct((100, 10), "float32")}
@@ -48,3 +49,15 @@ def test_what_does_not_fit_is_one_line(changes, words):
 def test_parameters_are_no_differences():
   with pytest.warns(UserWarning, match="local_sgd sends parameters"):
     default_experiment(wrapper={"name": "topk"}, algorithm={"name": "local_sgd"})
+
+
+def test_parameters_are_what_sparta_is_made_for(recwarn):
+  made = default_experiment(wrapper={"name": "sparta"}, algorithm={"name": "local_sgd"})
+  assert not recwarn.list and made.label == "local_sgd+sparta"
+
+
+def test_the_label_of_a_run_names_both(tmp_path):
+  assert default_experiment().label == default_experiment().algorithm.name
+  made = default_experiment(wrapper={"name": "topk"})
+  entry = comparison_record.entry(tmp_path, "few", made, False)
+  assert "Top-k" in entry["title"] and entry["citation"].count("arXiv") == 2

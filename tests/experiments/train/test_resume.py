@@ -14,7 +14,7 @@ from helpers.sessions import Run, at_call, config, normalized, send, snapshot
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.workers import make_workers
-from experiments.train import train_loop
+from experiments.train import progress, train_loop
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,7 @@ CASES = {  # config, how, checkpoint_every, model
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(2)
 def test_stopped_or_killed_and_resumed(case, tmp_path, monkeypatch):
   chosen, how, every, model = CASES[case]
   run = Run(config(**chosen), how=how, model=model and model())
@@ -95,11 +96,11 @@ def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch
 
 
 def test_progress_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(train_loop, "QUIET_SECONDS", 0.0)
+  monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
   Run(config(steps=20))(tmp_path, label="here")
   lines = capsys.readouterr().out.splitlines()
   assert [line.split(",")[0] for line in lines] == [f"here: step {step} of 20" for step in (0, 10, 20)]
-  monkeypatch.setattr(train_loop, "QUIET_SECONDS", 1e9)
+  monkeypatch.setattr(progress, "QUIET_SECONDS", 1e9)
   Run(config(steps=20))(tmp_path / "again")
   assert not capsys.readouterr().out
 

@@ -1,0 +1,50 @@
+"""Progress of a run: a bar in a terminal or a notebook, elsewhere a line from time to time."""
+
+import sys
+import time
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ddl.runtime.hosts import is_main
+
+SHOWN = ("train_loss", "test_loss", "test_accuracy")
+QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
+
+
+def has_bar() -> bool:
+  """Whether progress is shown as a bar: in the main process, in a terminal or a notebook."""
+  return is_main() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+class Progress:
+  """Of one run; silent but in the main process."""
+
+  def __init__(self, label: str, total: int, done: int):
+    """label: of the run; total, done: steps."""
+    self._label, self._total = label, total
+    self._bar = tqdm(total=total, initial=done, disable=not has_bar(), desc=f"{label}: compiling", leave=False)
+    self._lines = is_main() and not has_bar()
+    self._since = self._said = time.monotonic()
+    self._first = done
+
+  def __enter__(self) -> "Progress":
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._bar.close()
+
+  def show(self, step: int, line: dict[str, Any]) -> None:
+    """step: made so far; line: new metrics, or nothing."""
+    if step > self._first:
+      self._bar.set_description(self._label, refresh=False)
+    if line:
+      self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
+    self._bar.update(step - self._bar.n)
+    now = time.monotonic()
+    if self._lines and line and now - self._said >= QUIET_SECONDS:
+      shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
+      done = step - self._first
+      left = f", about {(now - self._since) / done * (self._total - step):.0f} s left" if done else ""
+      print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
+      self._said = now
