@@ -90,19 +90,17 @@ class Rows:
     """x_i of one worker: [n, workers n]; its transpose puts z there."""
     return np.kron(np.eye(self.p)[worker], self.i)
 
-  def local(self, share: np.ndarray | None = None, at: str = "x") -> np.ndarray:
-    """v <- mu v + S (H x - b); x <- x - eta v, with a gradient at the rows `at`, mixed among the workers by S."""
-    return self(**self.step(share, at))
+  def local(self, at: str = "x") -> np.ndarray:
+    """v <- mu v + H x - b; x <- x - eta v, with the gradient at the rows `at`."""
+    return self(**self.step(at))
 
-  def step(
-    self, share: np.ndarray | None = None, at: str = "x", **more: np.ndarray
-  ) -> dict[str, dict[str, np.ndarray]]:
+  def step(self, at: str = "x", **more: np.ndarray) -> Lines:
     """The lines of `local`; more: terms that are added to those of x."""
-    eta, mu, s = self.problem.rate, self.problem.momentum, self.I if share is None else share
-    x = {"x": self.I, "v": -eta * mu * self.I, "one": eta * s @ self.b}
-    for source, matrix in ((at, -eta * s @ self.H), *more.items()):
+    eta, mu = self.problem.rate, self.problem.momentum
+    x = {"x": self.I, "v": -eta * mu * self.I, "one": eta * self.b}
+    for source, matrix in ((at, -eta * self.H), *more.items()):
       x[source] = x.get(source, 0) + matrix
-    return {"v": {"v": mu * self.I, at: s @ self.H, "one": -s @ self.b}, "x": x}
+    return {"v": {"v": mu * self.I, at: self.H, "one": -self.b}, "x": x}
 
   def linear(self, first: list, cycle: list, x0: np.ndarray, begins: str, params: dict, evaluate: dict) -> Linear:
     """begins: the rows that start at x0, the others at zero; params, evaluate: terms as of `read`."""

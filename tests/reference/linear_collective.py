@@ -13,22 +13,24 @@ def independent(problem: Problem, x0: np.ndarray) -> Linear:
 
 
 def sync_sgd(problem: Problem, x0: np.ndarray) -> Linear:
-  r = Rows(problem, "x v")
-  return r.linear([], [r.local(r.J)], x0, "x", {"x": r.I}, {"x": r.mean})
+  """One model with the mean of all gradients, (1/p) sum_i (A_i x - b_i)."""
+  r, eta, mu = Rows(problem, "", "x v"), problem.rate, problem.momentum
+  h, b = r.mean @ r.H @ r.up, r.mean @ r.b
+  x = {"x": r.i - eta * h, "v": -eta * mu * r.i, "one": eta * b}
+  return r.linear([], [r(v={"v": mu * r.i, "x": h, "one": -b}, x=x)], x0, "x", {"x": r.up}, {"x": r.i})
 
 
 def pipe_sgd(problem: Problem, x0: np.ndarray, *, width: int) -> Linear:
   """Li et al.: x(t+1) = x(t) - eta g(x(t-K+1)): a companion matrix of the K - 1 gradients in flight."""
   flight = [f"g{k}" for k in range(width - 1)]
-  r = Rows(problem, "x v " + " ".join(flight))
-  eta, mu = problem.rate, problem.momentum
+  r, eta, mu = Rows(problem, "", " ".join(["x v", *flight])), problem.rate, problem.momentum
   step = r(
-    g0={"x": r.J @ r.H, "one": -r.J @ r.b},
-    **{new: {old: r.I} for old, new in pairwise(flight)},
-    v={"v": mu * r.I, flight[-1]: r.I},
-    x={"x": r.I, "v": -eta * mu * r.I, flight[-1]: -eta * r.I},
+    g0={"x": r.mean @ r.H @ r.up, "one": -r.mean @ r.b},
+    **{new: {old: r.i} for old, new in pairwise(flight)},
+    v={"v": mu * r.i, flight[-1]: r.i},
+    x={"x": r.i, "v": -eta * mu * r.i, flight[-1]: -eta * r.i},
   )
-  return r.linear([], [step], x0, "x", {"x": r.I}, {"x": r.mean})
+  return r.linear([], [step], x0, "x", {"x": r.up}, {"x": r.i})
 
 
 def local_sgd(problem: Problem, x0: np.ndarray, *, period: int) -> Linear:
