@@ -14,7 +14,7 @@ from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report
 
 FIGURES: dict[str, Any] = {
-  "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": {}, "last": {}
+  "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [], "last": {}
 }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ class Metrics:
     )
     key = noise_scale.key_of(experiment.seed, step)
     found = self._evaluator.noise(consensus, map(source.take, chosen), key)
-    self.figures["noise"] = noise_scale.smooth(self.figures["noise"], found)
+    self.figures["noise"] = noise_scale.recent(self.figures["noise"], found)
     return found | noise_scale.ratio(self.figures["noise"])
 
   def _write(self, line: dict[str, Any]) -> None:

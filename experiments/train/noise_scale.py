@@ -5,10 +5,10 @@ with the mean gbar:
 tr(Sigma) ~ S = b / (k - 1) sum_j |g_j - gbar|^2,   |G|^2 ~ |gbar|^2 - S / (k b),   B_simple = tr(Sigma) / |G|^2.
 These are the paper's unbiased estimates from batches of b and of k b examples, S = (|g|^2 - |gbar|^2) / (1/b - 1/(k b))
 and |G|^2 = (k b |gbar|^2 - b |g|^2) / (k b - b), |g|^2 = (1/k) sum_j |g_j|^2, without their difference of two squares.
-A ratio of them is biased, so both are averaged over evaluations first, the older ones with a smaller weight.
+A ratio of them is biased, so both are averaged over the last evaluations first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from ddl.runtime.consensus import Consensus
 from ddl.runtime.local_step import gradient_of
 from experiments.config.experiment import noise_key
 
-MEMORY = 0.8  # weight of an evaluation against the next: a mean of about 1 / (1 - 0.8) = 5 of them
+WINDOW = 5  # evaluations, whose means are divided: gradients shrink too fast in training for a longer memory
 NORM2, TRACE, SCALE = "grad_norm2", "grad_noise", "noise_scale"  # of a line of metrics
 
 
@@ -56,16 +56,15 @@ def key_of(seed: int, step: int) -> jax.Array:
   return jax.random.fold_in(noise_key(seed), step)
 
 
-def smooth(sums: Mapping[str, float], line: Mapping[str, float]) -> dict[str, float]:
-  """Sums over evaluations, the newest with weight 1; a line without the figures changes nothing."""
-  if NORM2 not in line:
-    return dict(sums)
-  return {name: MEMORY * sums.get(name, 0.0) + line[name] for name in (NORM2, TRACE)}
+def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
+  """(|G|^2, tr(Sigma)) of the last evaluations with this line's; one without the figures changes nothing."""
+  return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
-def ratio(sums: Mapping[str, float]) -> dict[str, float]:
-  """{"noise_scale": B_simple in examples}; nothing where |G|^2 is not told from zero."""
-  return {SCALE: sums[TRACE] / sums[NORM2]} if sums.get(NORM2, 0.0) > 0 else {}
+def ratio(found: Sequence[Sequence[float]]) -> dict[str, float]:
+  """{"noise_scale": B_simple in examples}, of sums; nothing where |G|^2 is not told from zero."""
+  norm2, trace = np.sum(found, axis=0).tolist() if found else (0.0, 0.0)
+  return {SCALE: trace / norm2} if norm2 > 0 else {}
 
 
 def _accumulate(model: Model) -> Any:

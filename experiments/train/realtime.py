@@ -212,7 +212,7 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
       return None
     last = lines[-1]
     more = {"step": last["step"], "nbytes": last["bytes_sent"], "seconds": last["seconds"]}
-    more["noise"] = reduce(noise_scale.smooth, lines, FIGURES["noise"])
+    more["noise"] = reduce(noise_scale.recent, lines, FIGURES["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
   return FIGURES | more | {"lines": len(lines), "last": last}

@@ -84,14 +84,14 @@ def test_the_ratio_of_means_agrees_with_the_exact_noise_scale():
   np.testing.assert_allclose(ratio, trace / norm2, rtol=4 * np.hypot(*(error / found.mean(axis=0))))
 
 
-def test_smoothing():
-  first, second = {NORM2: -1.0, TRACE: 4.0}, {NORM2: 2.0, TRACE: 6.0}
-  sums = noise_scale.smooth({}, first)
-  assert noise_scale.ratio(sums) == {} == noise_scale.ratio({})
-  sums = noise_scale.smooth(sums, second)
-  memory = noise_scale.MEMORY
-  assert noise_scale.ratio(sums) == {SCALE: pytest.approx((6 + memory * 4) / (2 - memory))}
-  assert noise_scale.smooth(sums, {"step": 1.0}) == sums
+def test_the_last_evaluations_are_averaged_before_the_division():
+  found = noise_scale.recent([], {NORM2: -1.0, TRACE: 4.0})
+  assert noise_scale.ratio(found) == {} == noise_scale.ratio([])  # not told from zero
+  found = noise_scale.recent(found, {NORM2: 3.0, TRACE: 6.0})
+  assert noise_scale.ratio(found) == {SCALE: 10 / 2} and noise_scale.recent(found, {"step": 1.0}) == found
+  for _ in range(noise_scale.WINDOW):
+    found = noise_scale.recent(found, {NORM2: 2.0, TRACE: 1.0})
+  assert noise_scale.ratio(found) == {SCALE: 0.5}
 
 
 def lines_of(path, runtime, count):

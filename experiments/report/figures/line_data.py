@@ -91,7 +91,7 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
     rest, half = curves, None
   edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
-  stopped = [(float(across[0]), float(up[0])) for across, up in short]
+  stopped = [(float(across[0]), float(up[0])) for across, up in short if y != "noise_scale"]
   singles = [plotted(*curve) for curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
 

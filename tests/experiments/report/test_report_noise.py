@@ -17,11 +17,14 @@ def noisy(*scales):
 
 
 def test_the_picture_has_the_global_batch(tmp_path):
-  folder = comparison(tmp_path, {"easgd": [noisy(20.0, None, 40.0, 60.0)] * 2, "local_sgd": [rising(*RISES)] * 2})
+  folder = comparison(
+    tmp_path,
+    {"easgd": [noisy(20.0, None, 40.0, 60.0), noisy(20.0, 30.0, 40.0, None)], "local_sgd": [rising(*RISES)] * 2},
+  )
   found = reader.read(folder)
   chart = line_data.chart(found, "examples", "noise_scale")
   (line,) = chart.lines  # the other was not asked
-  np.testing.assert_allclose(line.mean, [20.0, 40.0, 60.0])  # where |G|^2 was not told from zero there is no point
+  np.testing.assert_allclose(line.mean, [20.0, 30.0, 40.0])  # where |G|^2 was not told from zero there is no point
   assert chart.target == WORKERS * BATCH and not line.stopped
   picture = curves.picture(chart, found)
   assert picture.name == "noise_scale_vs_examples" and "<!-- global batch -->" in picture.wide
