@@ -35,12 +35,17 @@ def test_a_round_of_the_implementation_is_the_matrix_of_the_paper(name, workers,
   np.testing.assert_allclose(radii(name, workers, etas, alphas), expected, rtol=1e-7)  # of nearly equal eigenvalues
 
 
-def test_one_worker_is_stable_exactly_where_published():
-  np.testing.assert_array_equal(radii("original_easgd", 1, ETAS, ALPHAS) <= STABLE, INSIDE)
+def check_boundary(name, workers, most):
+  """The radius is 1 at alpha = most(eta), less below and more above it."""
   for eta in ETAS[:5]:
-    below, on, above = radii("original_easgd", 1, np.array([eta]), published(eta) * np.array([0.999, 1, 1.001]))[0]
+    below, on, above = radii(name, workers, np.array([eta]), most(eta) * np.array([0.999, 1, 1.001]))[0]
     assert below < 1 < above
     np.testing.assert_allclose(on, 1, rtol=1e-12)
+
+
+def test_one_worker_is_stable_exactly_where_published():
+  np.testing.assert_array_equal(radii("original_easgd", 1, ETAS, ALPHAS) <= STABLE, INSIDE)
+  check_boundary("original_easgd", 1, published)
 
 
 @pytest.mark.parametrize("name, workers", [("original_easgd", 2), ("round_robin_easgd", 2), ("round_robin_easgd", 4)])
@@ -54,4 +59,5 @@ def test_sync_easgd_is_stable_exactly_where_derived(workers):
   """alpha <= (4 - 2 eta h) / (2 (p + 1) - p eta h): with one worker the published inequality."""
   inside = (ETAS[:, None] <= 2) & (synchronous(ETAS[:, None], workers) >= ALPHAS)
   np.testing.assert_array_equal(radii("easgd", workers, ETAS, ALPHAS) <= STABLE, inside)
+  check_boundary("easgd", workers, lambda eta: synchronous(eta, workers))
   np.testing.assert_allclose(synchronous(ETAS, 1), published(ETAS), rtol=1e-15)

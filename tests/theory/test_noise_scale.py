@@ -1,6 +1,7 @@
 """The gradient noise scale: unbiased over all batches of a tiny data set, exact on least squares, in every runtime."""
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from experiments.train.build import build, make_trainer
 from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
-from experiments.train.realtime import ThreadsRun
+from experiments.train.realtime import ThreadsRun, covered
 from experiments.train.run_dir import RunFolder
 
 KEY = jax.random.key(0)
@@ -92,6 +93,14 @@ def test_the_last_evaluations_are_averaged_before_the_division():
   for _ in range(noise_scale.WINDOW):
     found = noise_scale.recent(found, {NORM2: 2.0, TRACE: 1.0})
   assert noise_scale.ratio(found) == {SCALE: 0.5}
+
+
+def test_a_resume_on_ray_goes_on_with_the_last_evaluations(tmp_path):
+  """Its figures are those of the lines that a checkpoint covers."""
+  line = {"step": 0, "visits": 0, "bytes_sent": 0.0, "seconds": 0.0}
+  lines = [line | {"visits": 4 * k, NORM2: 1.0 + k, TRACE: 2.0 * k} for k in range(8)]
+  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+  assert covered(RunFolder(tmp_path), 24)["noise"] == [[1.0 + k, 2.0 * k] for k in range(2, 7)]
 
 
 def lines_of(path, runtime, count):
