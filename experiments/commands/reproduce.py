@@ -1,12 +1,20 @@
-"""`python run.py reproduce`: docs/reproduction.md, reported against predicted numbers of three papers."""
+"""`python run.py reproduce`: docs/reproduction.md, reported against predicted numbers of papers, theory against ddl."""
 
 from pathlib import Path
 
 from absl import flags
 
-from configs import reproduce_das, reproduce_dasgd, reproduce_sc17_gpus, reproduce_sc17_parts, reproduce_sc17_weak
+from configs import (
+  reproduce_das,
+  reproduce_dasgd,
+  reproduce_easgd,
+  reproduce_gossip,
+  reproduce_sc17_gpus,
+  reproduce_sc17_parts,
+  reproduce_sc17_weak,
+)
 from experiments.commands.config_flag import CommandLine
-from experiments.papers import das, dasgd, sc17_gpus, sc17_knl
+from experiments.papers import das, dasgd, easgd, gossip, sc17_gpus, sc17_knl
 from experiments.papers.page import Section, markdown, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
@@ -15,8 +23,8 @@ CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless doc
 
 HEAD = f"""# Reported and predicted
 
-Made by `{COMMAND}`; do not edit. Every prediction is arithmetic of `ddl/perf` on the inputs in
-`configs/reproduce_*.py`.
+Made by `{COMMAND}`; do not edit. Every predicted speed-up is arithmetic of `ddl/perf` on the inputs in
+`configs/reproduce_*.py`; the last two sections hold statements of theory against the algorithms themselves.
 
 Error is predicted / reported - 1. A parameter is fitted on one reported number per table (weak scaling: one of each
 network); that row says "fitted" and counts nowhere. The other rows of a fitted column are predicted from it.
@@ -28,6 +36,8 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   now = page()
   if not (CHECK.value if check is None else check):
     PAGE.write_text(now)
+    for name, draw in filter(None, (each.picture for each in sections())):
+      (PAGE.parent / name).write_bytes(draw())
     print(PAGE.relative_to(PAGE.parents[1]))
     return 0
   current = PAGE.is_file() and PAGE.read_text() == now
@@ -43,6 +53,8 @@ def sections() -> list[Section]:
     sc17_knl.parts(reproduce_sc17_parts.get_config()),
     sc17_knl.weak(reproduce_sc17_weak.get_config()),
     dasgd.section(reproduce_dasgd.get_config()),
+    easgd.section(reproduce_easgd.get_config()),
+    gossip.section(reproduce_gossip.get_config()),
   ]
 
 

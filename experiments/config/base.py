@@ -38,6 +38,7 @@ def base() -> Config:
   config.batch = 32  # examples per worker and step
   config.steps = 200  # of each worker; with a server or peers on average
   config.eval_every = 50  # steps between lines of metrics
+  config.noise_batches = 0  # batches for the gradient noise scale in each of them, e.g. 16; 0: it is left out
   config.seed = 0  # initial parameters, order of the examples, dropout
   config.compare = ml_collections.ConfigDict(
     {

@@ -88,6 +88,7 @@ class Experiment:
   batch: int
   steps: int
   eval_every: int
+  noise_batches: int
   seed: int
 
   def __post_init__(self) -> None:
@@ -95,6 +96,10 @@ class Experiment:
     for key in ("workers", "batch", "steps", "eval_every"):
       if not 1 <= getattr(self, key) <= MOST:
         raise ValueError(f"config.{key} is {getattr(self, key)}: invalid: must be an integer from 1 to {MOST}")
+    if self.noise_batches < 0 or self.noise_batches == 1:
+      raise ValueError(
+        f"config.noise_batches is {self.noise_batches}: invalid: must be 0 or at least 2, as one has no variance"
+      )
     if not 0 <= self.seed < 2**32:
       raise ValueError(f"config.seed is {self.seed}; invalid: must be from 0 to {2**32 - 1}")
     # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
@@ -115,7 +120,7 @@ class Experiment:
     Raises:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
-    numbers = {key: values[key] for key in ("workers", "batch", "steps", "eval_every", "seed")}
+    numbers = {key: values[key] for key in ("workers", "batch", "steps", "eval_every", "noise_batches", "seed")}
     spec = entry("algorithm", values["algorithm"]["name"])
     chosen = hyper(spec, values["algorithm"], max(numbers["workers"], 1))
     parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
@@ -226,6 +231,11 @@ def initial_key(seed: int) -> jax.Array:
 def training_key(seed: int) -> jax.Array:
   """Key that each worker folds its id and the step into."""
   return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def noise_key(seed: int) -> jax.Array:
+  """Key of the losses that only tell the gradient noise."""
+  return jax.random.fold_in(jax.random.key(seed), 2)
 
 
 def jsonable(value: Any) -> Any:

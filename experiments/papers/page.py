@@ -1,7 +1,7 @@
 """Reported against predicted as Markdown: rows, sections, and the median error of what was not fitted."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Section(NamedTuple):
   rows: Sequence[Row]
   main: str = ""  # the column whose errors the summary counts
   remarks: Sequence[str] = ()  # Markdown after the table
+  picture: tuple[str, Callable[[], bytes]] | None = None  # a PNG beside the page: its file's name, how to draw it
 
 
 def remarks(name: str, **values: Any) -> list[str]:

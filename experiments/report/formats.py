@@ -9,6 +9,7 @@ NAMES = {
   "test_accuracy": "test accuracy",
   "test_loss": "test loss",
   "distance": "distance between workers",
+  "noise_scale": "gradient noise scale",
   "step": "steps",
   "examples": "examples",
   "bytes_sent": "bytes per worker",

@@ -28,8 +28,10 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   """Every evaluation: a line for each label, seed and step, in the order of the comparison.
 
   Columns: label; seed; step, of each worker; examples, of all workers together; train_loss, since the evaluation
-  before; test_loss; test_accuracy, a fraction; distance, of the workers from their mean; bytes_sent, per worker, in
-  bytes; seconds, measured; virtual_seconds; predicted_seconds_NAME, in seconds, for every cluster of the comparison.
+  before; test_loss; test_accuracy, a fraction; distance, of the workers from their mean; with config.noise_batches also
+  grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma), and noise_scale, the ratio of their means, in examples;
+  bytes_sent, per worker, in bytes; seconds, measured; virtual_seconds; predicted_seconds_NAME, in seconds, for every
+  cluster of the comparison.
   """
   import pandas as pd
 

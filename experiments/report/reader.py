@@ -12,8 +12,8 @@ from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
 SCORES = ("test_accuracy", "test_loss")  # of the end of training; other columns are costs of the target
 COLUMNS = (
-  "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "bytes_sent", "seconds",
-  "virtual_seconds",
+  "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "grad_norm2", "grad_noise", "noise_scale",
+  "bytes_sent", "seconds", "virtual_seconds",
 )  # fmt: skip
 
 

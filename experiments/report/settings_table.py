@@ -10,7 +10,7 @@ from experiments.report.table_rows import Cell
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
   "batch": "examples per worker and step", "steps": "of each worker, with a server or peers on average",
-  "eval_every": "steps between evaluations",
+  "eval_every": "steps between evaluations", "noise_batches": "of an evaluation, for the gradient noise",
 }  # fmt: skip
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 RATE = "optimizer.learning_rate"

@@ -8,6 +8,7 @@ import numpy as np
 
 from ddl.api import Model, Source, Tree
 from ddl.runtime.consensus import Consensus
+from experiments.train.noise_scale import NoiseEstimator
 
 BATCH = 512  # examples
 CACHED = 256 * 2**20  # bytes; a smaller test set stays on the device
@@ -18,8 +19,8 @@ class Evaluator:
   """Mean metrics over all examples of a source, computed on one device."""
 
   def __init__(self, model: Model, source: Source):
-    """Compiles when first called."""
-    self._source = source
+    """Compiles when first called; `noise` is the model's `NoiseEstimator`, beside its metrics."""
+    self._source, self.noise = source, NoiseEstimator(model)
     self._metrics = jax.jit(model.metrics or _loss_as_metric(model))
     self._train = jax.jit(lambda params, extra, batch: model.loss(params, extra, batch, jax.random.key(0))[1])
     self._batches: list[Any] | None = None

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from ddl.runtime.consensus import Consensus, NotFinite
+from experiments.train import noise_scale
 from experiments.train.build import Components
 from experiments.train.evaluate import REESTIMATED, Evaluator
 from experiments.train.run_dir import RunFolder
 from experiments.train.runner import Report
 
-FIGURES = {"step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "last": {}}
+FIGURES: dict[str, Any] = {
+  "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [], "last": {}
+}  # fmt: skip
 
 
 class Metrics:
@@ -62,12 +65,25 @@ class Metrics:
     line |= {f"test_{name}": value for name, value in tested.items()}
     if distance is not None:
       line["distance"] = distance
+    if experiment.noise_batches:
+      line |= self._noise(consensus, step)
     line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
     if report.visits is not None:
       line["visits"] = report.visits
     if self._virtual_seconds:
       line["virtual_seconds"] = self._virtual_seconds(step)
     return line
+
+  def _noise(self, consensus: Consensus, step: int) -> dict[str, float]:
+    """Of fresh batches of the training set, the same whenever this step is evaluated."""
+    experiment, source = self._components.experiment, self._components.data.train
+    chosen = noise_scale.draw(
+      source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step
+    )
+    key = noise_scale.key_of(experiment.seed, step)
+    found = self._evaluator.noise(consensus, map(source.take, chosen), key)
+    self.figures["noise"] = noise_scale.recent(self.figures["noise"], found)
+    return found | noise_scale.ratio(self.figures["noise"])
 
   def _write(self, line: dict[str, Any]) -> None:
     bad = [name for name, value in line.items() if not math.isfinite(value)]

@@ -3,6 +3,7 @@
 import bisect
 import json
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from ddl.runtime.traffic import exchange_nbytes
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.costs.cluster_clock import params_bytes
-from experiments.train import replay, virtual_time
+from experiments.train import noise_scale, replay, virtual_time
 from experiments.train.build import Components, build
 from experiments.train.metrics import FIGURES
 from experiments.train.processes import say
@@ -211,6 +212,7 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
       return None
     last = lines[-1]
     more = {"step": last["step"], "nbytes": last["bytes_sent"], "seconds": last["seconds"]}
+    more["noise"] = reduce(noise_scale.recent, lines, FIGURES["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
   return FIGURES | more | {"lines": len(lines), "last": last}

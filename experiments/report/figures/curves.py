@@ -15,10 +15,10 @@ FEW = 4  # algorithms that have room below each other
 
 
 def pictures(comparison: Comparison) -> list[Picture]:
-  """The metric against examples, time and bytes; test loss and distance between workers against examples."""
+  """The metric against examples, time and bytes; test loss, distance and noise scale against examples."""
   metric = comparison.metric
   across = [x for x in ACROSS if x == comparison.seconds or not x.endswith("seconds")]
-  others = [y for y in ("test_loss", "distance") if y != metric]
+  others = [y for y in ("test_loss", "distance", "noise_scale") if y != metric]
   charts = [chart(comparison, x, metric) for x in across] + [chart(comparison, "examples", y) for y in others]
   return [picture(each, comparison) for each in charts if each is not None]
 
@@ -130,8 +130,9 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
   axes.grid(True)
   _target(axes, shown)
   if shown.target is not None:
+    word = "global batch" if shown.y == "noise_scale" else "target"
     axes.annotate(
-      f"target\n{formats.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
+      f"{word}\n{formats.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
       xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9, color=INK,
     )  # fmt: skip
 

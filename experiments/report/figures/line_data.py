@@ -19,6 +19,7 @@ LABELS = {
   "test_accuracy": "test accuracy of the consensus model",
   "test_loss": "test loss of the consensus model",
   "distance": "RMS distance of the workers from their mean",
+  "noise_scale": "gradient noise scale, examples",
 }
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
 BELOW = 1.5  # times the range of the ends: how far an accuracy axis extends below the worst; the start may lie outside
@@ -64,7 +65,8 @@ def _lines(results: Sequence[Result], x: str, y: str, log_x: bool = False, floor
 def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float | None) -> Line | None:
   curves = []
   for run in result.runs:
-    across, up = finite_prefix(run.columns[x], run.columns[y])
+    known = np.isfinite(run.columns[y]) | (y != "noise_scale")  # which has gaps where no gradient was told from zero
+    across, up = finite_prefix(run.columns[x][known], run.columns[y][known])
     if log_x:
       across, up = np.log10(across[across > 0]), up[across > 0]
     if floor is not None:
@@ -89,7 +91,7 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
     rest, half = curves, None
   edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
-  stopped = [(float(across[0]), float(up[0])) for across, up in short]
+  stopped = [(float(across[0]), float(up[0])) for across, up in short if y != "noise_scale"]
   singles = [plotted(*curve) for curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
 
@@ -122,12 +124,20 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
     absent = f"Sends nothing, so not on this axis: {formats.listed(_silent(results, ends, y))}."
   log_y = floor is not None
   target = comparison.target if y == comparison.metric and not (log_y and comparison.target <= 0) else None
+  if y == "noise_scale":
+    batches = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in results}
+    target = float(min(batches)) if len(batches) == 1 else None
   limits = _limits(results, lines, y, target, floor)
   notes = [f"{line.label}: {line.seeds} of {seeds} seeds." for line in lines if line.seeds < seeds]
   if y == "distance" and (averaged := [each.info["label"] for each in results if _averaged(each)]):
     notes.append(
       f"Every evaluation of {formats.listed(averaged)} falls on a step that averages the workers, where their distance "
       "is zero; between two averages they differ."
+    )
+  if y == "noise_scale":
+    notes.append(
+      "tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162): while the global batch of all workers lies far "
+      "below it, twice as many workers need nearly half as many steps; far above it they need nearly as many."
     )
   if any(line.stopped for line in lines):
     notes.append(

@@ -29,15 +29,15 @@ ADAM = {"optimizer": {"name": "adam", "momentum": None}, "schedule": {"name": "c
 CASES = {  # config, how, checkpoint_every, model
   "in flight, a step a call": (IN_FLIGHT, ExecutionConfig("vmap", "scan", 1), 7, None),
   "in flight, three steps a call": (IN_FLIGHT, ExecutionConfig("unroll", "scan", 3), 6, None),
-  "adam, cosine, dropout": ({"algorithm": {"name": "local_sgd", "period": 5}, "model": {"dropout": 0.3}, **ADAM},
-                            ExecutionConfig("vmap", "scan", 5), 5, None),
+  "adam, cosine, dropout": ({"algorithm": {"name": "local_sgd", "period": 5}, "model": {"dropout": 0.3}, **ADAM,
+                             "noise_batches": 3}, ExecutionConfig("vmap", "scan", 5), 5, None),
   "strips": ({"algorithm": {"name": "sharded_sync_sgd"}, **ADAM}, ExecutionConfig("vmap", "scan", 4), 8, None),
   "center": ({"algorithm": {"name": "easgd", "period": 3}, "partition": {"name": "sharded"}},
              ExecutionConfig("map", "scan", 2), 3, None),
   "turn": ({"algorithm": {"name": "round_robin_easgd"}}, ExecutionConfig("vmap", "scan", 3), 9, None),
   "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}},
              ExecutionConfig("vmap", "scan", 4), 10, None),
-  "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}},
+  "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}, "noise_batches": 2},
                  ExecutionConfig("vmap", "scan", 3), 5, normalized),
 }  # fmt: skip
 

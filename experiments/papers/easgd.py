@@ -1,0 +1,156 @@
+"""Zhang et al. 2014, arXiv 1412.6651: at which rates EASGD is stable, as published and in the algorithms themselves.
+
+On f(x) = h x^2 / 2 a round of EASGD is a matrix M of p workers and the center. It is measured: the algorithm makes one
+round from each unit vector. Stable is a spectral radius of at most 1. eta stands for eta h.
+"""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ddl.algorithms.collective.easgd import easgd
+from ddl.algorithms.collective.round_robin_easgd import round_robin_easgd
+from ddl.algorithms.server.original_easgd import original_easgd
+from ddl.api import Algorithm, Visit
+from ddl.as_optax import as_optax
+from experiments.papers.page import Config, Section, remarks, table
+from experiments.report.figures.style import COLOURS, INK, PAPER, blank, png
+
+STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
+TITLES = {
+  "original_easgd": "Original EASGD, {} workers in turn",
+  "round_robin_easgd": "all {} step, one meets the center",
+  "easgd": "Sync EASGD, {} workers",
+}
+
+
+def published(eta: Any) -> Any:
+  """The largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
+  return (4 - 2 * eta) / (4 - eta)
+
+
+def synchronous(eta: Any, workers: int) -> Any:
+  """The largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
+
+  The workers' mean and the center have the matrix [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable
+  while det(M + 1) >= 0; the workers' differences shrink by 1 - eta - alpha, which allows more.
+  """
+  return (4 - 2 * eta) / (2 * (workers + 1) - workers * eta)
+
+
+def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
+  """Spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
+  with jax.enable_x64(True):
+    if name == "original_easgd":
+      rounds = np.stack([_in_turn(workers, etas, float(alpha)) for alpha in alphas], axis=1)
+    else:
+      rounds = np.asarray(_together(name, workers)(jnp.asarray(etas), jnp.asarray(alphas)))
+  return np.abs(np.linalg.eigvals(rounds)).max(axis=-1)
+
+
+def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
+  """M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a run of its own."""
+  algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
+  rate = jnp.asarray(etas)[:, None]
+  unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
+  models, center = [unit[:, i] for i in range(workers)], unit[:, workers]
+  for i, x in enumerate(models):
+    state = algorithm.init(x)[0]
+    visit = Visit(np.int32(i), np.int32(-1))
+    center, reply = algorithm.serve(center, algorithm.request(state, x), visit)
+    models[i], state = algorithm.local(rate * x, state, x)  # the gradient at x, while the exchange is in flight
+    models[i], state = algorithm.merge(reply, state, models[i])
+  return np.stack([*models, center], axis=1)
+
+
+@cache
+def _together(name: str, workers: int) -> Any:
+  """(etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
+  unit, steps = jnp.eye(workers + 1), workers if name == "round_robin_easgd" else 1
+
+  def one(eta: Any, alpha: Any) -> jax.Array:
+    inner = optax.sgd(eta)
+    algorithm: Algorithm = round_robin_easgd(inner, alpha=alpha) if steps > 1 else easgd(inner, alpha=alpha, period=1)
+    rule = as_optax(algorithm, "worker")
+
+    def worker(x: Any) -> tuple[Any, Any]:
+      state: Any = rule.init(x)
+      state = state._replace(algorithm=state.algorithm._replace(center=unit[workers]))
+      for _ in range(steps):
+        updates, state = rule.update(x, state, x)  # the gradient of x^2 / 2
+        x = optax.apply_updates(x, updates)
+      return x, state.algorithm.center
+
+    x, center = jax.vmap(worker, axis_name="worker")(unit[:workers])
+    return jnp.concatenate([x, center[:1]])
+
+  return jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))
+
+
+@cache
+def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Rates eta [points] and alpha [points], and the radii at their pairs."""
+  etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
+  return etas, alphas, radii(name, workers, etas, alphas)
+
+
+def section(config: Config) -> Section:
+  """Radii below, on and above the boundary, and the map."""
+  one, several, p = "original_easgd", config.turns, config.workers
+  rows = []
+  for eta in config.etas:
+    around = np.array(config.around)
+    shown = [f"{eta:g}"]
+    for name, workers, most in (
+      (one, 1, published(eta)), (one, several, published(eta)), ("easgd", p, synchronous(eta, p)),
+    ):  # fmt: skip
+      found = radii(name, workers, np.array([eta]), most * around)[0]
+      shown += [f"{most:.4f}"] * (workers != several) + [", ".join(f"{radius:.4f}" for radius in found)]
+    rows.append(shown)
+  at = ", ".join(f"{x:g}" for x in config.around)
+  head = (
+    "eta h", "published: alpha up to", f"radius at {at} of it, one worker", f"{several} workers in turn",
+    f"Sync EASGD, {p} workers: alpha up to", f"radius at {at} of it",
+  )  # fmt: skip
+  counts = {}
+  for name, workers in config.maps:
+    etas, alphas, found = _map(name, workers, config.points)
+    inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
+    counts[name] = ((inside & (found > STABLE)).sum(), (~inside & (found <= STABLE)).sum())
+  text = remarks(
+    "easgd", config=config, points=config.points**2, original=counts["original_easgd"],
+    mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1), center=2 / p,
+  )  # fmt: skip
+  return Section(
+    "EASGD: where it is stable", "configs/reproduce_easgd.py", "nothing.", [], remarks=[table(head, rows), *text],
+    picture=("easgd_stability.png", lambda: draw(config)),
+  )  # fmt: skip
+
+
+def draw(config: Config) -> bytes:
+  """The maps side by side, as PNG."""
+  return png(lambda: _figure(config))
+
+
+def _figure(config: Config) -> Any:
+  figure = blank((12.0, 4.4))
+  axes = figure.subplots(1, len(config.maps), sharey=True)
+  for each, (name, workers) in zip(axes, config.maps, strict=True):
+    etas, alphas, found = _map(name, workers, config.points)
+    shown = each.pcolormesh(etas, alphas, found.T, cmap="RdBu_r", vmin=0.5, vmax=1.5, shading="nearest")
+    each.contour(etas, alphas, found.T - STABLE, levels=[0.0], colors=[INK], linewidths=3.2)
+    each.plot([], [], color=INK, linewidth=3.2, label="measured boundary")
+    eta, dashes = np.linspace(0, 2, 200), (0, (4, 2))
+    each.plot(eta, published(eta), color=COLOURS[4], linewidth=2, linestyle=dashes, label="published inequality")
+    if name == "easgd":
+      each.plot(eta, synchronous(eta, workers), color=COLOURS[2], linewidth=2, linestyle=dashes, label="derived here")
+    each.set_title(TITLES[name].format(workers), size=11)
+    each.set(xlabel="eta h", xlim=(0, 2.4), ylim=(0, 1))
+    each.legend(loc="upper right", fontsize=8.5, facecolor=PAPER, framealpha=1)
+  axes[0].set_ylabel("alpha")
+  figure.colorbar(shown, ax=axes, label="spectral radius of a round", extend="both")
+  return figure

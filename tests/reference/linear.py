@@ -1,0 +1,111 @@
+"""Algorithms on quadratics as matrices: blocks of their papers' formulas, on the stacked rows of all workers.
+
+Of f_i(x) = x^T A_i x / 2 - b_i^T x every gradient is affine, hence so is a step of every linear algorithm. A state is
+one vector of named rows, such as x (one row of n coordinates for each of p workers) and z (one row that all share);
+its last coordinate is 1 and carries the constants. Nothing here uses JAX or ddl.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Problem(NamedTuple):
+  """f_i(x) = x^T A_i x / 2 - b_i^T x, and the inner optimizer: heavy ball v <- mu v + g, x <- x - eta v."""
+
+  curvatures: np.ndarray  # A: [workers, n, n], symmetric and positive
+  slopes: np.ndarray  # b: [workers, n]
+  rate: float  # eta
+  momentum: float  # mu
+
+
+Lines = dict[str, dict[str, np.ndarray]]  # row -> source -> matrix
+
+
+class Linear(NamedTuple):
+  """An algorithm as affine maps z <- M z + b, one per step in homogeneous coordinates: [size, size] each."""
+
+  start: np.ndarray  # [size]
+  first: list[np.ndarray]  # of the steps before the cycle
+  cycle: list[np.ndarray]  # of the steps that repeat
+  params: np.ndarray  # [workers n, size]
+  evaluate: np.ndarray  # [n, size]: the model to test
+
+  def after(self, cycles: int, steps: int = 0) -> np.ndarray:
+    """The state after the first steps, this many cycles and some steps of the next: a matrix power."""
+    power = np.linalg.matrix_power(product(self.cycle), cycles)
+    return product([np.eye(len(self.start)), *self.first, power, *self.cycle[:steps]]) @ self.start
+
+
+def product(maps: list[np.ndarray]) -> np.ndarray:
+  """The first map first."""
+  out = maps[0]
+  for each in maps[1:]:
+    out = each @ out
+  return out
+
+
+class Rows:
+  """The named rows of a state; a call makes the map that replaces some of them, all from before, and keeps the rest."""
+
+  def __init__(self, problem: Problem, workers: str, shared: str = ""):
+    """workers, shared: names, with blanks between them."""
+    self.p, self.n, self.problem = *problem.slopes.shape, problem
+    sizes = {**dict.fromkeys(workers.split(), self.p * self.n), **dict.fromkeys(shared.split(), self.n), "one": 1}
+    ends = np.cumsum(list(sizes.values()))
+    self.size, self.at = int(ends[-1]), {k: slice(e - s, e) for (k, s), e in zip(sizes.items(), ends, strict=True)}
+    self.I, self.i = np.eye(self.p * self.n), np.eye(self.n)
+    self.up = np.kron(np.ones((self.p, 1)), self.i)  # z for every worker
+    self.sum = self.up.T  # sum_i x_i
+    self.mean = self.sum / self.p
+    self.J = self.up @ self.mean  # every worker's x is the mean
+    self.H = np.zeros((self.p * self.n, self.p * self.n))  # diag(A_1, ..., A_p)
+    for i, curvature in enumerate(problem.curvatures):
+      self.H[i * self.n : (i + 1) * self.n, i * self.n : (i + 1) * self.n] = curvature
+    self.b = problem.slopes.reshape(-1, 1)
+
+  def __call__(self, **lines: dict[str, np.ndarray]) -> np.ndarray:
+    """row={source: matrix, ...}: row <- the sum of the matrices times their sources."""
+    made = np.eye(self.size)
+    for row, terms in lines.items():
+      made[self.at[row]] = self.read(**terms)
+    return made
+
+  def read(self, **terms: np.ndarray) -> np.ndarray:
+    """The sum of matrices times their sources, as one matrix [., size]."""
+    made = np.zeros((len(next(iter(terms.values()))), self.size))
+    for source, matrix in terms.items():
+      made[:, self.at[source]] += matrix
+    return made
+
+  def mix(self, matrix: np.ndarray) -> np.ndarray:
+    """Worker i takes sum_j W_ij x_j: [workers n, workers n]."""
+    return np.kron(matrix, self.i)
+
+  def only(self, worker: int) -> np.ndarray:
+    """x_i of one worker, zeros for the others."""
+    return self.mix(np.diag(np.eye(self.p)[worker]))
+
+  def one(self, worker: int) -> np.ndarray:
+    """x_i of one worker: [n, workers n]; its transpose puts z there."""
+    return np.kron(np.eye(self.p)[worker], self.i)
+
+  def local(self, at: str = "x") -> np.ndarray:
+    """v <- mu v + H x - b; x <- x - eta v, with the gradient at the rows `at`."""
+    return self(**self.step(at))
+
+  def step(self, at: str = "x", **more: np.ndarray) -> Lines:
+    """The lines of `local`; more: terms that are added to those of x."""
+    eta, mu = self.problem.rate, self.problem.momentum
+    x = {"x": self.I, "v": -eta * mu * self.I, "one": eta * self.b}
+    for source, matrix in ((at, -eta * self.H), *more.items()):
+      x[source] = x.get(source, 0) + matrix
+    return {"v": {"v": mu * self.I, at: self.H, "one": -self.b}, "x": x}
+
+  def linear(self, first: list, cycle: list, x0: np.ndarray, begins: str, params: dict, evaluate: dict) -> Linear:
+    """begins: the rows that start at x0, the others at zero; params, evaluate: terms as of `read`."""
+    start = np.zeros(self.size)
+    start[-1] = 1
+    for row in begins.split():
+      start[self.at[row]] = np.resize(x0, start[self.at[row]].shape)
+    return Linear(start, first, cycle, self.read(**params), self.read(**evaluate))

@@ -1,0 +1,134 @@
+"""The gradient noise scale: unbiased over all batches of a tiny data set, exact on least squares, in every runtime."""
+
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.commands import metrics
+from helpers.sessions import config
+
+from ddl.api import Model
+from ddl.runtime.consensus import Consensus
+from experiments.config.options import RunOptions
+from experiments.train import noise_scale, train_loop
+from experiments.train.build import build, make_trainer
+from experiments.train.compiled import CompiledRun
+from experiments.train.evaluate import Evaluator
+from experiments.train.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
+from experiments.train.realtime import ThreadsRun, covered
+from experiments.train.run_dir import RunFolder
+
+KEY = jax.random.key(0)
+
+
+def loss(params, extra, batch, key):
+  residual = batch["x"] @ params["w"] + params["b"] - batch["y"]
+  return 0.5 * jnp.mean(residual**2), extra
+
+
+LINEAR = Model(lambda key: ({}, {}), loss)
+
+
+def least_squares(size):
+  """(examples, parameters, exact |G|^2 and tr(Sigma) over them)."""
+  rng = np.random.default_rng(0)
+  data = {"x": rng.normal(size=(size, 3)), "y": rng.normal(size=size)}
+  params = {"w": rng.normal(size=3), "b": np.asarray(0.3)}
+  each = (data["x"] @ params["w"] + params["b"] - data["y"])[:, None] * np.column_stack([data["x"], np.ones(size)])
+  mean = each.mean(axis=0)
+  return data, Consensus(jax.tree.map(jnp.asarray, params), {}, None), mean @ mean, ((each - mean) ** 2).sum(1).mean()
+
+
+def estimates(data, consensus, chosen):
+  estimator = NoiseEstimator(LINEAR)
+  found = [estimator(consensus, ({k: v[i] for k, v in data.items()} for i in rows), KEY) for rows in chosen]
+  return np.array([[each[NORM2], each[TRACE]] for each in found])
+
+
+@pytest.mark.parametrize("size, batches, batch", [(3, 2, 2), (4, 3, 1)])
+def test_both_estimates_are_unbiased(x64, size, batches, batch):
+  """The mean over all draws with replacement is exact, of |G|^2 and of tr(Sigma)."""
+  data, consensus, norm2, trace = least_squares(size)
+  draws = np.array([*itertools.product(range(size), repeat=batches * batch)]).reshape(-1, batches, batch)
+  found = estimates(data, consensus, draws)
+  np.testing.assert_allclose(found.mean(axis=0), [norm2, trace], rtol=1e-12)
+  assert found[:, 0].min() < 0  # which an estimate of a square may be, and its ratio is of means
+
+
+def test_they_are_the_estimates_of_the_paper(x64):
+  """From squared norms of batches of b and of k b examples, McCandlish et al. 2018, appendix A."""
+  data, consensus, *_ = least_squares(12)
+  rows = np.arange(12).reshape(3, 4)
+  gradient = jax.grad(lambda params, i: loss(params, {}, {k: v[i] for k, v in data.items()}, KEY)[0])
+
+  def norm2(i):
+    return sum(float((x**2).sum()) for x in jax.tree.leaves(gradient(consensus.params, i)))
+
+  small, big = np.mean([norm2(i) for i in rows]), norm2(rows.ravel())
+  paper = [(12 * big - 4 * small) / (12 - 4), (small - big) / (1 / 4 - 1 / 12)]
+  np.testing.assert_allclose(estimates(data, consensus, [rows])[0], paper, rtol=1e-12)
+
+
+def test_the_ratio_of_means_agrees_with_the_exact_noise_scale():
+  """In float32, over the draws of many steps: within 4 standard errors."""
+  data, consensus, norm2, trace = least_squares(256)
+  data = {name: x.astype(np.float32) for name, x in data.items()}
+  consensus = Consensus(jax.tree.map(lambda x: x.astype(jnp.float32), consensus.params), {}, None)
+  draws = [noise_scale.draw(256, batches=8, batch=4, seed=0, step=step) for step in range(300)]
+  found = estimates(data, consensus, draws)
+  error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+  assert (np.abs(found.mean(axis=0) - [norm2, trace]) < 4 * error).all() and (error < 0.05 * found.mean(axis=0)).all()
+  ratio = found[:, 1].mean() / found[:, 0].mean()
+  np.testing.assert_allclose(ratio, trace / norm2, rtol=4 * np.hypot(*(error / found.mean(axis=0))))
+
+
+def test_the_last_evaluations_are_averaged_before_the_division():
+  found = noise_scale.recent([], {NORM2: -1.0, TRACE: 4.0})
+  assert noise_scale.ratio(found) == {} == noise_scale.ratio([])  # not told from zero
+  found = noise_scale.recent(found, {NORM2: 3.0, TRACE: 6.0})
+  assert noise_scale.ratio(found) == {SCALE: 10 / 2} and noise_scale.recent(found, {"step": 1.0}) == found
+  for _ in range(noise_scale.WINDOW):
+    found = noise_scale.recent(found, {NORM2: 2.0, TRACE: 1.0})
+  assert noise_scale.ratio(found) == {SCALE: 0.5}
+
+
+def test_a_resume_on_ray_goes_on_with_the_last_evaluations(tmp_path):
+  """Its figures are those of the lines that a checkpoint covers."""
+  line = {"step": 0, "visits": 0, "bytes_sent": 0.0, "seconds": 0.0}
+  lines = [line | {"visits": 4 * k, NORM2: 1.0 + k, TRACE: 2.0 * k} for k in range(8)]
+  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+  assert covered(RunFolder(tmp_path), 24)["noise"] == [[1.0 + k, 2.0 * k] for k in range(2, 7)]
+
+
+def lines_of(path, runtime, count):
+  algorithm = {"name": "local_sgd", "period": 2} if runtime == "collective" else {"name": "async_sgd"}
+  sizes = {"workers": 2, "steps": 4, "eval_every": 2, "model": {"hidden": (4,)}, "optimizer": {"momentum": 0.0}}
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    components = build(config(algorithm=algorithm, **sizes, noise_batches=count))
+    if runtime == "threads":
+      runner = ThreadsRun(components)
+    else:
+      runner = CompiledRun(components, make_trainer(components, RunOptions(devices=1)))
+    evaluator = Evaluator(components.model, components.data.test)
+    train_loop.run(components, runner, RunFolder(path), evaluator, train_loop.Options(), {})
+  return metrics(path)
+
+
+@pytest.mark.parametrize("runtime", ["collective", "virtual time", "threads"])
+def test_every_runtime_records_it(tmp_path, runtime):
+  lines = lines_of(tmp_path / "with", runtime, 32)
+  assert [line["step"] for line in lines] == [0, 2, 4]
+  assert all(line[TRACE] > 0 and np.isfinite(line[NORM2]) for line in lines)
+  assert lines[0][SCALE] == pytest.approx(lines[0][TRACE] / lines[0][NORM2])
+  if runtime == "collective":  # training is not touched
+    rest = [{k: v for k, v in line.items() if k not in (NORM2, TRACE, SCALE)} for line in lines]
+    assert rest == lines_of(tmp_path / "without", runtime, 0)
+
+
+def test_one_batch_is_refused():
+  for count in (-1, 1):
+    with pytest.raises(ValueError, match=f"config.noise_batches is {count}: invalid"):
+      config(noise_batches=count)
