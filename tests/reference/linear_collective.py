@@ -45,6 +45,17 @@ def post_local_sgd(problem: Problem, x0: np.ndarray, *, period: int, start: int)
   return local_sgd(problem, x0, period=period)._replace(first=[r(x={"x": r.J}) @ r.local()] * start)
 
 
+def adaptive_local_sgd(problem: Problem, x0: np.ndarray, *, periods: tuple[tuple[int, int], ...]) -> Linear:
+  """The last pair's period begins with the first average at or after its step."""
+  averages, t = [], 0
+  while t < periods[-1][0]:
+    t += next(period for start, period in reversed(periods) if start <= t)
+    averages.append(t)
+  r = Rows(problem, "x v")
+  first = [r(x={"x": r.J}) @ r.local() if step in averages else r.local() for step in range(1, t + 1)]
+  return local_sgd(problem, x0, period=periods[-1][1])._replace(first=first)
+
+
 def hierarchical_sgd(problem: Problem, x0: np.ndarray, *, group_size: int, period: int, outer_period: int) -> Linear:
   r = Rows(problem, "x v")
   cycle = [r.local() for _ in range(outer_period)]
