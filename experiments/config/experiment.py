@@ -17,6 +17,7 @@ from ddl.schedule import Schedule
 from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings
 from experiments.config.optimizers import elementwise
+from experiments.config.schedules import recorded
 
 MOST_BLOCKS = 1024
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
@@ -208,7 +209,8 @@ class Experiment:
     if not 0 < rate < math.inf:
       raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
     schedule = self.make_part("schedule", rate, self.steps)
-    return make("optimizer", self.optimizer.name, schedule, **rest)
+    inner = make("optimizer", self.optimizer.name, schedule, **rest)
+    return optax.chain(inner, recorded(schedule)) if callable(schedule) else inner
 
 
 def _wrapper(chosen: Mapping[str, Any]) -> Part:

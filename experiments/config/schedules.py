@@ -5,9 +5,12 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
+
+from ddl.api import Tree
 
 Rate = float | optax.Schedule
 
@@ -51,6 +54,27 @@ def decay(
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
   return _warm(stairs, rate, steps, warmup)
+
+
+class RateState(NamedTuple):
+  """`hyperparams` as `optax.inject_hyperparams` keeps them, where SlowMo finds the rate of the last step."""
+
+  count: Any
+  hyperparams: dict[str, Any]
+
+
+def recorded(schedule: optax.Schedule) -> optax.GradientTransformation:
+  """Change no update, but keep the learning rate of the last step in the state."""
+
+  def init(params: Tree) -> RateState:
+    del params
+    return RateState(jnp.int32(0), {"learning_rate": jnp.asarray(schedule(0))})
+
+  def update(updates: Tree, state: RateState, params: Tree = None) -> tuple[Tree, RateState]:
+    del params
+    return updates, RateState(state.count + 1, {"learning_rate": jnp.asarray(schedule(state.count))})
+
+  return optax.GradientTransformation(init, update)
 
 
 def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:

@@ -145,3 +145,29 @@ def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=plain(tx, *strips), **hyper)
   params, _, _ = drive(build(name, tx, workers, **hyper), x0, grad, workers=workers, steps=steps)
   to_1e_12(params, twin.params)
+
+
+@pytest.mark.parametrize("period, warmup", [(1, 2), (3, 4)])
+def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period, warmup):
+  """The first step of a warm-up has a rate of zero: nothing moves."""
+  workers, steps, hyper = 3, 12, {"period": period, "slow_rate": 0.8, "slow_momentum": 0.6}
+  made = default_experiment(
+    workers=workers, steps=steps, algorithm={"name": "slowmo", **hyper},
+    optimizer={"name": "sgd", "momentum": 0.0, "learning_rate": 0.1}, schedule={"name": "linear", "warmup": warmup},
+  )  # fmt: skip
+  rates = optax.join_schedules(
+    [optax.linear_schedule(0.0, 0.1, warmup), optax.linear_schedule(0.1, 0.0, steps - warmup)], [warmup]
+  )
+
+  def rate(t):
+    return float(rates(jnp.int32(t)))  # a count, as optax has it: its division gives float32
+
+  def descent():
+    steps_rates = iter(map(rate, range(steps)))
+    return lambda g, x: -next(steps_rates) * g
+
+  x0, grad = reference.problem(workers, steps)
+  twin = reference.slowmo(
+    x0, grad, workers=workers, steps=steps, inner=descent, **hyper, rate=lambda t: rate(t) or 1.0
+  )
+  to_1e_12(drive(made.make_algorithm(), x0, grad, workers=workers, steps=steps)[0], twin.params)

@@ -30,8 +30,9 @@ def slowmo(inner: optax.GradientTransformation, *, period: int, slow_rate: float
   A slow rate of 1 without slow momentum is local SGD.
 
   Args:
-    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the "learning_rate" of an
-      `optax.inject_hyperparams`, at the last step; any other optimizer counts as one of constant rate, gamma = 1.
+    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the "learning_rate" of the
+      "hyperparams" in its state, as `optax.inject_hyperparams` keeps them, at the last step; any other optimizer counts
+      as one of constant rate, gamma = 1. Where gamma is 0, as in the first step of a warm-up, u <- beta u alone.
     period: local steps per slow step (tau).
     slow_rate: alpha.
     slow_momentum: beta.
@@ -56,7 +57,7 @@ def slowmo(inner: optax.GradientTransformation, *, period: int, slow_rate: float
     del group, params
     gamma = fast_rate(state.inner)
     momentum = jax.tree.map(  # u <- beta u + (z - xbar) / gamma
-      lambda u, z, mean: slow_momentum * u + (z - mean) / gamma(u), state.momentum, state.anchor, message
+      lambda u, z, mean: slow_momentum * u + (z - mean) / or_one(gamma(u)), state.momentum, state.anchor, message
     )
     anchor = jax.tree.map(lambda z, u: z - slow_rate * gamma(u) * u, state.anchor, momentum)  # z <- z - alpha gamma u
     return anchor, SlowMoState(state.inner, anchor, momentum)  # x_i <- z
@@ -66,6 +67,11 @@ def slowmo(inner: optax.GradientTransformation, *, period: int, slow_rate: float
     return state.anchor
 
   return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+
+
+def or_one(gamma: jax.Array) -> jax.Array:
+  """For a division of what is zero where gamma is."""
+  return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
 def fast_rate(state: optax.OptState) -> Any:
