@@ -147,10 +147,10 @@ def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   to_1e_12(params, twin.params)
 
 
-@pytest.mark.parametrize("period, warmup", [(1, 2), (3, 4)])
-def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period, warmup):
-  """The first step of a warm-up has a rate of zero: nothing moves."""
-  workers, steps, hyper = 3, 12, {"period": period, "slow_rate": 0.8, "slow_momentum": 0.6}
+@pytest.mark.parametrize("period", [1, 3])
+def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period):
+  """The first step of a warm-up has a rate of zero: nothing moves. Eighths and quarters are exact in float32."""
+  workers, steps, warmup, hyper = 3, 12, 4, {"period": period, "slow_rate": 0.8, "slow_momentum": 0.6}
   made = default_experiment(
     workers=workers, steps=steps, algorithm={"name": "slowmo", **hyper},
     optimizer={"name": "sgd", "momentum": 0.0, "learning_rate": 0.1}, schedule={"name": "linear", "warmup": warmup},
@@ -167,7 +167,5 @@ def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period, warmup):
     return lambda g, x: -next(steps_rates) * g
 
   x0, grad = reference.problem(workers, steps)
-  twin = reference.slowmo(
-    x0, grad, workers=workers, steps=steps, inner=descent, **hyper, rate=lambda t: rate(t) or 1.0
-  )
+  twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=descent, **hyper, rate=lambda t: rate(t) or 1.0)
   to_1e_12(drive(made.make_algorithm(), x0, grad, workers=workers, steps=steps)[0], twin.params)
