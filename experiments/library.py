@@ -119,6 +119,8 @@ def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
       chosen.compare.algorithms = ConfigDict(
         {label: {kind: _section(kind, value) for kind, value in each.items()} for label, each in labels.items()}
       )
+  if isinstance(grid := dict(named.get("compare", {})).get("grid"), Mapping):
+    named["compare"] = {**named["compare"], "grid": tuple(grid.items())}
   if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
     named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
     with chosen.sweep.unlocked():

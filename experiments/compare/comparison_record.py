@@ -10,6 +10,7 @@ import jax
 from ddl.api import ServerAlgorithm
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment, jsonable
+from experiments.config.grid import Place
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug
 from experiments.train import run_dir, virtual_time
@@ -48,7 +49,7 @@ def content(
   accuracy = has_accuracy(parts.model, parts.data.test)
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
-    entry(path, label, each, asynchronous)
+    entry(path, label, each, asynchronous, comparison.place(label))
     | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
     for label, each in comparison.experiments.items()
   ]
@@ -64,12 +65,13 @@ def content(
     "data": parts.data.meta["description"],
     "model": model_text(first.model.to_json()),
     "seeds": list(comparison.seeds),
-    "expected": [list(pair) for pair in comparison.expected],
+    "expected": [list(pair) for pair in comparison.expected_labels],
+    "grid": jsonable(comparison.grid),
     "algorithms": entries,
   }
 
 
-def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
+def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool, place: Place) -> dict[str, Any]:
   """The algorithm's entry in comparison.json."""
   spec = experiment.spec
   files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
@@ -83,6 +85,8 @@ def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) ->
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
     "virtual": virtual_time.describe(experiment) if asynchronous else None,
     **{key: file if (path / file).exists() else None for key, file in files.items()},
+    "group": place.group,
+    "point": jsonable(place.point),
   }
 
 
