@@ -10,9 +10,9 @@ import jax
 from ddl.api import ServerAlgorithm
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment, jsonable
-from experiments.config.grid import Place
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug
+from experiments.grid_point import Place
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 from experiments.train.evaluate import has_accuracy

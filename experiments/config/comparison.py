@@ -7,8 +7,9 @@ from typing import Any
 
 from experiments.config.experiment import Experiment, jsonable
 from experiments.config.factories import Config, named
-from experiments.config.grid import Place, Variant, comparable, expanded, values
+from experiments.config.grid import Variant, expanded, values
 from experiments.config.variants import only, variants
+from experiments.grid_point import Place, comparable
 
 
 @dataclass(frozen=True)

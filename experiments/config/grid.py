@@ -14,6 +14,7 @@ from experiments.config.catalog import NO_WRAPPER, factory
 from experiments.config.factories import Config, keywords
 from experiments.config.unread_keys import VIRTUAL, unread, within
 from experiments.config.variants import apply, check_labels
+from experiments.grid_point import Place, text, words
 
 WHERE = "config.compare.grid"
 COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # in steps, scaled as these are
@@ -25,13 +26,6 @@ REFUSED = {  # sections and keys that no grid can have, and why
   "compare": "it is what is compared, not how it is run",
   "sweep": "a comparison tunes nothing",
 }
-
-
-class Place(NamedTuple):
-  """Where a label of a comparison stands: its label without the grid, and its point, {} without a grid."""
-
-  group: str
-  point: Mapping[str, Any]  # by key of the grid, of those that its algorithm reads
 
 
 class Variant(NamedTuple):
@@ -58,12 +52,12 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   defaults = base()
   for key in grid:
     _check_key(key, labels.values())
-  named = _words([key for key in grid if len(grid[key]) > 1])
+  several = [key for key in grid if len(grid[key]) > 1]
   out: dict[str, Variant] = {}
   for group, variant in labels.items():
     for chosen in product(*grid.values()):
       made, point = _at(variant, dict(zip(grid, chosen, strict=True)), defaults)
-      label = ", ".join([group, *(f"{word} {_text(point[key])}" for key, word in named.items() if key in point)])
+      label = ", ".join([group, *(f"{words(key, several)} {text(point[key])}" for key in several if key in point)])
       if out.setdefault(label, Variant(made, Place(group, point))).place != (group, point):
         raise ValueError(f"{WHERE}: two labels would be called '{label}'; change one of config.compare.algorithms")
   for key, given in grid.items():
@@ -88,16 +82,6 @@ def values(config: Config) -> dict[str, tuple[Any, ...]]:
   if len(several := [key for key, each in grid.items() if len(each) > 1]) > AXES:
     raise ValueError(f"{WHERE} has {len(several)} keys with several values ({', '.join(several)}); at most {AXES} fit")
   return grid
-
-
-def comparable(one: Place, other: Place) -> bool:
-  """Whether the difference of two labels answers a question: algorithms at one point, or points that differ in a key.
-
-  Algorithms are at one point where the keys that both have agree.
-  """
-  shared = one.point.keys() & other.point.keys()
-  differing = sum(one.point[key] != other.point[key] for key in shared)
-  return differing == (one.group == other.group)
 
 
 def _check_key(key: str, variants: Iterable[Config]) -> None:
@@ -163,21 +147,3 @@ def _keep_budget(made: Config, before: Config, point: Mapping[str, Any]) -> None
       continue
     scaled = tuple(max(1, round(each * made.steps / before.steps)) for each in np.atleast_1d(count))
     part[name] = scaled if isinstance(count, tuple) else scaled[0]
-
-
-def _words(keys: Iterable[str]) -> dict[str, str]:
-  """By key its last part, with the section where two keys end alike."""
-  last = [key.rpartition(".")[2] for key in keys]
-  out = {}
-  for key in keys:
-    section, _, name = key.rpartition(".")
-    word = section if name == "name" else name if last.count(name) == 1 else f"{section} {name}"
-    out[key] = word.replace("_", " ")
-  return out
-
-
-def _text(value: Any) -> str:
-  if isinstance(value, float):
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
-  return "not set" if value is None else str(value)

@@ -113,7 +113,8 @@ def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
     absent = {row.label: missing(row, quantity.column) for row in quantity.rows}
     for number, first in enumerate(labels):
       for second in labels[number + 1 :]:
-        pair = found[first, second]
+        if (pair := found.get((first, second))) is None:
+          continue
         low, high = pair.interval or (None, None)
         tested = pair.p_holm is not None
         lines.append(
