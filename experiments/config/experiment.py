@@ -14,7 +14,7 @@ from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
-from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
+from experiments.config.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings
 from experiments.config.optimizers import elementwise
 
@@ -187,7 +187,7 @@ class Experiment:
     rate = rest.pop("learning_rate")
     if not 0 < rate < math.inf:
       raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
-    schedule = self.make_part("schedule", rate, self.steps)
+    schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
     return make("optimizer", self.optimizer.name, schedule, **rest)
 
 
