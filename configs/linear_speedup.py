@@ -16,7 +16,7 @@ from ddl.data import source
 from ddl.data.least_squares import least_squares
 from experiments.config import base, own
 
-STEPS = 2000
+STEPS = 1000
 
 
 def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0, condition: float = 2.0):
@@ -40,10 +40,10 @@ def get_config():
   config.data = own(excess_loss)
   config.model.name = "linear"
   config.schedule = own(scaled, power=0.5)
-  config.batch = 4
+  config.batch = 8
   config.steps = STEPS
   config.eval_every = 10
-  config.optimizer.learning_rate = 0.004
+  config.optimizer.learning_rate = 0.008
   config.compare.title = "Linear speed-up in workers, least squares"
   config.compare.target = 0.05
   config.compare.seeds = tuple(range(5))

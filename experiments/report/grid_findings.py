@@ -27,9 +27,14 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
       along = [_along(comparison, table, rows, key), *_speedups(charts, group), *_slopes(charts, group)]
       if told := "; ".join(filter(None, along)):
         sentences.append((f"{group}, {words(key, list(grid))}", f"{told}."))
+  alike = []
   for one, other in combinations(groups, 2):
     if told := _between(comparison, table, one, other):
       sentences.append((f"{one} and {other} at the same point", f"{told}."))
+    elif any(row.seeds > 1 for row in table):
+      alike.append(f"{one} and {other}")
+  if alike:
+    sentences.append(("No significant difference at any point", f"between {'; '.join(alike)}."))
   return sentences
 
 
@@ -63,7 +68,8 @@ def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], ke
   found, alike = [], []
   for name, words_of in _quantities(comparison).items():
     tested = list(_tested(table, name, ((a, b) for a, b in combinations(rows, 2) if _differ(a, b, key))))
-    best = _best(comparison, [row for row in rows if row.of_all(name)], name, key)
+    counted = [row for row in rows if row.of_all(name) and not (name == "bytes_sent" and row.sends_nothing)]
+    best = _best(comparison, counted, name, key)
     if not best or not tested:
       continue
     different, count = sum(pair.sign != 0 for pair in tested), len(tested)
@@ -76,7 +82,9 @@ def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], ke
       )
     else:
       alike.append(words_of)
-  return "; ".join(found + ([f"no two values differ significantly in {_listed(alike)}"] if alike else []))
+  if alike and not found:
+    return "no two values differ significantly in metric or costs"
+  return "; ".join(found + ([f"no significant difference in {_listed(alike)}"] if alike else []))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -116,7 +124,7 @@ def _speedups(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
     reached = [line.estimates[line.x.index(most)].mean for line in lines if most in line.x]
     low, high = f"{min(reached):.2g}", f"{max(reached):.2g}"
     unit, over = chart.title.partition(" to ")[0].lower(), chart.y_label.partition(" over ")[2]
-    yield f"{unit} over {over} with {most:g} is {low if low == high else f'{low} to {high}'} times"
+    yield f"{unit} {low if low == high else f'{low} to {high}'} with {most:g} over {over}"
 
 
 def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
@@ -131,15 +139,13 @@ def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
 
 
 def _between(comparison: Comparison, table: Sequence[Row], one: str, other: str) -> str:
-  """At how many points which of two algorithms is significantly lower or higher."""
-  found, alike = [], []
+  """At how many points which of two algorithms is significantly lower; "" where neither is in anything."""
+  found = []
+  rows = [[row for row in table if row.place.group == group] for group in (one, other)]
   for name, words_of in _quantities(comparison).items():
-    rows = [[row for row in table if row.place.group == group] for group in (one, other)]
     tested = list(_tested(table, name, ((a, b) for a in rows[0] for b in rows[1])))
     signs = [pair.sign for pair in tested if pair.p is not None]
-    if not any(signs):
-      alike += [words_of] if tested else []
-      continue
-    parts = [f"{group} lower at {signs.count(sign)}" for group, sign in ((one, -1), (other, 1)) if signs.count(sign)]
-    found.append(f"{words_of}: {' and '.join(parts)} of {len(tested)} tested")
-  return "; ".join(found + ([f"no significant difference in {_listed(alike)}"] if alike else []))
+    if any(signs):
+      parts = [f"{group} lower at {signs.count(sign)}" for group, sign in ((one, -1), (other, 1)) if sign in signs]
+      found.append(f"{words_of}: {' and '.join(parts)} of {len(tested)} tested points")
+  return "; ".join(found)

@@ -62,11 +62,12 @@ def notes(comparison: Comparison) -> list[str]:
       sentences.append(f"{formats.listed(lacking)} read{'s' * (len(lacking) == 1)} no {what}.")
   budgets = [math.prod(entry["settings"][key] for key in BUDGET) for entry in entries]
   if "steps" in comparison.info["grid"]:
-    sentences.append(f"The grid sets the steps, so that the examples differ: {formats.between(budgets)}.")
+    sentences.append(f"The grid sets the steps, so that points have {formats.between(budgets)} examples.")
   elif {"workers", "batch"} & grid.keys():
+    whole = ", as steps are whole" * (len(set(budgets)) > 1)
     sentences.append(
-      f"Steps follow so that all points have one budget of examples, {formats.between(budgets)} as steps are whole; "
-      "evaluations and the steps of a learning-rate schedule are scaled alike."
+      f"Steps follow so that all points have one budget, {formats.between(budgets)} examples{whole}; evaluations and "
+      "the steps of a learning-rate schedule are scaled alike."
     )
   return sentences
 

@@ -76,7 +76,9 @@ def charts(comparison: Comparison, table: Sequence[Row], key: str) -> list[Chart
 
 
 def _estimates(table: Sequence[Row], name: str) -> dict[str, Estimate]:
-  return {row.label: row.estimates[name] for row in table if name in row.estimates}
+  """By label, without zeros: to send nothing is no cost, and stands in the notes."""
+  found = {row.label: row.estimates[name] for row in table if name in row.estimates}
+  return {label: each for label, each in found.items() if name in SCORES or each.mean > 0}
 
 
 def _steps_differ(comparison: Comparison) -> bool:
@@ -108,6 +110,7 @@ def _chart(
     lines = [_line(group, order.index(group), key, values, list(ticks), rows, estimates) for group in order]
     title = ", ".join(f"{words(other, list(grid))} {text(value)}" for other, value in at.items())
     panels.append(Panel(title, [line for line in lines if line.x]))
+  panels = [panel for panel in panels if panel.lines]
   shown = [line for panel in panels for line in panel.lines]
   if not shown:
     return None
@@ -115,11 +118,14 @@ def _chart(
   word, quantity = words(key, list(grid)), formats.NAMES.get(name, name)
   title = f"{'Final ' if name in SCORES else ''}{quantity}{'' if name in SCORES else f' to {comparison.goal}'}"
   notes = _notes(shown, word, name, comparison)
+  if name == "bytes_sent" and (silent := [row.label for row in table if row.sends_nothing]):
+    notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
   log_y = name != "test_accuracy" and _spans_a_decade(means)
   return Chart(
     key, name, f"{title[0].upper()}{title[1:]} against {word}", word, quantity, ticks, numeric(values),
     numeric(values) and _geometric(np.array(values, np.float64)), log_y, None, panels,
-    len(grid[others[-1]]) if len(others) == 2 else 0, notes,
+    len(grid[others[-1]]) if len(others) == 2 and len(panels) == len(grid[others[0]]) * len(grid[others[1]]) else 0,
+    notes,
   )  # fmt: skip
 
 
@@ -180,11 +186,10 @@ def _without_workers(row: Row) -> tuple[str, str]:
 
 
 def _geometric(values: np.ndarray) -> bool:
-  """Whether a logarithmic axis suits rising numbers: they span a decade, or each is the same multiple of the last."""
+  """Whether a logarithmic axis suits rising numbers: they span a decade, or each is at least twice the last."""
   if values.min() <= 0:
     return False
-  ratios = values[1:] / values[:-1]
-  return _spans_a_decade(values) or (len(values) > 2 and bool(np.allclose(ratios, ratios[0])))
+  return _spans_a_decade(values) or (len(values) > 2 and bool((values[1:] >= 2 * values[:-1]).all()))
 
 
 def _spans_a_decade(values: np.ndarray) -> bool:

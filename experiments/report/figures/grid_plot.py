@@ -30,7 +30,7 @@ def picture(shown: Chart) -> Picture:
     f"{SPEEDUP}_{shown.title.partition(' to ')[0].split()[-1]}" if shown.quantity == SPEEDUP else shown.quantity
   )
   name = f"grid_{quantity.removeprefix('test_').removesuffix('_sent')}_vs_{shown.x_label}".replace(" ", "_")
-  return Picture(name, shown.title, alt, shown.notes, *rendered(lambda wide: _draw(shown, wide), " ".join(shown.notes)))
+  return Picture(name, shown.title, alt, shown.notes, *rendered(lambda wide: _draw(shown, wide)))
 
 
 def _figure(shown: Chart, value: float) -> str:
@@ -51,7 +51,10 @@ def _draw(shown: Chart, wide: bool) -> Any:
     axes = figure.add_subplot(rows, columns, number + 1, sharex=first, sharey=first)
     first = first or axes
     _axes(axes, shown, limits, wide and count == 1)
-    axes.tick_params(labelleft=number % columns == 0, labelbottom=number + columns >= count)
+    lowest = number + columns >= count
+    axes.tick_params(labelleft=number % columns == 0, labelbottom=lowest)
+    if lowest:
+      axes.set_xlabel(shown.x_label + ", log scale" * (shown.log_x and columns < 4))
     if panel.title:
       axes.set_title(textwrap.fill(panel.title, 30), size=10, weight="normal", loc="left")
     for line in panel.lines:
@@ -59,7 +62,6 @@ def _draw(shown: Chart, wide: bool) -> Any:
     if shown.ideal is not None:
       ends = np.array([min(shown.ticks), max(shown.ticks)])
       axes.plot(ends, ends / shown.ideal, color=MUTED, linewidth=1.1, linestyle=(0, (1, 2)), zorder=1.5)
-  figure.supxlabel(shown.x_label + ", log scale" * shown.log_x, size=11 if wide else 10)
   figure.supylabel(_fill(shown.y_label + ", log scale" * shown.log_y, wide), size=11 if wide else 10)
   _legend(figure, shown, wide)
   title = shown.title if wide else textwrap.fill(shown.title, 34)
@@ -159,8 +161,9 @@ def _legend(figure: Any, shown: Chart, wide: bool) -> None:
     colour = COLOURS[number % len(COLOURS)]
     marker = None if group in level else MARKERS[number % len(MARKERS)]
     dashes = (0, (5, 3)) if group in level else "-"
+    label = f"{group} (no {shown.x_label})" if group in level else group
     keys.append(Line2D([], [], color=colour, marker=marker, markersize=6.5, linewidth=1.8, linestyle=dashes,
-                       markeredgecolor=PAPER, label=textwrap.fill(group, 34)))  # fmt: skip
+                       markeredgecolor=PAPER, label=textwrap.fill(label, 34)))  # fmt: skip
   if shown.ideal is not None:
     keys.append(Line2D([], [], color=MUTED, linewidth=1.1, linestyle=(0, (1, 2)), label="ideal"))
   figure.legend(
