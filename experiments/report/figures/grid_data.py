@@ -165,8 +165,11 @@ def _speedup(comparison: Comparison, table: Sequence[Row], name: str) -> Chart |
   for row in table:
     first, found = base.get(_without_workers(row)), row.of_all(name)
     if first and found:
-      seeds = {seed: first.seeds[seed] / cost for seed, cost in found.seeds.items() if seed in first.seeds and cost > 0}
-      ratios[row.label] = Estimate(*log_summary(list(seeds.values())), seeds)
+      seeds = {
+        seed: first.seeds[seed] / cost for seed, cost in found.seeds.items() if cost > 0 and first.seeds[seed] > 0
+      }
+      if len(seeds) == row.seeds:  # none has met the target before the first step
+        ratios[row.label] = Estimate(*log_summary(list(seeds.values())), seeds)
   chart = _chart(comparison, table, "workers", name, ratios)
   if chart is None:
     return None

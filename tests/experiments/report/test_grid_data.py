@@ -5,7 +5,7 @@ import math
 import pytest
 from helpers.grids import grid
 
-from experiments.report import reader, table_rows
+from experiments.report import reader, report, table_rows
 from experiments.report.figures import grid_data
 
 
@@ -99,3 +99,10 @@ def test_budgets_of_a_grid_with_steps_are_each_its_own(tmp_path):
   path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
   assert all(row.finished == 3 for row in table_rows.rows(reader.read(path)))
   assert list(grid_data.axes(reader.read(path))) == ["workers"]
+
+
+def test_a_target_that_is_met_at_the_start_is_drawn_without_costs(tmp_path):
+  path = grid(tmp_path, {"workers": (2, 4)}, constant, value=2.0)
+  found = charts(path, "workers")
+  assert list(found) == ["Final test loss against workers"]
+  assert report.write_report(path).exists()
