@@ -16,7 +16,7 @@ from ddl.data import source
 from ddl.data.least_squares import least_squares
 from experiments.config import base, own
 
-STEPS = 1000
+STEPS = 1500
 
 
 def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0, condition: float = 2.0):
@@ -46,11 +46,11 @@ def get_config():
   config.optimizer.learning_rate = 0.008
   config.compare.title = "Linear speed-up in workers, least squares"
   config.compare.target = 0.05
-  config.compare.seeds = tuple(range(5))
+  config.compare.seeds = tuple(range(6))
   config.compare.algorithms = {
     "sync SGD": {"algorithm": {"name": "sync_sgd"}},
     "local SGD": {"algorithm": {"name": "local_sgd", "period": 8}},
-    "DaSGD": {"algorithm": {"name": "dasgd", "period": 8, "delay": 4, "keep": 0.25}},
+    "DaSGD": {"algorithm": {"name": "dasgd", "period": 8, "delay": 2, "keep": 0.25}},
   }
   config.compare.grid = {"workers": (1, 2, 4, 8, 16, 32), "schedule.power": (0.5, 1.0), "steps": (STEPS,)}
   return config
