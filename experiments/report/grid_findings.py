@@ -7,7 +7,6 @@ from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.figures import grid_data
 from experiments.report.findings import LEAST, Sentence
-from experiments.report.formats import signed
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison
 from experiments.report.table_rows import Row, pairs
@@ -112,7 +111,7 @@ def _best(comparison: Comparison, rows: Sequence[Row], name: str, key: str) -> s
     panels.setdefault(repr({k: v for k, v in row.place.point.items() if k != key}), []).append(row)
   best = [min(each, key=lambda row: sign * row.estimates[name].mean).place.point[key] for each in panels.values()]
   values = [value for value in grid_data.axes(comparison)[key] if value in best]
-  return _listed(list(map(text, values))) + (" (by the rest of the point)" if len(values) > 1 else "")
+  return _listed(list(map(text, values))) + (", depending on the other keys" if len(values) > 1 else "")
 
 
 def _speedups(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
@@ -134,8 +133,7 @@ def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
       continue
     for line in chart.panels[0].lines:
       if line.group == group and (found := grid_data.slope(chart, line)):
-        ends = f" (95 % interval {' to '.join(map(signed, found.interval))})" if found.interval else ""
-        yield f"slope of {chart.y_label} in log-log axes {signed(found.mean)}{ends}"
+        yield f"slope of {chart.y_label} in logarithmic axes {found}"
 
 
 def _between(comparison: Comparison, table: Sequence[Row], one: str, other: str) -> str:

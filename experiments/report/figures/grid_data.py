@@ -13,7 +13,8 @@ from experiments.report.statistics import Span, log_summary, summary
 from experiments.report.table_rows import Estimate, Row, spent
 
 SPEEDUP = "speedup"  # over the smallest number of workers; of the steps, or of the seconds, to the target
-DECADE = 10  # from a span of this on an axis is logarithmic
+CAPTION = 8  # slopes that fit into one
+DECADE, HALF = 10, 5  # from such a span on the axis of the key, or that of the quantity, is logarithmic
 
 
 class Line(NamedTuple):
@@ -72,7 +73,7 @@ def charts(comparison: Comparison, table: Sequence[Row], key: str) -> list[Chart
     clocks = ["step"] + [comparison.seconds] * _is_a_workers_time(comparison)
     found += [_speedup(comparison, table, name) for name in clocks]
   found += [_chart(comparison, table, key, name, _estimates(table, name)) for name in costs]
-  return [chart for chart in found if chart is not None]
+  return [chart._replace(notes=[*chart.notes, *_slopes(chart)]) for chart in found if chart is not None]
 
 
 def _estimates(table: Sequence[Row], name: str) -> dict[str, Estimate]:
@@ -120,7 +121,7 @@ def _chart(
   notes = _notes(shown, word, name, comparison)
   if name == "bytes_sent" and (silent := [row.label for row in table if row.sends_nothing]):
     notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
-  log_y = name != "test_accuracy" and _spans_a_decade(means)
+  log_y = name != "test_accuracy" and _spans(means, HALF)
   return Chart(
     key, name, f"{title[0].upper()}{title[1:]} against {word}", word, quantity, ticks, numeric(values),
     numeric(values) and _geometric(np.array(values, np.float64)), log_y, None, panels,
@@ -192,11 +193,27 @@ def _geometric(values: np.ndarray) -> bool:
   """Whether a logarithmic axis suits rising numbers: they span a decade, or each is at least twice the last."""
   if values.min() <= 0:
     return False
-  return _spans_a_decade(values) or (len(values) > 2 and bool((values[1:] >= 2 * values[:-1]).all()))
+  return _spans(values, DECADE) or (len(values) > 2 and bool((values[1:] >= 2 * values[:-1]).all()))
 
 
-def _spans_a_decade(values: np.ndarray) -> bool:
-  return bool(values.min() > 0 and values.max() >= DECADE * values.min())
+def _spans(values: np.ndarray, times: float) -> bool:
+  return bool(values.min() > 0 and values.max() >= times * values.min())
+
+
+def _slopes(chart: Chart) -> list[str]:
+  """A sentence with the slopes of all lines, unless they are too many for a caption."""
+  found = [
+    [f"{line.group} {told}" for line in panel.lines if (each := slope(chart, line)) and (told := str(each))]
+    for panel in chart.panels
+  ]
+  if not 0 < sum(map(len, found)) <= CAPTION:
+    return []
+  texts = [
+    f"{panel.title}: " * bool(panel.title) + ", ".join(each)
+    for panel, each in zip(chart.panels, found, strict=True)
+    if each
+  ]
+  return [f"Slopes in logarithmic axes (95 % interval over the seeds): {'; '.join(texts)}."]
 
 
 class Slope(NamedTuple):
@@ -205,6 +222,10 @@ class Slope(NamedTuple):
   mean: float
   interval: Span | None
   seeds: int
+
+  def __str__(self) -> str:
+    ends = f" ({' to '.join(map(formats.signed, self.interval))})" if self.interval else ""
+    return f"{formats.signed(self.mean)}{ends}"
 
 
 def slope(chart: Chart, line: Line) -> Slope | None:

@@ -2,10 +2,11 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
 
 from experiments.commands import config_flag
-from experiments.config import base
+from experiments.config import base, own
 from experiments.config.comparison import Comparison
 from experiments.config.sweep import Sweep
 from experiments.config.variants import recorded, restored, slug
@@ -116,6 +117,22 @@ def test_what_is_comparable():
   assert comparable(place("a", workers=1, period=2), place("a", workers=4, period=2))
   assert not comparable(place("a", workers=1, period=2), place("a", workers=4, period=4))
   assert comparable(place("a"), place("b"))
+
+
+def by_workers(rate, steps, *, workers, power: float):
+  """A schedule that takes the number of workers."""
+  return rate * workers**power
+
+
+def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
+  schedule = own(by_workers, power=0.5)
+  found = made({"workers": (1, 4), "schedule.power": (0.5, 1.0)}, {"x": {}}, schedule=schedule).experiments
+  rates = []
+  for experiment in found.values():
+    optimizer = experiment.make_optimizer()
+    updates, _ = optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
+    rates.append(-float(updates[0]))
+  assert rates == pytest.approx([0.1, 0.1, 0.2, 0.4])  # workers 1, 1, 4, 4
 
 
 @pytest.mark.parametrize(
