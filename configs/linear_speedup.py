@@ -2,8 +2,8 @@
 
 The excess f - f* of the training loss of the averaged model stands as "test loss". A step's mean of p gradients has 1/p
 of the variance of one. At the rate eta = c sqrt(p / K) the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang
-and Zhu 2018, arXiv 1807.06629); K is fixed, so that the loss falls with p^(-1/2) (power 0.5). An error is reached in 1/p
-of the steps at the rate c p (power 1): the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
+and Zhu 2018, arXiv 1807.06629); K is fixed, so that the loss falls with p^(-1/2) (power 0.5). An error takes 1/p of
+the steps at the rate c p (power 1): the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
 
   python run.py compare --config=configs/linear_speedup.py
 

@@ -64,7 +64,8 @@ def compare(
 
   Args:
     config: as of `train`; `config.compare` has the labels, seeds and target, e.g.
-      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change.
+      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change;
+      with "grid": {"workers": (1, 2, 4), "algorithm.period": (1, 16)} each label is run at every point of it.
     only: labels or algorithms; clusters: names, to predict seconds for; tuned: tuned.json of a sweep.
     workdir, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
 

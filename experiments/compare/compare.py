@@ -65,7 +65,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  say(f"{len(components)} algorithms x {len(comparison.seeds)} seeds; {data.meta['description']}")
+  what = "labels at points of the grid" if comparison.grid else "algorithms"
+  say(f"{len(components)} {what} x {len(comparison.seeds)} seeds; {data.meta['description']}")
   runs, failed, ended = _runs(comparison, components, path, options)
   page = {}
   if hosts.is_main():

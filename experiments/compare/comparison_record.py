@@ -12,7 +12,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment, jsonable
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug
-from experiments.grid_point import Place
+from experiments.grid_point import Place, words
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 from experiments.train.evaluate import has_accuracy
@@ -55,7 +55,7 @@ def content(
   ]
   trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
   return {
-    "title": title or f"{len(components)} algorithms, {first.model.name} on {first.data.name}",
+    "title": title or f"{_counted(comparison)}, {first.model.name} on {first.data.name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
     "config": comparison.to_json(),
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
@@ -69,6 +69,13 @@ def content(
     "grid": jsonable(comparison.grid),
     "algorithms": entries,
   }
+
+
+def _counted(comparison: Comparison) -> str:
+  """3 algorithms over workers and period."""
+  groups = {comparison.place(label).group for label in comparison.experiments}
+  keys = [words(key, list(comparison.grid)) for key, values in comparison.grid.items() if len(values) > 1]
+  return f"{len(groups)} algorithm{'s' * (len(groups) != 1)}" + f" over {' and '.join(keys)}" * bool(keys)
 
 
 def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool, place: Place) -> dict[str, Any]:

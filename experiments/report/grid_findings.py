@@ -5,7 +5,7 @@ from itertools import combinations
 
 from experiments.grid_point import text, words
 from experiments.report import formats
-from experiments.report.figures import grid_data
+from experiments.report.figures import grid_data, grid_slopes
 from experiments.report.findings import LEAST, Sentence
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison
@@ -132,7 +132,7 @@ def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
     if len(chart.panels) > 1 or chart.quantity not in ("test_loss", "step"):
       continue
     for line in chart.panels[0].lines:
-      if line.group == group and (found := grid_data.slope(chart, line)):
+      if line.group == group and (found := grid_slopes.slope(chart, line)):
         yield f"slope of {chart.y_label} in logarithmic axes {found}"
 
 

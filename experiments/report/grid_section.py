@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from experiments.grid_point import text, words
 from experiments.report import formats
-from experiments.report.figures import grid_data
+from experiments.report.figures import grid_data, grid_slopes
 from experiments.report.figures.style import Picture
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.settings_table import BUDGET
@@ -37,7 +37,7 @@ def section(comparison: Comparison, table: Sequence[Row]) -> dict[str, Any] | No
   grid = grid_data.axes(comparison)
   keys = []
   for key in grid:
-    charts = grid_data.charts(comparison, table, key)
+    charts = list(map(grid_slopes.captioned, grid_data.charts(comparison, table, key)))
     costs = [chart for chart in charts if chart.quantity not in (*SCORES, grid_data.SPEEDUP)]
     first = [chart for chart in charts if chart not in costs]
     drawn = [[grid_plot.picture(chart) for chart in each] for each in (first, costs)]
@@ -80,7 +80,7 @@ def slopes(charts: Sequence[grid_data.Chart]) -> Slopes | None:
       continue
     for panel in chart.panels:
       for line in panel.lines:
-        if (found := grid_data.slope(chart, line)) is not None:
+        if (found := grid_slopes.slope(chart, line)) is not None:
           label = f"{line.group}, {panel.title}" if panel.title else line.group
           columns.setdefault(chart.title.partition(" against ")[0].lower(), {})[label] = _cell(found)
   if not columns:
@@ -91,6 +91,6 @@ def slopes(charts: Sequence[grid_data.Chart]) -> Slopes | None:
   return Slopes(f"Slopes against {charts[0].x_label}, both axes logarithmic", labels, filled)
 
 
-def _cell(found: grid_data.Slope) -> Cell:
+def _cell(found: grid_slopes.Slope) -> Cell:
   ends = (" to ".join(map(formats.signed, found.interval)),) if found.interval else ()
   return Cell(formats.signed(found.mean), details=ends)

@@ -9,11 +9,10 @@ import numpy as np
 from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.statistics import Span, log_summary, summary
+from experiments.report.statistics import log_summary
 from experiments.report.table_rows import Estimate, Row, spent
 
 SPEEDUP = "speedup"  # over the smallest number of workers; of the steps, or of the seconds, to the target
-CAPTION = 8  # slopes that fit into one
 DECADE, HALF = 10, 5  # from such a span on the axis of the key, or that of the quantity, is logarithmic
 
 
@@ -73,7 +72,7 @@ def charts(comparison: Comparison, table: Sequence[Row], key: str) -> list[Chart
     clocks = ["step"] + [comparison.seconds] * _is_a_workers_time(comparison)
     found += [_speedup(comparison, table, name) for name in clocks]
   found += [_chart(comparison, table, key, name, _estimates(table, name)) for name in costs]
-  return [chart._replace(notes=[*chart.notes, *_slopes(chart)]) for chart in found if chart is not None]
+  return [chart for chart in found if chart is not None]
 
 
 def _estimates(table: Sequence[Row], name: str) -> dict[str, Estimate]:
@@ -198,46 +197,3 @@ def _geometric(values: np.ndarray) -> bool:
 
 def _spans(values: np.ndarray, times: float) -> bool:
   return bool(values.min() > 0 and values.max() >= times * values.min())
-
-
-def _slopes(chart: Chart) -> list[str]:
-  """A sentence with the slopes of all lines, unless they are too many for a caption."""
-  found = [
-    [f"{line.group} {told}" for line in panel.lines if (each := slope(chart, line)) and (told := str(each))]
-    for panel in chart.panels
-  ]
-  if not 0 < sum(map(len, found)) <= CAPTION:
-    return []
-  texts = [
-    f"{panel.title}: " * bool(panel.title) + ", ".join(each)
-    for panel, each in zip(chart.panels, found, strict=True)
-    if each
-  ]
-  return [f"Slopes in logarithmic axes (95 % interval over the seeds): {'; '.join(texts)}."]
-
-
-class Slope(NamedTuple):
-  """d log y / d log x by least squares, of each seed: the mean, its 95 % interval, and the number of seeds."""
-
-  mean: float
-  interval: Span | None
-  seeds: int
-
-  def __str__(self) -> str:
-    ends = f" ({' to '.join(map(formats.signed, self.interval))})" if self.interval else ""
-    return f"{formats.signed(self.mean)}{ends}"
-
-
-def slope(chart: Chart, line: Line) -> Slope | None:
-  """Of a line of three points or more, over the seeds that have all; None for shares and what is not positive."""
-  x = np.array(line.x)
-  if not chart.numbers or chart.quantity == "test_accuracy" or line.level or len(x) < max(3, len(chart.ticks)):
-    return None
-  seeds = [seed for seed in line.estimates[0].seeds if all(seed in each.seeds for each in line.estimates)]
-  y = np.array([[each.seeds[seed] for each in line.estimates] for seed in seeds])  # [seeds, points]
-  if not len(y) or min(x.min(), y.min()) <= 0:
-    return None
-  across = np.log(x) - np.log(x).mean()
-  found = np.log(y) @ across / (across @ across)
-  mean, half = summary(found)
-  return Slope(mean, None if half is None else (mean - half, mean + half), len(seeds))

@@ -6,7 +6,7 @@ import pytest
 from helpers.grids import grid
 
 from experiments.report import reader, report, table_rows
-from experiments.report.figures import grid_data
+from experiments.report.figures import grid_data, grid_slopes
 
 
 def charts(folder, key):
@@ -50,7 +50,7 @@ def test_names_are_categories_in_their_order(tmp_path):
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert chart.ticks == {0: "linear", 1: "constant"} and not chart.numbers and not chart.log_x
   assert [panel.title for panel in chart.panels] == ["repeat True", "repeat False"]
-  assert grid_data.slope(chart, chart.panels[0].lines[0]) is None
+  assert grid_slopes.slope(chart, chart.panels[0].lines[0]) is None
 
 
 def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
@@ -80,13 +80,13 @@ def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
 
   path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
   chart = charts(path, "workers")["Final test loss against workers"]
-  found = grid_data.slope(chart, chart.panels[0].lines[0])
+  found = grid_slopes.slope(chart, chart.panels[0].lines[0])
   half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
   assert found is not None and found.mean == pytest.approx(-0.5) and found.seeds == 3
   assert found.interval == pytest.approx((-0.5 - half, -0.5 + half))
   two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
   chart = charts(two, "workers")["Final test loss against workers"]
-  assert grid_data.slope(chart, chart.panels[0].lines[0]) is None
+  assert grid_slopes.slope(chart, chart.panels[0].lines[0]) is None
 
 
 def test_a_mean_of_some_seeds_is_marked(tmp_path):
