@@ -16,7 +16,7 @@ from experiments.report import (
 from experiments.report.findings import expected, finding
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
-from experiments.report.wording import TIED, legend, text_table
+from experiments.report.wording import legend, text_table, tied
 
 TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
@@ -67,7 +67,7 @@ def write_report(folder: Path) -> Path:
     costs=[formats.NAMES[name] for name in spent(comparison)],
     results=_results(comparison, summary),
     legend=legend(comparison),
-    tied=TIED,
+    tied=tied(comparison),
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pairs=pair_table.tables(comparison, summary),
     pictures=pictures,

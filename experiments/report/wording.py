@@ -17,6 +17,11 @@ TESTED = (
 TIED = "no algorithm is significantly better."
 
 
+def tied(comparison: Comparison) -> str:
+  """The meaning of the mark beside the best."""
+  return "none that it is tested against is significantly better." if comparison.info["grid"] else TIED
+
+
 def legend(comparison: Comparison) -> list[str]:
   """Sentences on the meaning of the figures."""
   seeds = len(comparison.info["seeds"])
@@ -92,7 +97,7 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
     texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
   rule = "-" * len(texts[0])
   key = "In brackets: the mean of the seeds that met the target alone, unranked. *: the best mean of its column. ~: "
-  paragraphs = [" ".join([*legend(comparison), key + TIED])]
+  paragraphs = [" ".join([*legend(comparison), key + tied(comparison)])]
   paragraphs += [f"{row.label}: {note}." for row in table for note in row.notes]
   return "\n".join([texts[0], rule, *texts[1:], rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
 
