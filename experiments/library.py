@@ -64,7 +64,8 @@ def compare(
 
   Args:
     config: as of `train`; `config.compare` has the labels, seeds and target, e.g.
-      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change.
+      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change;
+      with "grid": {"workers": (1, 2, 4), "algorithm.period": (1, 16)} each label is run at every point of it.
     only: labels or algorithms; clusters: names, to predict seconds for; tuned: tuned.json of a sweep.
     workdir, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
 
@@ -121,6 +122,8 @@ def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
       chosen.compare.algorithms = ConfigDict(
         {label: {kind: _section(kind, value) for kind, value in each.items()} for label, each in labels.items()}
       )
+  if isinstance(grid := dict(named.get("compare", {})).get("grid"), Mapping):
+    named["compare"] = {**named["compare"], "grid": tuple(grid.items())}
   if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
     named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
     with chosen.sweep.unlocked():

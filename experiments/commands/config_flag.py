@@ -1,5 +1,6 @@
 """The config of a command line: --config=FILE, with --config.key=value over it as config_flags parses them."""
 
+import ast
 import difflib
 import re
 from collections.abc import Sequence
@@ -72,8 +73,21 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     unread_keys.check(command, path, in_order(config.compare.algorithms).values())
     if override.endswith("=None"):
       _unset(config, path)
-  config = _overridden(config, [o for o in overrides if o not in names and not o.endswith("=None")])
+  config = _overridden(config, [_pairs(o) for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
+
+
+def _pairs(override: str) -> str:
+  """A grid that is given as {key: values} as the pairs that a tuple's parser reads."""
+  path, _, value = override.partition("=")
+  if path != "--config.compare.grid":
+    return override
+  try:
+    found = ast.literal_eval(value)
+  except (ValueError, SyntaxError) as error:
+    example = "\"{'workers': (1, 2, 4)}\""
+    raise ValueError(f"{override}: invalid: must map keys to values, such as {path}={example}") from error
+  return f"{path}={tuple(found.items())}" if isinstance(found, dict) else override
 
 
 def _unset(config: Config, path: str) -> None:

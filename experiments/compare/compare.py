@@ -24,7 +24,7 @@ from experiments.train.build import Components
 from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Failed, Stopped
-from experiments.train.processes import launch, say, start_devices
+from experiments.train.processes import check_processes, launch, say, start_devices
 from experiments.train.workdir import check_folder, resume_command, workdir
 
 
@@ -45,6 +45,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
   there = _there(path)
+  workers = {each.workers for each in comparison.experiments.values()}
+  for count in workers:
+    check_processes(count, max(options.processes, hosts.processes()), options.devices)
   data = made.load(first)
   components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
   clusters = {
@@ -53,17 +56,18 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for name, cluster in cluster_clock.chosen(comparison.clusters, each).items()
   }
   if options.processes > 1 and hosts.processes() == 1:
-    launch(compare, comparison, replace(options, workdir=str(path)), first.workers)
+    launch(compare, comparison, replace(options, workdir=str(path)), max(workers))
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
-  start_devices(first.workers, options)
+  start_devices(max(workers), options)
   _check_target(comparison.target, components)  # tracing a model needs the devices
   if hosts.is_main():
     if comparison.tuned and Path(comparison.tuned) != path / run_dir.TUNED:
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  say(f"{len(components)} algorithms x {len(comparison.seeds)} seeds; {data.meta['description']}")
+  what = "labels at points of the grid" if comparison.grid else "algorithms"
+  say(f"{len(components)} {what} x {len(comparison.seeds)} seeds; {data.meta['description']}")
   runs, failed, ended = _runs(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():

@@ -12,6 +12,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment, jsonable
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug
+from experiments.grid_point import Place, words
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 from experiments.train.evaluate import has_accuracy
@@ -48,13 +49,13 @@ def content(
   accuracy = has_accuracy(parts.model, parts.data.test)
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
-    entry(path, label, each, asynchronous)
+    entry(path, label, each, asynchronous, comparison.place(label))
     | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
     for label, each in comparison.experiments.items()
   ]
   trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
   return {
-    "title": title or f"{len(components)} algorithms, {first.model.short_name} on {first.data.short_name}",
+    "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
     "config": comparison.to_json(),
     "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
@@ -64,12 +65,20 @@ def content(
     "data": parts.data.meta["description"],
     "model": model_text(first.model.to_json()),
     "seeds": list(comparison.seeds),
-    "expected": [list(pair) for pair in comparison.expected],
+    "expected": [list(pair) for pair in comparison.expected_labels],
+    "grid": jsonable(comparison.grid),
     "algorithms": entries,
   }
 
 
-def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) -> dict[str, Any]:
+def _counted(comparison: Comparison) -> str:
+  """3 algorithms over workers and period."""
+  groups = {comparison.place(label).group for label in comparison.experiments}
+  keys = [words(key, list(comparison.grid)) for key, values in comparison.grid.items() if len(values) > 1]
+  return f"{len(groups)} algorithm{'s' * (len(groups) != 1)}" + f" over {' and '.join(keys)}" * bool(keys)
+
+
+def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool, place: Place) -> dict[str, Any]:
   """The algorithm's entry in comparison.json."""
   spec, wrapper = experiment.spec, experiment.wrapper_spec
   files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
@@ -83,6 +92,8 @@ def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) ->
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
     "virtual": virtual_time.describe(experiment) if asynchronous else None,
     **{key: file if (path / file).exists() else None for key, file in files.items()},
+    "group": place.group,
+    "point": jsonable(place.point),
   }
 
 

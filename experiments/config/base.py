@@ -25,6 +25,14 @@ DEFAULTS = {  # name of each section
 }
 
 
+class Pairs(config_dict.FieldReference):
+  """A field that takes {key: value} and holds it as ((key, value), ...): a ConfigDict has no keys with dots."""
+
+  def set(self, value: Any, type_safe: bool = True) -> None:
+    """Sets the value, checked for its type."""
+    super().set(tuple(value.items()) if isinstance(value, Mapping) else value, type_safe)
+
+
 def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
   config: Config = ml_collections.ConfigDict()
@@ -47,6 +55,7 @@ def base() -> Config:
       "target": 0.95,  # of the test accuracy, or of the test loss where there is no accuracy
       "expected": (),  # pairs of labels, the first of which a paper found to be sooner at the target
       "algorithms": ml_collections.ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
+      "grid": Pairs((), tuple),  # key -> values that all labels are run with, e.g. {"algorithm.period": (1, 4)}
     }
   )
   config.sweep = ml_collections.ConfigDict(

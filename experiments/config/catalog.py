@@ -92,8 +92,12 @@ def make(kind: str, name: str, *arguments: Any, **settings: Any) -> Any:
 
 def make_algorithm(name: str, inner: Any, workers: int, settings: Mapping[str, Any]) -> Any:
   """The algorithm of these hyper-parameters; `workers` is passed to a factory that takes it. Raises as `make` does."""
-  takes = "workers" in inspect.signature(factory("algorithm", name)).parameters
-  return make("algorithm", name, inner, **settings, **({"workers": workers} if takes else {}))
+  return make("algorithm", name, inner, **settings, **for_workers("algorithm", name, workers))
+
+
+def for_workers(kind: str, name: str, workers: int) -> dict[str, int]:
+  """{"workers": workers} for a factory that takes them beside its settings, else {}."""
+  return {"workers": workers} if "workers" in inspect.signature(factory(kind, name)).parameters else {}
 
 
 def has_server(name: str) -> bool:

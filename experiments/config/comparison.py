@@ -1,12 +1,15 @@
 """A comparison as a frozen value: an experiment per label on one budget of examples, the seeds and the target."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from experiments.config.experiment import Experiment, jsonable
 from experiments.config.factories import Config, named
-from experiments.config.variants import in_order, only, variants
+from experiments.config.grid import Variant, expanded, values
+from experiments.config.variants import only, variants
+from experiments.grid_point import Place, comparable
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Comparison:
   expected: tuple[tuple[str, str], ...] = ()  # pairs of labels, the first sooner at the target, as a paper found
   clusters: tuple[str, ...] = ()  # that the seconds are predicted for
   tuned: str = ""  # tuned.json of the sweep that the settings are from
+  grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: there is none
+  places: Mapping[str, Place] = field(default_factory=dict)  # of the labels in the grid
 
   def __post_init__(self) -> None:
     """Raises ValueError for invalid seeds or expectations, or algorithms that cannot be compared."""
@@ -35,12 +40,23 @@ class Comparison:
     if not self.seeds:
       raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
     for label, experiment in self.experiments.items():
-      if experiment.model != self.first.model:
-        raise ValueError(f"{label} changes the model; a comparison is of algorithms on one model")
-    budgets = {label: each.workers * each.batch * each.steps for label, each in self.experiments.items()}
-    if len(set(budgets.values())) > 1:
+      for part in ("model", "data"):
+        if getattr(experiment, part) != getattr(self.first, part):
+          raise ValueError(f"{label} changes the {part}; a comparison is of algorithms on one {part}")
+    if "steps" not in self.grid:
+      self._check_budget()
+
+  def _check_budget(self) -> None:
+    """Raises ValueError where labels have another number of examples, which a grid rounds to whole steps."""
+    step = {label: each.workers * each.batch for label, each in self.experiments.items()}
+    budgets = {label: step[label] * each.steps for label, each in self.experiments.items()}
+    rounding = max(step.values()) if self.grid else 0
+    if max(budgets.values()) - min(budgets.values()) > rounding:
       told = ", ".join(f"{label}: {budget}" for label, budget in budgets.items())
-      raise ValueError(f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples")
+      raise ValueError(
+        f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples, or steps among "
+        "the keys of config.compare.grid"
+      )
 
   @property
   def first(self) -> Experiment:
@@ -52,15 +68,33 @@ class Comparison:
     cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
   ) -> "Comparison":
     """From `config.compare`. Raises as `variants`, `only` and `Experiment.from_config` do."""
-    chosen = only(variants(config, tuned), list(only_labels))
+    labels = variants(config, tuned)
+    every = expanded(config, labels)
+    configs = {label: each.config for label, each in every.items()}
+    groups = {label: each.place.group for label, each in every.items()}
+    chosen = only(configs, only_labels, groups)
     section = config.compare
     out = cls(
-      {label: Experiment.from_config(variant) for label, variant in chosen.items()},
+      {label: _experiment(label, every[label]) for label in chosen},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
+      values(config), {label: every[label].place for label in chosen},
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
-      named("label in config.compare.expected", in_order(section.algorithms), label)
+      named("label in config.compare.expected", labels, label)
     return out
+
+  def place(self, label: str) -> Place:
+    """Of a label in the grid."""
+    return self.places.get(label, Place(label, {}))
+
+  @property
+  def expected_labels(self) -> list[tuple[str, str]]:
+    """`expected`, at each point of the grid."""
+    found = []
+    for sooner, later in self.expected:
+      at = [[label for label in self.experiments if self.place(label).group == group] for group in (sooner, later)]
+      found += [pair for pair in product(*at) if comparable(*map(self.place, pair))] if all(at) else [(sooner, later)]
+    return found
 
   def to_json(self) -> dict[str, Any]:
     """As a reader of the report needs it: what all experiments have in common, and what each label sets."""
@@ -70,6 +104,7 @@ class Comparison:
     own = {label: {k: v for k, v in each.items() if repr((k, v)) not in common} for label, each in flat.items()}
     shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
     heads = {"title": self.title, "seeds": self.seeds, "target": self.target, "expected": self.expected}
+    heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": own})
 
 
@@ -79,3 +114,10 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
   for key, value in values.items():
     out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
   return out
+
+
+def _experiment(label: str, variant: Variant) -> Experiment:
+  try:
+    return Experiment.from_config(variant.config)
+  except ValueError as error:
+    raise ValueError(f"{label}: {error}" if variant.place.point else str(error)) from error

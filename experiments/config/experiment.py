@@ -14,7 +14,7 @@ from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
-from experiments.config.catalog import NO_WRAPPER, entry, factory, make, make_algorithm
+from experiments.config.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings
 from experiments.config.optimizers import elementwise
 from experiments.config.schedules import recorded
@@ -208,9 +208,8 @@ class Experiment:
     rate = rest.pop("learning_rate")
     if not 0 < rate < math.inf:
       raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
-    schedule = self.make_part("schedule", rate, self.steps)
-    inner = make("optimizer", self.optimizer.name, schedule, **rest)
-    return optax.chain(inner, recorded(schedule)) if callable(schedule) else inner
+    schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
+    return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
 
 
 def _wrapper(chosen: Mapping[str, Any]) -> Part:

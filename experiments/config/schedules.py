@@ -63,18 +63,20 @@ class RateState(NamedTuple):
   hyperparams: dict[str, Any]
 
 
-def recorded(schedule: optax.Schedule) -> optax.GradientTransformation:
-  """Change no update, but keep the learning rate of the last step in the state."""
+def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.GradientTransformation:
+  """The same updates; beside the state the learning rate of the last step, where it is not constant."""
+  if not callable(schedule):
+    return inner
 
   def init(params: Tree) -> RateState:
     del params
     return RateState(jnp.int32(0), {"learning_rate": jnp.asarray(schedule(0))})
 
-  def update(updates: Tree, state: RateState, params: Tree = None) -> tuple[Tree, RateState]:
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, RateState]:
     del params
     return updates, RateState(state.count + 1, {"learning_rate": jnp.asarray(schedule(state.count))})
 
-  return optax.GradientTransformation(init, update)
+  return optax.chain(inner, optax.GradientTransformation(init, update))
 
 
 def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:

@@ -65,8 +65,7 @@ class Sweep:
     every = variants(config)
     for label in section.space:
       named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
-    chosen = only(every, list(only_labels))
-    experiments = {label: Experiment.from_config(variant) for label, variant in chosen.items()}
+    experiments = {label: Experiment.from_config(every[label]) for label in only(every, only_labels)}
     spaces = {label: _space(section, label, each) for label, each in experiments.items()}
     return cls(
       experiments, spaces, trials or section.trials, section.seeds, section.sampler, section.pruning,

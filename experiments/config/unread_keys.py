@@ -16,7 +16,8 @@ UNREAD = {  # command: what it does not read of the config, and why
     "sweep": "it tunes nothing",
     **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of --cluster"),
   },
-  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")},
+  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
+  | {"compare.grid": "it tunes each label once, for all points of the grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
 
@@ -24,7 +25,7 @@ VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
   """ValueError where the command does not read `path`, a key as it stands in a flag. labels: their changes."""
   for key, why in UNREAD.get(command, {}).items():
-    if _within(path, key):
+    if within(path, key):
       raise ValueError(f"{command} does not read config.{path}: {why}")
   names = [changes.get("algorithm", {}).get("name") for changes in labels]
   if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
@@ -36,14 +37,14 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
   """ValueError for a key of virtual time, as it stands in a flag, that none of the command's algorithms reads."""
-  found = [_unread(command, name) for name in algorithms]
+  found = [unread(command, name) for name in algorithms]
   for path in paths:
-    why = [next((told for key, told in keys.items() if _within(path, key)), "") for keys in found]
+    why = [next((told for key, told in keys.items() if within(path, key)), "") for keys in found]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
       raise ValueError(f"{command} does not read config.{path} here: {'; '.join(dict.fromkeys(why))}")
 
 
-def _unread(command: str, name: str) -> dict[str, str]:
+def unread(command: str, name: str) -> dict[str, str]:
   """The keys of virtual time that the algorithm does not read, and why."""
   if not has_server(name) and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
@@ -58,5 +59,6 @@ def _unread(command: str, name: str) -> dict[str, str]:
   return out
 
 
-def _within(path: str, key: str) -> bool:
+def within(path: str, key: str) -> bool:
+  """Whether a path is a key or one of its section's."""
   return path == key or path.startswith(f"{key}.")

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,6 +19,8 @@ CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell fro
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   """A config for each label: the common one, what the label changes in it, and what a sweep found.
 
+  Without labels a grid is of the config itself, whose label is the algorithm's name.
+
   Args:
     config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
     tuned: path of a sweep's tuned.json, or "".
@@ -28,9 +30,11 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
       or a file that is no sweep's result.
   """
   labels = in_order(config.compare.algorithms)
+  if not labels and config.compare.grid:
+    labels = {config.algorithm.name.rpartition(":")[2]: {}}
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
-  _check_labels(labels)
+  check_labels(labels)
   best = {label: entry["best"] for label, entry in _read(tuned).items()}
   for label in best:
     named("label in config.compare.algorithms", labels, label)
@@ -53,21 +57,19 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
   }
 
 
-def only(chosen: dict[str, Config], labels: list[str]) -> dict[str, Config]:
-  """The variants with these labels or algorithms, all where none is given.
+def only(chosen: Mapping[str, Config], labels: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
+  """The labels that these names pick: labels, algorithms or, of a grid, labels without the point; all for no names.
 
   Raises:
-    ValueError: for an unknown label.
+    ValueError: for an unknown name.
   """
-  algorithms = {variant.algorithm.name for variant in chosen.values()}
+  groups = groups or {}
+  known = {label: {label, variant.algorithm.name, groups.get(label, label)} for label, variant in chosen.items()}
+  every = set().union(*known.values())
   for label in labels:
-    if label not in algorithms:
-      named("label in config.compare.algorithms", chosen, label)
-  return {
-    label: variant
-    for label, variant in chosen.items()
-    if not labels or label in labels or variant.algorithm.name in labels
-  }
+    if label not in every:
+      named("label in config.compare.algorithms", dict.fromkeys([*groups.values()] or chosen), label)
+  return [label for label, names in known.items() if not labels or names & {*labels}]
 
 
 def slug(label: str) -> str:
@@ -104,8 +106,8 @@ def _marked(space: Any) -> Any:
   return {CHOICES: space} if isinstance(space, list) else space
 
 
-def _check_labels(labels: Mapping[str, Any]) -> None:
-  """Each label has a folder of its own."""
+def check_labels(labels: Mapping[str, Any]) -> None:
+  """Raises ValueError unless each label has a folder of its own."""
   folders: dict[str, str] = {}
   for label in labels:
     if not label:

@@ -121,7 +121,8 @@ def next_one(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
 
 def versus(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
   """Describe the tested difference of a row from the best one: "takes 1.30 times as many (...)"."""
-  found = pairs(table, name)[row.label, best.label]
+  if (found := pairs(table, name).get((row.label, best.label))) is None:
+    return "is not tested against it"
   values = (found.mean, *(found.interval or ()))
   if found.ratio:
     mean, *ends = (f"{value:,.{formats.decimals(value, 3)}f}" for value in values)

@@ -86,3 +86,8 @@ def share(part: float) -> str:
   if part in (0, 1):
     return f"{100 * part:.0f} %"
   return "under 0.1 %" if part < 0.0005 else "over 99.9 %" if part >= 0.9995 else f"{100 * part:.1f} %"
+
+
+def signed(value: float) -> str:
+  """A number with two decimals and a true minus."""
+  return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")

@@ -5,7 +5,7 @@ Unmet targets, diverged runs and statistics of too few seeds are missing values:
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma), and noise_scale, the ratio of their means, in examples;
   bytes_sent, per worker, in bytes; seconds, measured; virtual_seconds; predicted_seconds_NAME, in seconds, for every
   cluster of the comparison.
+  With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, such
+  as algorithm.period, missing where the label does not read it.
   """
   import pandas as pd
 
@@ -41,13 +43,15 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
     ]
     for each in cluster_section.on_clusters(comparison)
   }
-  runs = [(result.info["label"], run) for result in comparison.results for run in result.runs]
+  keys = comparison.info["grid"]
+  runs = [(result.info, run) for result in comparison.results for run in result.runs]
   frames = []
-  for number, (label, run) in enumerate(runs):
-    fixed = {"label": label, "seed": int(run.name.rpartition(" ")[2])}
+  for number, (info, run) in enumerate(runs):
+    seed = int(run.name.rpartition(" ")[2])
+    fixed = {"label": info["label"], "seed": seed, **_at(info["group"], info["point"], keys, len(run.columns["step"]))}
     frames.append(pd.DataFrame(fixed | run.columns | {name: clock[number] for name, clock in clocks.items()}))
   if not frames:
-    return pd.DataFrame(columns=["label", "seed", *COLUMNS, *clocks])
+    return pd.DataFrame(columns=["label", "seed", *_at("", {}, keys, 0), *COLUMNS, *clocks])
   found = pd.concat(frames, ignore_index=True)
   return found.astype({name: "int64" for name in ("step", "examples") if not np.isnan(found[name]).any()})
 
@@ -62,7 +66,8 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   (bytes per worker), seconds_to_target (measured) or virtual_seconds_to_target, and, in seconds,
   predicted_seconds_to_target_CLUSTER. NAME is the mean over the seeds that have the figure, of costs the geometric
   one; low and high are its 95 % interval. The mark is "best" (the best mean), "tied" (no algorithm is significantly
-  better), "partial" (not of all seeds, so not ranked) or missing.
+  better), "partial" (not of all seeds, so not ranked) or missing. With a grid there are, behind the label, the columns
+  group and one for each key, as in `metrics_frame`: `table.pivot(index="workers", columns="group", ...)`.
 
   Args:
     table: the rows, where they are at hand.
@@ -70,9 +75,11 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   import pandas as pd
 
   table = rows(comparison) if table is None else table
-  found: dict[str, list[Any]] = {
-    name: [getattr(row, name) for row in table] for name in ("label", "seeds", "finished", "reached")
-  }
+  keys = comparison.info["grid"]
+  at = [_at(*row.place, keys, 1) for row in table]
+  found: dict[str, list[Any]] = {"label": [row.label for row in table]}
+  found |= {key: [each[key][0] for each in at] for key in (at[0] if at else {})}
+  found |= {name: [getattr(row, name) for row in table] for name in ("seeds", "finished", "reached")}
   for quantity in quantities(comparison, table):
     name = quantity.name if quantity.name in SCORES else f"{quantity.name}_to_target"
     name += f"_{quantity.cluster}" * bool(quantity.cluster)
@@ -87,6 +94,12 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
       "partial" if each and not row.of_all(quantity.column) else marked.get(row.label) for row, each in estimates
     ]
   return pd.DataFrame(found)
+
+
+def _at(group: str, point: Mapping[str, Any], keys: Iterable[str], lines: int) -> dict[str, list[Any]]:
+  """The columns of a place in the grid; {} without a grid."""
+  values = {key: tuple(each) if isinstance(each := point.get(key), list) else each for key in keys}
+  return {key: [value] * lines for key, value in ({"group": group} | values).items()} if values else {}
 
 
 def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "pd.DataFrame":
@@ -115,7 +128,8 @@ def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
     absent = {row.label: missing(row, quantity.column) for row in quantity.rows}
     for number, first in enumerate(labels):
       for second in labels[number + 1 :]:
-        pair = found[first, second]
+        if (pair := found.get((first, second))) is None:
+          continue
         low, high = pair.interval or (None, None)
         tested = pair.p_holm is not None
         lines.append(

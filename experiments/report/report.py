@@ -3,11 +3,20 @@
 import json
 from pathlib import Path
 
-from experiments.report import cluster_section, formats, frames, pair_table, settings_table, templates
+from experiments.report import (
+  cluster_section,
+  formats,
+  frames,
+  grid_findings,
+  grid_section,
+  pair_table,
+  settings_table,
+  templates,
+)
 from experiments.report.findings import expected, finding
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
-from experiments.report.wording import TIED, legend, text_table
+from experiments.report.wording import legend, text_table, tied
 
 TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
@@ -35,12 +44,13 @@ def write_report(folder: Path) -> Path:
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
   pictures, schedules = curves.pictures(comparison), schedule_plot.pictures(folder, comparison)
-  clusters = cluster_section.section(comparison)
-  for old in [*folder.glob("accuracy_on_*.png"), *folder.glob("loss_on_*.png")]:
-    old.unlink()  # of clusters that the page may no longer have
-  for picture in [*pictures, *(clusters["pictures"] if clusters else ()), *schedules]:
+  clusters, grid = cluster_section.section(comparison), grid_section.section(comparison, summary)
+  for old in [each for name in ("accuracy_on_*", "loss_on_*", "grid_*") for each in folder.glob(f"{name}.png")]:
+    old.unlink()  # of clusters or keys that the page may no longer have
+  for picture in [*grid_section.pictures(grid), *pictures, *(clusters["pictures"] if clusters else ()), *schedules]:
     (folder / f"{picture.name}.png").write_bytes(picture.png)
-  sentences = finding(comparison, summary) + expected(comparison, summary)
+  found = grid_findings.finding if grid else finding
+  sentences = found(comparison, summary) + expected(comparison, summary)
   frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]
   titles = [Cell(entry["title"], details=(entry["citation"],)) for entry in entries]
@@ -57,11 +67,12 @@ def write_report(folder: Path) -> Path:
     costs=[formats.NAMES[name] for name in spent(comparison)],
     results=_results(comparison, summary),
     legend=legend(comparison),
-    tied=TIED,
+    tied=tied(comparison),
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pairs=pair_table.tables(comparison, summary),
     pictures=pictures,
     clusters=clusters,
+    grid=grid,
     schedules=schedules,
     taxonomy={"algorithm": titles} | {axis: [Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY},
     settings=settings_table.settings(info),

@@ -1,11 +1,14 @@
 """The figures of a comparison, one row per algorithm, and which algorithms are significantly better."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.grid_point import Place, comparable
 from experiments.report import formats
 from experiments.report.paired_test import Pair, paired_tests, share_resolution
 from experiments.report.reader import SCORES, Comparison, Result, Run
@@ -33,6 +36,7 @@ class Row(NamedTuple):
   estimates: dict[str, Estimate]  # the metric over the finished runs, the costs of the target over those that met it
   sends_nothing: bool
   notes: list[str]
+  place: Place  # in the grid
 
   def of_all(self, name: str) -> Estimate | None:
     """Return the estimate if it covers every seed, else None: a mean without the diverged seeds is biased."""
@@ -42,21 +46,26 @@ class Row(NamedTuple):
 
 def rows(comparison: Comparison) -> list[Row]:
   """One row per algorithm, in the order of the comparison."""
-  examples = [run.columns["examples"] for result in comparison.results for run in result.runs]
+  shares = [_shares(result, run) for result in comparison.results for run in result.runs]
   # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
-  gap = max((np.diff(each).max(initial=0) for each in examples), default=0)
-  enough = max((each[-1] for each in examples), default=0) - gap
+  gap = max((np.diff(each).max(initial=0) for each in shares), default=0)
+  enough = max((each[-1] for each in shares), default=0) - gap
   return [_row(comparison, result, enough) for result in comparison.results]
+
+
+def _shares(result: Result, run: Run) -> np.ndarray:
+  """Examples as shares of the label's budget, which a grid with `steps` may give each another."""
+  return run.columns["examples"] / math.prod(result.info["settings"][key] for key in ("workers", "batch", "steps"))
 
 
 def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   info, runs = result.info, result.runs
-  longest = max((run.columns["examples"][-1] for run in runs), default=0)
+  longest = max((_shares(result, run)[-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
   found: dict[str, dict[str, float]] = {name: {} for name in (comparison.metric, *spent(comparison))}
   for run in runs:
-    values, last = run.columns[comparison.metric], run.columns["examples"][-1]
+    values, last = run.columns[comparison.metric], _shares(result, run)[-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
     if problem:
       notes.append(f"{run.name} {problem}")
@@ -77,6 +86,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     estimates={name: estimate(name, values) for name, values in found.items() if values},
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
+    place=Place(info["group"], info["point"]),
   )
 
 
@@ -101,25 +111,34 @@ def _problem(run: Run, metric: str, short: bool) -> str | None:
 
 
 def pairs(table: Sequence[Row], name: str) -> Mapping[tuple[str, str], Pair]:
-  """Test all pairs of labels, both ways round: scores by their difference, costs by their ratio."""
-  figures = {row.label: row.estimates[name].seeds if name in row.estimates else {} for row in table}
-  return _pairs(tuple((label, tuple(seeds.items())) for label, seeds in figures.items()), name)
+  """Test the comparable pairs of labels, both ways round: scores by their difference, costs by their ratio.
+
+  Without a grid these are all pairs.
+  """
+  figures = tuple(
+    (row.label, tuple(row.estimates[name].seeds.items()) if name in row.estimates else ()) for row in table
+  )
+  family = tuple((a.label, b.label) for a, b in combinations(table, 2) if comparable(a.place, b.place))
+  return _pairs(figures, family, name)
 
 
 @lru_cache(maxsize=32)  # a page asks for the same family in every mark and sentence
-def _pairs(figures: tuple[tuple[str, tuple[tuple[str, float], ...]], ...], name: str) -> dict[tuple[str, str], Pair]:
+def _pairs(
+  figures: tuple[tuple[str, tuple[tuple[str, float], ...]], ...], family: tuple[tuple[str, str], ...], name: str
+) -> dict[tuple[str, str], Pair]:
   found = {label: dict(seeds) for label, seeds in figures}
   if name not in SCORES:
-    return paired_tests(found, ratio=True)
+    return paired_tests(found, ratio=True, family=family)
   values = [value for seeds in found.values() for value in seeds.values()]
-  return paired_tests(found, ratio=False, resolution=share_resolution(values) if name == "test_accuracy" else 0.0)
+  resolution = share_resolution(values) if name == "test_accuracy" else 0.0
+  return paired_tests(found, ratio=False, resolution=resolution, family=family)
 
 
 def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> tuple[list[Row], list[Row]]:
   """Rank the rows where every seed has an estimate by their mean, the best first.
 
   Args:
-    table: all rows, whose pairs are tested together.
+    table: all rows, whose pairs are tested together; of a grid not each with each.
     among: the rows to rank, by default all.
 
   Returns:
@@ -131,7 +150,8 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
   ranked = sorted(counted, key=lambda row: sign * row.estimates[name].mean)
 
   def beaten(row: Row) -> bool:
-    return any(found[other.label, row.label].sign == -sign for other in ranked if other is not row)
+    against = [found.get((other.label, row.label)) for other in ranked if other is not row]
+    return any(pair.sign == -sign for pair in against if pair)
 
   return ranked, [row for row in ranked[1:] if not beaten(row)]
 

@@ -3,13 +3,23 @@
 import textwrap
 from collections.abc import Sequence
 
+from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
 from experiments.report.table_rows import Cell, Row, column, spent
 
 WIDTH = 100
+TESTED = (
+  "Of a grid, two algorithms are tested at the same point, and two points of one algorithm where they differ in one "
+  "key: these pairs are one family of Holm's correction for each quantity."
+)
 TIED = "no algorithm is significantly better."
+
+
+def tied(comparison: Comparison) -> str:
+  """The meaning of the mark beside the best."""
+  return "none that it is tested against is significantly better." if comparison.info["grid"] else TIED
 
 
 def legend(comparison: Comparison) -> list[str]:
@@ -26,6 +36,8 @@ def legend(comparison: Comparison) -> list[str]:
       "Two algorithms are significantly different where the paired t-test over seeds (of costs: of their logarithms, "
       "so of the ratio) has p below 5 % after Holm's correction for all pairs of algorithms in the column.",
     ]
+  if seeds > 1 and comparison.info["grid"]:
+    sentences.append(TESTED)
   if seeds == 2:
     sentences.append("An interval over two seeds has little meaning: Student's t has one degree of freedom there.")
   sentences.append(
@@ -69,12 +81,14 @@ def layout(comparison: Comparison) -> str:
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   """The table for a terminal, at most 100 columns; * is the best mean of its column, ~ not significantly worse."""
-  columns = varying(comparison.info) | {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
+  columns = _point_columns(comparison) or varying(comparison.info)
+  labels = [row.place.group if columns and comparison.info["grid"] else row.label for row in table]
+  columns |= {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
   columns |= {head: column(table, name, intervals=False) for head, name in zip(heads, spent(comparison), strict=True)}
   reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in table]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
-  lines += map(list, zip([row.label for row in table], *map(_marked, columns.values()), reached, strict=True))
+  lines += map(list, zip(labels, *map(_marked, columns.values()), reached, strict=True))
   widths = [max(map(len, each)) for each in zip(*lines, strict=True)]
   widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
   texts = []
@@ -83,9 +97,16 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
     texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
   rule = "-" * len(texts[0])
   key = "In brackets: the mean of the seeds that met the target alone, unranked. *: the best mean of its column. ~: "
-  paragraphs = [" ".join([*legend(comparison), key + TIED])]
+  paragraphs = [" ".join([*legend(comparison), key + tied(comparison)])]
   paragraphs += [f"{row.label}: {note}." for row in table for note in row.notes]
   return "\n".join([texts[0], rule, *texts[1:], rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
+
+
+def _point_columns(comparison: Comparison) -> dict[str, list[Cell]]:
+  """The keys of the grid that have several values, without their sections, so that labels need not be read whole."""
+  points, keys = [result.info["point"] for result in comparison.results], list(comparison.info["grid"])
+  found = {words(key, keys): [text(point[key]) if key in point else "-" for point in points] for key in keys}
+  return {word: list(map(Cell, texts)) for word, texts in found.items() if len(set(texts)) > 1}
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:

@@ -44,10 +44,13 @@ def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
   return lines
 
 
-def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, **info) -> Path:
+def comparison(
+  folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, places=None, **info
+) -> Path:
   """Writes a comparison's folder: runs[label] is a list of seeds, each a list of lines (None: no metrics).
 
   settings: what labels set otherwise, settings["easgd"] = {"workers": 4}.
+  places: of labels in a grid, places["easgd"] = {"group": "easgd", "point": {"workers": 4}}.
   """
   seeds = max((len(each) for each in runs.values()), default=1)
   entries = []
@@ -64,7 +67,8 @@ def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, set
        "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
                     "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
        "virtual": None, "tuned": None, "events": None, "lockstep": None,
-       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths}
+       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths,
+       "group": label, "point": {}} | (places or {}).get(label, {})
     )  # fmt: skip
   given = {
     "title": "Eight workers on handwritten digits", "command": "python run.py compare --config=configs/digits.py",
@@ -72,7 +76,7 @@ def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, set
     "versions": {"python": "3.11.7", "jax": "0.10.2"}, "device": "2 CPU cores", "git": "0a1b2c3",
     "seeds": list(range(seeds)),
     "data": "scikit-learn's handwritten digits, 8x8, 1437 to train and 360 to test", "model": "mlp 64-128-10",
-    "expected": [], "algorithms": entries,
+    "expected": [], "grid": {}, "algorithms": entries,
   }  # fmt: skip
   (folder / "comparison.json").write_text(json.dumps(given | info))
   return folder

@@ -143,7 +143,7 @@ def test_a_warm_up_longer_than_the_run(name):
 
 def test_only_takes_labels_and_algorithms():
   chosen = variants(config_file.load(ROOT / "configs" / "digits_compare.py"))
-  assert list(only(chosen, ["easgd", "local SGD"])) == ["local SGD", "EASGD"]
+  assert only(chosen, ["easgd", "local SGD"]) == ["local SGD", "EASGD"]
   refused(lambda: only(chosen, ["easgt"]), "easgt")
 
 

@@ -8,6 +8,7 @@ import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
 from helpers.schedules import virtual
 
+from experiments.grid_point import Place
 from experiments.report import cluster_section, findings, reader, report, table_rows
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
@@ -89,7 +90,7 @@ def row(label, *seconds, seeds=3):
   """An algorithm that met the target after so many seconds, one figure a seed."""
   figures = {f"seed {number}": value for number, value in enumerate(seconds)}
   costs = {"virtual_seconds": table_rows.estimate("virtual_seconds", figures)} if seconds else {}
-  return Row(label, seeds, seeds, len(seconds), costs, False, [])
+  return Row(label, seeds, seeds, len(seconds), costs, False, [], Place(label, {}))
 
 
 TABLE = [

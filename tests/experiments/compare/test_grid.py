@@ -1,0 +1,45 @@
+"""A comparison over a grid, from the call to its folder; a larger grid reads what is there."""
+
+import pytest
+from helpers.commands import metrics
+
+import ddl
+from experiments.config.options import RunOptions
+from experiments.report.figures import curves, grid_plot, style
+
+SMALL = {"model": {"hidden": (4,)}, "batch": 8, "workers": 2, "steps": 8, "eval_every": 4}
+
+
+@pytest.fixture(autouse=True)
+def quick_pictures(monkeypatch):
+  """What is drawn is tested with the report."""
+  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+  monkeypatch.setattr(grid_plot, "picture", lambda chart: style.Picture(chart.title, chart.title, "", [], "", "", b""))
+
+
+def test_a_larger_grid_goes_on_with_the_folder_of_a_smaller_one(tmp_path):
+  labels = {"sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 3}}}
+  chosen = {"seeds": (0,), "target": 0.1, "algorithms": labels, "grid": {"workers": (1, 2), "algorithm.period": (2,)}}
+  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", **SMALL)
+  assert made.info["grid"] == {"workers": [1, 2], "algorithm.period": [2]}
+  entries = {each["label"]: each for each in made.info["algorithms"]}
+  assert list(entries) == ["sync, workers 1", "sync, workers 2", "local, workers 1", "local, workers 2"]
+  last = entries["local, workers 2"]
+  assert (last["group"], last["point"]) == ("local", {"workers": 2, "algorithm.period": 2})
+  assert entries["sync, workers 1"]["point"] == {"workers": 1} and last["hyper"] == {"period": 2}
+  one, two = (metrics(tmp_path / "c" / label / "seed-0") for label in ("local__workers_1", "local__workers_2"))
+  assert [line["step"] for line in one] == [0, 8, 16] and [line["step"] for line in two] == [0, 4, 8]
+  assert [line["examples"] for line in one] == [line["examples"] for line in two] == [0, 64, 128]
+  kept = {file: file.stat().st_mtime_ns for file in tmp_path.glob("c/*/seed-0/metrics.jsonl")}
+  larger = chosen | {"grid": {"workers": (1, 2, 4), "algorithm.period": (2,)}}
+  ddl.compare(compare=larger, only=["local"], workdir=made.folder, options=RunOptions(resume=True), **SMALL)
+  again = ddl.load(made.folder).info
+  assert [each["point"]["workers"] for each in again["algorithms"]] == [1, 2, 4]
+  assert {file: file.stat().st_mtime_ns for file in kept} == kept
+  assert [line["step"] for line in metrics(tmp_path / "c/local__workers_4/seed-0")] == [0, 2, 4]
+
+
+def test_a_key_is_refused_before_anything_is_written(tmp_path):
+  with pytest.raises(ValueError, match=r"config\.compare\.grid has no key 'workesr'.*'workers'"):
+    ddl.compare(compare={"grid": {"workesr": (1, 2)}}, workdir=tmp_path / "c", **SMALL)
+  assert not (tmp_path / "c").exists()

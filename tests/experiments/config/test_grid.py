@@ -1,0 +1,183 @@
+"""`config.compare.grid`: labels, points, the budget, and what is refused."""
+
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from experiments.commands import config_flag
+from experiments.config import base, own
+from experiments.config.comparison import Comparison
+from experiments.config.sweep import Sweep
+from experiments.config.variants import recorded, restored, slug
+from experiments.grid_point import Place, comparable
+from experiments.library import resolve
+
+LABELS = {
+  "sync SGD": {"algorithm": {"name": "sync_sgd"}},
+  "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}},
+}
+
+
+def made(grid, labels=LABELS, only=(), tuned="", **changes):
+  return Comparison.from_config(
+    resolve(None, {"compare": {"grid": grid, "algorithms": labels}, **changes}), only, tuned
+  )
+
+
+def refused(call, *words):
+  with pytest.raises(ValueError) as error:
+    call()
+  text = str(error.value)
+  assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_every_label_at_every_point_that_it_reads():
+  found = made({"workers": (2, 4), "algorithm.period": (1, 16)})
+  assert list(found.experiments) == [
+    "sync SGD, workers 2", "sync SGD, workers 4", "local SGD, workers 2, period 1", "local SGD, workers 2, period 16",
+    "local SGD, workers 4, period 1", "local SGD, workers 4, period 16",
+  ]  # fmt: skip
+  last = found.experiments["local SGD, workers 4, period 16"]
+  assert (last.workers, last.algorithm.period) == (4, 16)
+  assert found.place("local SGD, workers 4, period 16") == ("local SGD", {"workers": 4, "algorithm.period": 16})
+  assert found.place("sync SGD, workers 2") == ("sync SGD", {"workers": 2})
+  assert len({slug(label) for label in found.experiments}) == 6
+  assert list(made({}).experiments) == list(LABELS) and made({}).place("sync SGD") == ("sync SGD", {})
+
+
+def test_steps_and_what_is_counted_in_them_follow_so_that_the_budget_stays():
+  schedule = {"name": "decay", "at": (100, 300), "warmup": 20}
+  found = made({"workers": (1, 3, 8)}, schedule=schedule, eval_every=40, steps=400, workers=8, batch=16)
+  one, three, eight = list(found.experiments.values())[3:]
+  assert (eight.steps, eight.eval_every, eight.schedule.at) == (400, 40, (100, 300))
+  assert (one.steps, one.eval_every, one.schedule.at, one.schedule.warmup) == (3200, 320, (800, 2400), 160)
+  assert three.steps == 1067 and three.eval_every == 107 and three.algorithm.period == 10
+  batches = made({"batch": (8, 32)}, steps=400, batch=16)
+  assert [each.steps for each in batches.experiments.values()] == [800, 200, 800, 200]
+
+
+def test_steps_of_the_grid_are_kept_and_not_in_the_labels_where_there_is_one():
+  found = made({"workers": (1, 32), "steps": (60,)}, schedule={"name": "cosine", "warmup": 6})
+  assert list(found.experiments)[:2] == ["sync SGD, workers 1", "sync SGD, workers 32"]
+  assert {(each.steps, each.schedule.warmup) for each in found.experiments.values()} == {(60, 6)}
+  assert found.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
+
+
+def test_a_value_of_the_grid_replaces_the_labels_and_a_sweeps(tmp_path):
+  tuned = tmp_path / "tuned.json"
+  best = {"optimizer": {"learning_rate": 0.03}, "algorithm": {"period": 7}}
+  tuned.write_text(json.dumps({"algorithms": {"local SGD": {"best": best}}}))
+  found = made({"algorithm.period": (1, 4)}, tuned=str(tuned)).experiments
+  assert [(e.optimizer.learning_rate, e.algorithm.get("period")) for e in found.values()] == [
+    (0.1, None), (0.03, 1), (0.03, 4),
+  ]  # fmt: skip
+  assert Sweep.from_config(
+    resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
+  ).spaces.keys()
+
+
+def test_without_labels_it_is_the_configs_own():
+  found = made({"algorithm.period": (2, 4.0)}, {}, algorithm={"name": "local_sgd"})
+  assert list(found.experiments) == ["local_sgd, period 2", "local_sgd, period 4"]
+
+
+def test_names_unset_what_they_do_not_read_and_decide_which_keys_are():
+  names = made({"algorithm.name": ("sync_sgd", "local_sgd")}, {"x": LABELS["local SGD"]}).experiments
+  assert list(names) == ["x, algorithm sync_sgd", "x, algorithm local_sgd"]
+  assert [e.algorithm.get("period") for e in names.values()] == [None, 10]
+  grid = {"optimizer.momentum": (0.0, 0.9), "optimizer.name": ("sgd", "adam")}
+  assert list(made(grid, {"x": {}}).experiments) == [
+    "x, momentum 0, optimizer sgd", "x, optimizer adam", "x, momentum 0.9, optimizer sgd",
+  ]  # fmt: skip
+
+
+def test_only_takes_labels_groups_and_algorithms():
+  grid = {"workers": (1, 2)}
+  for name in ("local SGD", "local_sgd"):
+    assert list(made(grid, only=[name]).experiments) == ["local SGD, workers 1", "local SGD, workers 2"]
+  assert list(made(grid, only=["local SGD, workers 2"]).experiments) == ["local SGD, workers 2"]
+  refused(lambda: made(grid, only=["lokal SGD"]), "'local SGD'")
+
+
+def test_expected_pairs_are_those_of_each_point():
+  found = resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
+  found.compare.expected = (("local SGD", "sync SGD"),)
+  pairs = [("local SGD, workers 1", "sync SGD, workers 1"), ("local SGD, workers 2", "sync SGD, workers 2")]
+  assert Comparison.from_config(found).expected_labels == pairs
+
+
+def test_what_is_comparable():
+  def place(group, **point):
+    return Place(group, point)
+
+  assert comparable(place("a", workers=1, period=2), place("b", workers=1, period=2))
+  assert comparable(place("a", workers=1), place("b", workers=1, period=2))  # a does not read the period
+  assert not comparable(place("a", workers=1), place("b", workers=2))
+  assert comparable(place("a", workers=1, period=2), place("a", workers=4, period=2))
+  assert not comparable(place("a", workers=1, period=2), place("a", workers=4, period=4))
+  assert comparable(place("a"), place("b"))
+
+
+def by_workers(rate, steps, *, workers, power: float):
+  """A schedule that takes the number of workers."""
+  return rate * workers**power
+
+
+def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
+  schedule = own(by_workers, power=0.5)
+  found = made({"workers": (1, 4), "schedule.power": (0.5, 1.0)}, {"x": {}}, schedule=schedule).experiments
+  rates = []
+  for experiment in found.values():
+    optimizer = experiment.make_optimizer()
+    updates, _ = optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
+    rates.append(-float(updates[0]))
+  assert rates == pytest.approx([0.1, 0.1, 0.2, 0.4])  # workers 1, 1, 4, 4
+
+
+@pytest.mark.parametrize(
+  "grid, words",
+  [
+    ({"wrkers": (1,)}, ("'wrkers'", "'workers'")),
+    ({"algorithm.perod": (1,)}, ("'algorithm.perod'", "'algorithm.period'")),
+    ({"workers": ("a",)}, ("workers is 'a'", "integer")),
+    ({"workers": (2, 2.0)}, ("workers twice",)),
+    ({"workers": ()}, ("no values for workers",)),
+    ({"model.hidden": ((3,),)}, ("model.hidden", "one model")),
+    ({"data.name": ("digits",)}, ("data.name", "one data set")),
+    ({"seed": (1,)}, ("config.compare.seeds",)),
+    ({"algorithm.delay": (1,)}, ("algorithm.delay", "no label reads")),
+    ({"barrier.name": ("ssp",)}, ("barrier.name", "no label reads")),
+    ({"workers": (1, 2), "batch": (1, 2), "optimizer.momentum": (0, 0.5), "steps": (3, 4)}, ("4 keys",)),
+    ({"workers": (0, 2)}, ("workers is 0",)),
+    ({"optimizer.learning_rate": (-1.0,)}, ("sync SGD", "learning_rate")),
+    ((1, 2), ("maps keys to values",)),
+  ],
+)
+def test_what_is_wrong_is_one_line(grid, words):
+  refused(lambda: made(grid), *words)
+
+
+def test_labels_that_change_the_data_are_refused():
+  labels = {"a": {}, "b": {"data": {"name": "least_squares"}}}
+  with pytest.raises(ValueError, match="b changes the data"):
+    made({}, labels)
+
+
+def test_the_command_line_and_the_record_keep_it(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "from experiments.config import base\n\ndef get_config():\n  config = base()\n"
+    "  config.compare.grid = {'workers': (1, 2), 'algorithm.period': (4,)}\n  return config\n"
+  )
+  config, _ = config_flag.read("compare", [f"--config={file}"])
+  assert config.compare.grid == (("workers", (1, 2)), ("algorithm.period", (4,)))
+  flag = "--config.compare.grid={'times.slow': ((1.0, 2.0), (1.0, 1.0)), 'workers': (2, 4, 8)}"
+  other, paths = config_flag.read("compare", [f"--config={file}", flag])
+  expected = (("times.slow", ((1.0, 2.0), (1.0, 1.0))), ("workers", (2, 4, 8)))
+  assert other.compare.grid == expected and paths == ["compare.grid"]
+  again = base()
+  again.compare.grid = restored(json.loads(json.dumps(recorded(other)))["compare"]["grid"])
+  assert again.compare.grid == expected
+  refused(lambda: config_flag.read("compare", [f"--config={file}", "--config.compare.grid=workers"]), "{'workers': (1")
+  refused(lambda: config_flag.read("sweep", [f"--config={file}", flag]), "config.compare.grid")

@@ -1,0 +1,115 @@
+"""A page with a grid: its section and findings, which pairs are tested, and frames with a column for each key."""
+
+import json
+from itertools import combinations
+
+import pytest
+from helpers.comparisons import Tags, comparison, rising, rows_of
+from helpers.grids import grid
+
+from experiments.grid_point import comparable
+from experiments.report import frames, grid_findings, reader, report, table_rows
+from experiments.report.figures import curves
+
+AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
+LACKS = {"sync": ["algorithm.period"]}
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch):
+  """Pages are made faster without."""
+  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+
+
+def noisy(group, point, seed):
+  """Period 4 is best for local, at all numbers of workers; it is better than sync by far."""
+  best = {1: 0.004, 4: 0.001, 16: 0.008}[point.get("algorithm.period", 16)]
+  return best * (1 if group == "local" else 3) * (1 + 0.01 * ((seed * 7 + point["workers"]) % 5))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return grid(tmp_path_factory.mktemp("grid"), AXES, noisy, lacks=LACKS, seeds=4)
+
+
+def test_the_page_has_a_section_with_a_picture_of_each_key_and_quantity(folder):
+  text = report.write_report(folder).read_text()
+  page = Tags(text)
+  assert not page.open
+  ids = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
+  names = {each.stem for each in folder.glob("grid_*.png")}
+  assert set(ids) == names and len(ids) == len(names)
+  quantities = ("loss", "step", "examples", "bytes", "seconds")
+  assert names == {f"grid_{name}_vs_{key}" for name in quantities for key in ("workers", "period")} | {
+    "grid_speedup_steps_vs_workers"
+  }
+  alts = {attrs["alt"].partition(".")[0] for tag, attrs in page.found if tag == "img"}
+  assert "Final test loss against period" in alts
+  kinds = [attrs.get("id") for tag, attrs in page.found if tag == "h2"]
+  assert kinds.index("pairs") < kinds.index("grid") < kinds.index("pictures")
+  assert "sync reads no period" in text
+
+
+def test_pages_without_a_grid_have_no_section_and_lose_its_pictures(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "dasgd": [rising(0.1, 0.5, 0.96)] * 2})
+  (folder / "grid_loss_vs_period.png").write_bytes(b"")
+  assert 'id="grid"' not in report.write_report(folder).read_text()
+  assert not list(folder.glob("grid_*.png"))
+
+
+def test_the_pairs_are_those_at_one_point_and_those_that_differ_in_one_key(folder):
+  read = reader.read(folder)
+  rows = table_rows.rows(read)
+  found = table_rows.pairs(rows, "test_loss")
+  expected = {(a.label, b.label) for a, b in combinations(rows, 2) if comparable(a.place, b.place)}
+  assert {pair for pair in found if pair in expected or pair[::-1] not in expected} == expected
+  # sync: 1 of workers; local: 3 of workers and 2 x 3 of period; between: 6
+  assert len(expected) == 1 + 3 + 6 + 6 and ("sync, workers 2", "local, workers 4, period 1") not in found
+  frame = frames.pairs_frame(read)
+  assert len(frame) == 16 * frame.quantity.nunique()
+  assert found["local, workers 2, period 1", "local, workers 2, period 4"].sign == 1
+
+
+def test_holms_correction_is_for_the_tested_pairs_alone(folder):
+  found = table_rows.pairs(list(rows_of(folder).values()), "test_loss")
+  least = min((pair for pair in found.values()), key=lambda pair: pair.p or 1.0)
+  assert least.p is not None and least.p_holm == pytest.approx(16 * least.p)
+
+
+def test_findings_tell_the_best_values_and_what_differs(folder):
+  read = reader.read(folder)
+  found = dict(grid_findings.finding(read, table_rows.rows(read)))
+  assert set(found) >= {"", "local, period", "local, workers"}
+  assert "All 8 points" in found[""] and "lowest on average at 4 (" in found["local, period"]
+  assert "local lower at 6 of 6" in found["sync and local at the same point"]
+  assert "sync, period" not in found and "speed-up in steps 2 with 4 over 2 workers" in found["local, workers"]
+
+
+def test_one_seed_claims_no_significance(tmp_path):
+  read = reader.read(grid(tmp_path, AXES, noisy, lacks=LACKS, seeds=1))
+  found = dict(grid_findings.finding(read, table_rows.rows(read)))
+  assert "One seed only" in found and not any(
+    "significant" in text for each, text in found.items() if each != "One seed only"
+  )
+
+
+def test_frames_have_a_column_for_each_key(folder):
+  read = reader.read(folder)
+  table = frames.table_frame(read)
+  assert list(table.columns[:4]) == ["label", "group", "workers", "algorithm.period"]
+  pivot = table[table.group == "local"].pivot(index="algorithm.period", columns="workers", values="test_loss")
+  assert pivot.shape == (3, 2) and pivot.loc[4, 2] == pytest.approx(0.001, rel=0.05)
+  assert table[table.group == "sync"]["algorithm.period"].isna().all()
+  metrics = frames.metrics_frame(read)
+  assert list(metrics.columns[:5]) == ["label", "seed", "group", "workers", "algorithm.period"]
+  assert len(metrics) == 8 * 4 * 5
+  report.write_report(folder)
+  line = json.loads((folder / "findings.json").read_text())["table"][0]
+  assert (line["group"], line["workers"], line["algorithm.period"]) == ("sync", 2, None)
+
+
+def test_the_table_for_a_terminal_has_the_points_in_columns(folder):
+  head, _, first, *rest = [line.split() for line in report.table(folder).splitlines()]
+  assert head[:3] == ["algorithm", "workers", "period"]
+  assert first[:3] == ["sync", "2", "-"]
+  assert ["local", "4", "16"] in [line[:3] for line in rest]
