@@ -19,13 +19,6 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   sentences: list[Sentence] = [("", _headline(comparison, table))]
   if all(row.seeds == 1 for row in table):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
-  for key in grid:
-    charts = grid_data.charts(comparison, table, key)
-    for group in groups:
-      rows = [row for row in table if row.place.group == group and key in row.place.point]
-      along = [_along(comparison, table, rows, key), *_speedups(charts, group), *_slopes(charts, group)]
-      if told := "; ".join(filter(None, along)):
-        sentences.append((f"{group}, {words(key, list(grid))}", f"{told}."))
   alike = []
   for one, other in combinations(groups, 2):
     if told := _between(comparison, table, one, other):
@@ -34,6 +27,13 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
       alike.append(f"{one} and {other}")
   if alike:
     sentences.append(("No significant difference at any point", f"between {'; '.join(alike)}."))
+  for key in grid:
+    charts = grid_data.charts(comparison, table, key)
+    for group in groups:
+      rows = [row for row in table if row.place.group == group and key in row.place.point]
+      along = [_along(comparison, table, rows, key), *_speedups(charts, group), *_slopes(charts, group)]
+      if told := "; ".join(filter(None, along)):
+        sentences.append((f"{group}, {words(key, list(grid))}", f"{told}."))
   return sentences
 
 
@@ -72,13 +72,11 @@ def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], ke
     if not best or not tested:
       continue
     different, count = sum(pair.sign != 0 for pair in tested), len(tested)
-    word = ("highest" if comparison.higher_is_better else "lowest") if name == comparison.metric else "least"
+    word = ("highest" if comparison.higher_is_better else "lowest") if name == comparison.metric else "lowest"
     if all(row.seeds == 1 for row in rows):
-      found.append(f"{words_of} {word} at {best}")
+      found.append(f"{word} {words_of} at {best}")
     elif different:
-      found.append(
-        f"{words_of} {word} on average at {best} ({different} of {count} pairs of values differ significantly)"
-      )
+      found.append(f"{word} mean {words_of} at {best}, {different} of {count} pairs significantly different")
     else:
       alike.append(words_of)
   if alike and not found:
@@ -111,7 +109,7 @@ def _best(comparison: Comparison, rows: Sequence[Row], name: str, key: str) -> s
     panels.setdefault(repr({k: v for k, v in row.place.point.items() if k != key}), []).append(row)
   best = [min(each, key=lambda row: sign * row.estimates[name].mean).place.point[key] for each in panels.values()]
   values = [value for value in grid_data.axes(comparison)[key] if value in best]
-  return _listed(list(map(text, values))) + (", depending on the other keys" if len(values) > 1 else "")
+  return _listed(list(map(text, values))) + (" (by the other keys)" if len(values) > 1 else "")
 
 
 def _speedups(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:

@@ -80,7 +80,7 @@ def test_findings_tell_the_best_values_and_what_differs(folder):
   read = reader.read(folder)
   found = dict(grid_findings.finding(read, table_rows.rows(read)))
   assert set(found) >= {"", "local, period", "local, workers"}
-  assert "All 8 points" in found[""] and "lowest on average at 4 (" in found["local, period"]
+  assert "All 8 points" in found[""] and "lowest mean test loss at 4," in found["local, period"]
   assert "local lower at 6 of 6" in found["sync and local at the same point"]
   assert "sync, period" not in found and "speed-up in steps 2 with 4 over 2 workers" in found["local, workers"]
 
