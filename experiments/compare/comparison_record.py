@@ -83,6 +83,8 @@ def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool) ->
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
     "virtual": virtual_time.describe(experiment) if asynchronous else None,
     **{key: file if (path / file).exists() else None for key, file in files.items()},
+    "group": label,
+    "point": {},
   }
 
 

@@ -1,6 +1,7 @@
 """The report's section on clusters: predicted times to the target, the fastest algorithm, and break-even bandwidths."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from experiments.report.statistics import log_summary
 from experiments.report.table_rows import Cell, Row, column, ranking, rows
 
 STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
+PREDICTED = "predicted_seconds"  # what they are called
 TIME = "virtual_seconds"  # the column that holds a cluster's predicted seconds
 PARTS = ("step", "exchange", "message", "service")
 
@@ -45,17 +47,19 @@ def sentences(folder: Path) -> list[str]:
 def section(comparison: Comparison) -> dict[str, Any] | None:
   """The variables of the section's template; None for a comparison without clusters."""
   from experiments.report.figures import curves, line_data
+  from experiments.report.figures.line_styles import line_styles
 
   found = {each.entry["name"]: each for each in on_clusters(comparison)}
   if not found:
     return None
-  pictures = []
+  pictures, styles = [], line_styles(comparison)
   for name, each in found.items():
     shown = line_data.chart(each.comparison, TIME, comparison.metric)
     if shown is not None:
       title = f"{shown.title.partition(' against ')[0]} against predicted time on {name}"
-      picture = curves.picture(shown._replace(title=title, x_label="predicted seconds"), comparison)
-      pictures.append(picture._replace(name=f"{picture.name.partition('_')[0]}_on_{name}"))
+      picture = curves.picture(shown._replace(title=title, x_label="predicted seconds"), comparison, styles)
+      data = {f"{PREDICTED}_{name}" if column == TIME else column: each for column, each in picture.data.items()}
+      pictures.append(replace(picture, name=f"{picture.name.partition('_')[0]}_on_{name}", data=data))
   labels = [result.info["label"] for result in comparison.results]
   entries = {name: each.entry for name, each in found.items()}
   return {

@@ -20,7 +20,7 @@ def table(folder: Path) -> str:
 
 
 def write_report(folder: Path) -> Path:
-  """Write report.html, its figures as CSV and JSON, and its pictures as PNG files into a comparison's folder.
+  """Write report.html, its figures as CSV and JSON, and its pictures in figures/ into a comparison's folder.
 
   Returns:
     the page's path.
@@ -30,16 +30,16 @@ def write_report(folder: Path) -> Path:
     ValueError: if a file in it is malformed.
   """
   from experiments.report.figures import curves, schedule_plot
+  from experiments.report.figures.picture import FOLDER, save_all
 
   folder = Path(folder)
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
   pictures, schedules = curves.pictures(comparison), schedule_plot.pictures(folder, comparison)
   clusters = cluster_section.section(comparison)
-  for old in [*folder.glob("accuracy_on_*.png"), *folder.glob("loss_on_*.png")]:
+  for old in [each for name in ("accuracy", "loss") for each in (folder / FOLDER).glob(f"{name}_on_*")]:
     old.unlink()  # of clusters that the page may no longer have
-  for picture in [*pictures, *(clusters["pictures"] if clusters else ()), *schedules]:
-    (folder / f"{picture.name}.png").write_bytes(picture.png)
+  save_all(folder, [*pictures, *(clusters["pictures"] if clusters else ()), *schedules])
   sentences = finding(comparison, summary) + expected(comparison, summary)
   frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]

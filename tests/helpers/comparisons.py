@@ -44,10 +44,12 @@ def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
   return lines
 
 
-def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, **info) -> Path:
+def comparison(
+  folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, groups=None, **info
+) -> Path:
   """Writes a comparison's folder: runs[label] is a list of seeds, each a list of lines (None: no metrics).
 
-  settings: what labels set otherwise, settings["easgd"] = {"workers": 4}.
+  settings: what labels set otherwise, settings["easgd"] = {"workers": 4}. groups: of labels, by default their own.
   """
   seeds = max((len(each) for each in runs.values()), default=1)
   entries = []
@@ -64,7 +66,8 @@ def comparison(folder: Path, runs: dict, metric="test_accuracy", value=0.95, set
        "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
                     "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
        "virtual": None, "tuned": None, "events": None, "lockstep": None,
-       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths}
+       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths,
+       "group": (groups or {}).get(label, label), "point": {}}
     )  # fmt: skip
   given = {
     "title": "Eight workers on handwritten digits", "command": "python run.py compare --config=configs/digits.py",

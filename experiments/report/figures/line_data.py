@@ -1,7 +1,7 @@
 """The data of a figure of learning curves: lines with bands, axes, limits and notes for the caption."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class Line(NamedTuple):
   x: np.ndarray
   mean: np.ndarray
   band: tuple[np.ndarray, np.ndarray] | None  # from, to; None for fewer than three seeds
-  rest: list[Curve]  # single seeds: after one of them ended early, or all of two seeds, which have no band
-  stopped: list[tuple[float, float]]  # where a seed ended early
+  rest: list[tuple[str, Curve]]  # seeds by name: after one of them ended early, or both of two, which have no band
+  stopped: list[tuple[str, tuple[float, float]]]  # seeds by name, and where they ended early
   seeds: int  # in the mean
 
 
@@ -62,7 +62,7 @@ def _lines(results: Sequence[Result], x: str, y: str, log_x: bool = False, floor
 
 
 def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float | None) -> Line | None:
-  curves = []
+  curves, names = [], []
   for run in result.runs:
     across, up = finite_prefix(run.columns[x], run.columns[y])
     if log_x:
@@ -71,6 +71,7 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
       up = np.log10(np.where(up > floor, up, np.nan))
     if len(across):
       curves.append((across, up))
+      names.append(run.name)
   if not curves:
     return None
 
@@ -83,14 +84,15 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
     grid, mean = (np.mean([each[:count] for each in column], axis=0) for column in zip(*curves, strict=True))
     half = None
   longest = max(len(across) for across, _ in curves)
-  short = [plotted(across[-1:], up[-1:]) for across, up in curves if len(across) < longest]
+  named = list(zip(names, curves, strict=True))
+  short = [(name, plotted(across[-1:], up[-1:])) for name, (across, up) in named if len(across) < longest]
   end = min(across[-1] for across, _ in curves)
-  rest = [_after(end, *curve) for curve in curves if short and curve[0][-1] > end]
+  rest = [(name, _after(end, *curve)) for name, curve in named if short and curve[0][-1] > end]
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
-    rest, half = curves, None
+    rest, half = named, None
   edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
-  stopped = [(float(across[0]), float(up[0])) for across, up in short]
-  singles = [plotted(*curve) for curve in rest]
+  stopped = [(name, (float(across[0]), float(up[0]))) for name, (across, up) in short]
+  singles = [(name, plotted(*curve)) for name, curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
 
 
@@ -140,6 +142,25 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   (words, x_label), name = ACROSS[x], formats.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {words}"
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
+
+
+def drawn_points(shown: Chart) -> dict[str, list[Any]]:
+  """A chart's points in columns: label, line ("mean", a seed, or the end of one), x, y, and the ends of the band."""
+  columns: dict[str, list[Any]] = {
+    name: [] for name in ("label", "line", shown.x, shown.y, f"{shown.y}_low", f"{shown.y}_high")
+  }
+  nothing = np.full(1, np.nan)
+  for line in shown.lines:
+    low, high = line.band or (nothing, nothing)
+    parts = [("mean", line.x, line.mean, low, high)]
+    parts += [(name, x, y, nothing, nothing) for name, (x, y) in line.rest]
+    parts += [(f"end of {name}", np.array([x]), np.array([y]), nothing, nothing) for name, (x, y) in line.stopped]
+    for part, *arrays in parts:
+      for values in zip(*np.broadcast_arrays(*arrays), strict=True):
+        row = (line.label, part, *(float(value) if np.isfinite(value) else "" for value in values))
+        for column, value in zip(columns.values(), row, strict=True):
+          column.append(value)
+  return columns
 
 
 def _averaged(result: Result) -> bool:

@@ -159,8 +159,10 @@ def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
   (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
   np.testing.assert_array_equal(line.x, [0, 1280])
   np.testing.assert_allclose(line.mean, [0.1, 1.4 / 3])
-  assert line.stopped == [(1280.0, 0.4)]
-  np.testing.assert_array_equal(line.rest[0], ([1280, 2560, 3840], [0.5, 0.9, 0.96]))
+  assert line.stopped == [("seed 1", (1280.0, 0.4))]
+  (first, _), (third, curve) = line.rest
+  assert (first, third) == ("seed 0", "seed 2")
+  np.testing.assert_array_equal(curve, ([1280, 2560, 3840], [0.5, 0.9, 0.96]))
 
 
 def test_the_table_fits_a_terminal(tmp_path):

@@ -78,7 +78,7 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
       assert all(clock[0] == 0 and clock == sorted(clock) for clock in figures["seconds"])
       assert figures["seconds_per_step"] > figures["step_seconds"] > 0
       assert ("staleness" in figures) == (label == "Async EASGD")
-    assert (path / f"accuracy_on_{entry['name']}.png").stat().st_size > 10_000
+    assert (path / f"figures/accuracy_on_{entry['name']}.png").stat().st_size > 10_000
   page = (path / "report.html").read_text()
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
@@ -107,12 +107,14 @@ def test_the_report_is_made_from_the_folder_alone(folder):
 def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
   path = tmp_path / "compare"
   shutil.copytree(folder[0], path)
-  pictures = {p.name for p in path.glob("*.png")}
+  pictures = {p.name for p in path.glob("figures/*")}
   info = json.loads((path / "comparison.json").read_text())
   info["clusters"] = info["clusters"][1:]
   (path / "comparison.json").write_text(json.dumps(info))
   report.write_report(path)
-  assert pictures - {p.name for p in path.glob("*.png")} == {"accuracy_on_ethernet_10g.png"}
+  assert pictures - {p.name for p in path.glob("figures/*")} == {
+    f"accuracy_on_ethernet_10g.{kind}" for kind in ("csv", "pdf", "png", "svg")
+  }
 
 
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):

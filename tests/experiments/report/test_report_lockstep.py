@@ -125,7 +125,7 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
   shown, *_ = schedules(folder, comparison)
   assert schedule_plot.end_of(shown) == shown.record.released[3 * schedule_plot.ROUNDS - 1].max()
   text = report.write_report(folder).read_text()
-  assert text.count('<figure id="schedule_') == 3 and (folder / "schedule_late.png").is_file()
+  assert text.count('<figure id="schedule_') == 3 and (folder / "figures/schedule_late.png").is_file()
   (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")
   with pytest.raises(ValueError, match=r"lockstep\.npz: not a record of steps"):
     schedules(folder, comparison)

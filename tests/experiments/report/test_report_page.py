@@ -30,10 +30,12 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(path):
   names = [f"{name}_vs_examples" for name in ("accuracy", "distance", "loss")]
   names += ["accuracy_vs_bytes", "accuracy_vs_seconds"]
   assert path.name == "report.html"
-  assert {each.stem for each in path.parent.glob("*.png")} == set(names)
+  kinds = ("csv", "pdf", "png", "svg")
+  assert {each.name for each in (path.parent / "figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
   for name in names:
-    head = (path.parent / f"{name}.png").read_bytes()[:24]
+    head = (path.parent / f"figures/{name}.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") == 1920
+    assert b"/FontFile2" in (path.parent / f"figures/{name}.pdf").read_bytes()  # TrueType, embedded
   page = Tags(path.read_text())
   assert not page.open
   kinds = [tag for tag, _ in page.found]
@@ -123,7 +125,7 @@ def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
   assert "<script" not in text and "&lt;script&gt;" in text
   assert "keep is 3; the share lies in 0..1" in text and "no result" in text
   names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
-  assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
+  assert sorted(each.stem for each in tmp_path.glob("figures/*.png")) == names
   chart = line_data.chart(reader.read(folder), "examples", "test_loss")
   assert chart.log_y and chart.target == 0.2
   assert "0.001" in report.table(folder)
@@ -133,7 +135,7 @@ def test_a_comparison_without_results_still_reports(tmp_path):
   folder = comparison(tmp_path, {"dasgd": [], "easgd": []})
   assert "No algorithm has a result" in report.write_report(folder).read_text()
   assert report.table(folder).count("no result") == 2
-  assert not list(tmp_path.glob("*.png"))
+  assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.filterwarnings("error")
