@@ -2,8 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from experiments.report import cluster_section, formats, frames, pair_table, settings_table, templates
+from experiments.report import (
+  cluster_section,
+  formats,
+  frames,
+  interactive_chart,
+  pair_table,
+  settings_table,
+  templates,
+)
 from experiments.report.findings import expected, finding
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
@@ -60,6 +69,7 @@ def write_report(folder: Path) -> Path:
     tied=TIED,
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pairs=pair_table.tables(comparison, summary),
+    chart=_chart(comparison),
     pictures=pictures,
     clusters=clusters,
     schedules=schedules,
@@ -70,6 +80,25 @@ def write_report(folder: Path) -> Path:
   path = folder / "report.html"
   path.write_text(text, encoding="utf-8")
   return path
+
+
+def _chart(comparison: Comparison) -> dict[str, Any] | None:
+  """The variables of the interactive chart; None where there is nothing to draw."""
+  shown = interactive_chart.content(comparison)
+  if shown is None:
+    return None
+  library = interactive_chart.LIBRARY
+  groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+  for number, line in enumerate(shown["lines"]):
+    groups.setdefault(line["group"], []).append((number, line))
+  return {
+    **shown,
+    "groups": groups,
+    "data": interactive_chart.embedded(shown),
+    "licence": templates.verbatim(library / "LICENSE"),
+    "styles": templates.verbatim(library / "uPlot.min.css", interactive_chart.STYLE),
+    "scripts": templates.verbatim(library / "uPlot.iife.min.js", interactive_chart.SCRIPT),
+  }
 
 
 def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:

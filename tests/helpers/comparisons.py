@@ -131,7 +131,7 @@ class Tags(HTMLParser):
 
   def handle_starttag(self, tag, attrs):
     self.found.append((tag, dict(attrs)))
-    if tag not in ("meta", "img", "source"):
+    if tag not in ("meta", "img", "source", "input"):
       self.open.append(tag)
 
   def handle_endtag(self, tag):

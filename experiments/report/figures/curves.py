@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.report import formats
 from experiments.report.figures import panels
-from experiments.report.figures.line_data import ACROSS, Chart, chart, drawn_points
+from experiments.report.figures.line_data import ACROSS, Chart, chart
 from experiments.report.figures.line_styles import LineStyle, line_styles
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import INK, MUTED
@@ -35,6 +35,25 @@ def picture(shown: Chart, comparison: Comparison, styles: Sequence[LineStyle]) -
   alt = f"{shown.title}: one line per algorithm, {lines}. The lines end at: {ends}. {shown.absent}".strip()
   name = f"{shown.y.removeprefix('test_')}_vs_{shown.x.removesuffix('_sent')}"
   return Picture(name, shown.title, alt, shown.notes, lambda wide: _draw(shown, styles, wide), drawn_points(shown))
+
+
+def drawn_points(shown: Chart) -> dict[str, list[Any]]:
+  """A chart's points in columns: label, line ("mean", a seed, or the end of one), x, y, and the ends of the band."""
+  columns: dict[str, list[Any]] = {
+    name: [] for name in ("label", "line", shown.x, shown.y, f"{shown.y}_low", f"{shown.y}_high")
+  }
+  nothing = np.full(1, np.nan)
+  for line in shown.lines:
+    low, high = line.band or (nothing, nothing)
+    parts = [("mean", line.x, line.mean, low, high)]
+    parts += [(name, x, y, nothing, nothing) for name, (x, y) in line.rest]
+    parts += [(f"end of {name}", np.array([x]), np.array([y]), nothing, nothing) for name, (x, y) in line.stopped]
+    for part, *arrays in parts:
+      for values in zip(*np.broadcast_arrays(*arrays), strict=True):
+        row = (line.label, part, *(float(f"{value:.8g}") if np.isfinite(value) else "" for value in values))
+        for column, value in zip(columns.values(), row, strict=True):
+          column.append(value)
+  return columns
 
 
 def _draw(shown: Chart, styles: Sequence[LineStyle], wide: bool) -> Any:

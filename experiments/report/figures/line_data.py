@@ -1,7 +1,7 @@
 """The data of a figure of learning curves: lines with bands, axes, limits and notes for the caption."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,16 +105,13 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   """The metric `y` against `x`, both metrics columns; None if there is nothing to draw."""
   results, seeds = comparison.results, len(comparison.info["seeds"])
   ends = {each.info["label"]: max(float(run.columns[x][-1]) for run in each.runs) for each in results if each.runs}
-  moved = [end for end in ends.values() if end > 0]
-  log_x = x == "bytes_sent" or (x == comparison.seconds and bool(moved) and max(moved) > 5 * min(moved))
+  log_x = log_across(comparison, x)
   lines, floor, absent = _lines(results, x, y, log_x), None, ""
   if y == "distance" and not any(line.mean.any() for line in lines):
     return None
   if lines and y != "test_accuracy":
-    values = np.concatenate([line.mean for line in lines])
-    lowest = NEGLIGIBLE * float(values.max())
-    if values.min() >= 0 < values.max() and values.max() > 10 * values[values > lowest].min():
-      floor = lowest
+    floor = log_floor(np.concatenate([line.mean for line in lines]))
+    if floor is not None:
       flat = [line.label for line in lines if not (line.mean > floor).any()]
       absent = f"Zero at every evaluation, so not on this log axis: {formats.listed(flat)}." if flat else ""
       lines = [line for line in _lines(results, x, y, log_x, floor) if np.isfinite(line.mean).any()]
@@ -144,23 +141,22 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
 
 
-def drawn_points(shown: Chart) -> dict[str, list[Any]]:
-  """A chart's points in columns: label, line ("mean", a seed, or the end of one), x, y, and the ends of the band."""
-  columns: dict[str, list[Any]] = {
-    name: [] for name in ("label", "line", shown.x, shown.y, f"{shown.y}_low", f"{shown.y}_high")
-  }
-  nothing = np.full(1, np.nan)
-  for line in shown.lines:
-    low, high = line.band or (nothing, nothing)
-    parts = [("mean", line.x, line.mean, low, high)]
-    parts += [(name, x, y, nothing, nothing) for name, (x, y) in line.rest]
-    parts += [(f"end of {name}", np.array([x]), np.array([y]), nothing, nothing) for name, (x, y) in line.stopped]
-    for part, *arrays in parts:
-      for values in zip(*np.broadcast_arrays(*arrays), strict=True):
-        row = (line.label, part, *(float(value) if np.isfinite(value) else "" for value in values))
-        for column, value in zip(columns.values(), row, strict=True):
-          column.append(value)
-  return columns
+def log_across(comparison: Comparison, x: str) -> bool:
+  """Whether the x axis is logarithmic: of bytes, and of the time where algorithms take it very differently."""
+  if x != comparison.seconds:
+    return x == "bytes_sent"
+  ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
+  moved = [end for end in ends if end > 0]
+  return bool(moved) and max(moved) > 5 * min(moved)
+
+
+def log_floor(values: np.ndarray) -> float | None:
+  """Where a log axis of values that span decades begins; None where a linear one shows them."""
+  if not len(values):
+    return None
+  lowest = NEGLIGIBLE * float(values.max())
+  decades = values.min() >= 0 < values.max() and values.max() > 10 * values[values > lowest].min()
+  return lowest if decades else None
 
 
 def _averaged(result: Result) -> bool:

@@ -29,11 +29,10 @@ def line_styles(comparison: Comparison) -> list[LineStyle]:
   front = _front(comparison, groups)
   best = {groups[number] for number in front}
   order = sorted(dict.fromkeys(groups), key=lambda group: group not in best)
-  members: dict[str, int] = {}
   found = []
   for number, group in enumerate(groups):
-    place, member = order.index(group), members.setdefault(group, 0)
-    members[group] += 1
+    members = sorted((n for n, each in enumerate(groups) if each == group), key=lambda n: n not in front)
+    place, member = order.index(group), members.index(number)
     found.append(
       LineStyle(
         COLOURS[place % len(COLOURS)],

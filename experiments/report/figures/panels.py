@@ -33,13 +33,13 @@ def plan(shown: Chart, styles: Sequence[LineStyle], wide: bool) -> Plan:
   labels = [line.label for line in shown.lines]
   if not all(styles[line.number].front for line in shown.lines):
     columns, size = (6, 7.5) if wide else (3, 7)
-    texts = [textwrap.fill(label, 22 if wide else 18) for label in labels]
+    texts = [textwrap.fill(label, 19 if wide else 17) for label in labels]
     front = sum(styles[line.number].front for line in shown.lines)
     panels = -(-len(labels) // columns) * (0.8 + _label(texts, size)) + 0.3
     if wide:
       return Plan(9.6, panels + 4.0, (0.1, panels, 7.0, panels + 3.95), (0.1, 0.05, 9.5, panels - 0.1), columns, texts,
                   size, (7.15, panels + 3.85))  # fmt: skip
-    keys = 0.24 * (front + 1) + 0.1
+    keys = 0.24 * (front + 2)
     top = panels + keys
     return Plan(4.3, top + 3.0, (0.05, top, 4.25, top + 2.95), (0.05, 0.05, 4.25, panels - 0.1), columns, texts, size,
                 (0.2, top - 0.1))  # fmt: skip
@@ -99,12 +99,12 @@ def _keys(figure: Any, shown: Chart, styles: Sequence[LineStyle], corner: tuple[
   front = [line for line in shown.lines if styles[line.number].front]
   x, y = corner
   for number, line in enumerate(front):
-    text = textwrap.shorten(line.label, 36, placeholder=" …")
+    text = textwrap.shorten(line.label, 32, placeholder=" …")
     _key(figure, x, y - 0.24 * number, styles[line.number], text, 8.5)
   width, height = figure.get_size_inches()
   rest = len(shown.lines) - len(front)
   figure.text(
-    x / width, (y - 0.24 * len(front)) / height, f"thin: {rest} others, each in its own axes below", size=8.5,
+    x / width, (y - 0.24 * len(front) - 0.08) / height, f"thin: {rest} others,\nin their own axes below", size=8.5,
     color=MUTED, va="center",
   )  # fmt: skip
 
