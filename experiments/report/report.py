@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.report import (
   cluster_section,
@@ -18,8 +18,27 @@ from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
 from experiments.report.wording import TIED, legend, text_table
 
+if TYPE_CHECKING:
+  from experiments.report.figures.picture import Picture
+
 TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
+
+
+class Pictures(NamedTuple):
+  """Those of a page, by section."""
+
+  curves: "list[Picture]"
+  clusters: "list[Picture]"
+  schedules: "list[Picture]"
+
+
+def pictures(folder: Path, comparison: Comparison) -> Pictures:
+  """Of a comparison's page, not yet drawn. Raises as `write_report` does."""
+  from experiments.report.figures import curves, schedule_plot
+
+  clusters = cluster_section.pictures(comparison)
+  return Pictures(curves.pictures(comparison), clusters, schedule_plot.pictures(folder, comparison))
 
 
 def table(folder: Path) -> str:
@@ -38,17 +57,15 @@ def write_report(folder: Path) -> Path:
     FileNotFoundError: if the folder holds no comparison.json, or a file of events that it names is missing.
     ValueError: if a file in it is malformed.
   """
-  from experiments.report.figures import curves, schedule_plot
   from experiments.report.figures.picture import FOLDER, save_all
 
   folder = Path(folder)
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
-  pictures, schedules = curves.pictures(comparison), schedule_plot.pictures(folder, comparison)
-  clusters = cluster_section.section(comparison)
+  drawn = pictures(folder, comparison)
   for old in [each for name in ("accuracy", "loss") for each in (folder / FOLDER).glob(f"{name}_on_*")]:
     old.unlink()  # of clusters that the page may no longer have
-  save_all(folder, [*pictures, *(clusters["pictures"] if clusters else ()), *schedules])
+  save_all(folder, [picture for section in drawn for picture in section])
   sentences = finding(comparison, summary) + expected(comparison, summary)
   frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]
@@ -70,9 +87,8 @@ def write_report(folder: Path) -> Path:
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pairs=pair_table.tables(comparison, summary),
     chart=_chart(comparison),
-    pictures=pictures,
-    clusters=clusters,
-    schedules=schedules,
+    pictures=drawn,
+    clusters=cluster_section.section(comparison),
     taxonomy={"algorithm": titles} | {axis: [Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY},
     settings=settings_table.settings(info),
     config=json.dumps(settings_table.without_unset(info["config"]), indent=2, ensure_ascii=False),

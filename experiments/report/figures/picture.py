@@ -47,7 +47,7 @@ class Picture:
     """The same for a phone."""
     return _embedded(_svg(_laid_out(self.draw, wide=False)))
 
-  def bytes(self, kind: str) -> bytes:
+  def content(self, kind: str) -> bytes:
     """The content of a file. kind: one of FORMATS."""
     if kind == "svg":
       return self.svg.encode()
@@ -68,12 +68,12 @@ class Picture:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
       raise ValueError(f"{path.name}: a picture is saved as {', '.join(f'.{each}' for each in FORMATS)}")
-    path.write_bytes(self.bytes(kind))
+    path.write_bytes(self.content(kind))
     return path
 
   def _repr_png_(self) -> bytes:
     """Of a notebook."""
-    return self.bytes("png")
+    return self.content("png")
 
 
 def save_all(folder: Path, pictures: Iterable[Picture]) -> None:
