@@ -49,6 +49,19 @@
     return log ? [low / (high / low) ** 0.03, high * (high / low) ** 0.03] : [low - 0.03 * (high - low), high + 0.03 * (high - low)];
   };
 
+  // The ticks of a log axis that need not begin at a power of ten.
+  const ticks = (u, axis, min, max) => {
+    for (const digits of [[1], [1, 3], [1, 2, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]]) {
+      const found = [];
+      for (let power = Math.floor(Math.log10(min)); power <= Math.log10(max); power++)
+        found.push(...digits.map((digit) => digit * 10 ** power).filter((value) => value >= min && value <= max));
+      if (found.length > 2) return found;
+    }
+    const step = [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10((max - min) / 5))).find((each) => (max - min) / each < 6);
+    const first = Math.ceil(min / step);
+    return Array.from({ length: Math.max(0, Math.floor(max / step) - first + 1) }, (_, i) => (first + i) * step);
+  };
+
   const bands = (u) => {
     const all = find("-bands").checked;
     u.ctx.save();
@@ -133,6 +146,7 @@
       scale: name, stroke: ink, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 },
       label: label + (log ? ", log scale" : ""), size: name === "y" ? 70 : 46, labelSize: 24, font: "12px sans-serif",
       labelFont: "13px sans-serif", values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, unit, 3))),
+      ...(log ? { splits: ticks, filter: (u, splits) => splits } : {}),
     });
     const scale = (values, log, from = null) => {
       const [min, max] = limits(values, log, from);

@@ -87,4 +87,6 @@ def test_it_stays_short_and_names_whom_the_tests_name(tmp_path, count, seeds):
 def test_a_diverged_seed_is_no_best(tmp_path):
   folder = realistic(tmp_path)
   assert not any("dasgd d=4" in clause for clause in told(folder))
-  assert set(ALGORITHMS) >= {"easgd", "independent"} and "easgd" in told(folder)[-1] and "independent" in told(folder)[-1]
+  assert (
+    set(ALGORITHMS) >= {"easgd", "independent"} and "easgd" in told(folder)[-1] and "independent" in told(folder)[-1]
+  )
