@@ -134,7 +134,8 @@ set("-x", "examples"); set("-y", "test_loss"); of("-bands").click(); await drawn
 const box = of("-plot").querySelector(".u-over"), at = box.getBoundingClientRect();
 box.dispatchEvent(new MouseEvent("mouseenter"));
 for (let y = 5; y < at.height && !of("-value").querySelector("strong"); y += 5)
-  box.dispatchEvent(new MouseEvent("mousemove", { clientX: at.left + at.width / 2, clientY: at.top + y })), await drawn();
+{ const where = { clientX: at.left + at.width / 2, clientY: at.top + y };
+  box.dispatchEvent(new MouseEvent("mousemove", where)); await drawn(); }
 seen.push(!!of("-value").querySelector("strong"));
 document.title = JSON.stringify(seen);
 """
