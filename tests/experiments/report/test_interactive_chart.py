@@ -7,17 +7,17 @@ import subprocess
 
 import numpy as np
 import pytest
-from helpers.comparisons import ALGORITHMS, Tags, comparison, metrics, realistic, rising
+from helpers.comparisons import ALGORITHMS, Tags, comparison, metrics, rising, undrawn_page
 
-from experiments.report import interactive_chart, reader, report
+from experiments.report import interactive_chart, reader
 from experiments.report.statistics import summary
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return realistic(tmp_path_factory.mktemp("realistic"))
+def folder(realistic_page):
+  return realistic_page.parent
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +94,18 @@ def page(tmp_path_factory):
   info = {"title": "Groups", "expected": []}
   entries = comparison(folder, {label.replace("/", "|"): seeds for label, seeds in runs.items()},
                        groups={label.replace("/", "|"): group for label, group in labels.items()}, **info)  # fmt: skip
-  return report.write_report(entries), labels
+  return undrawn_page(entries), labels
 
 
 def test_the_chart_is_hidden_until_its_script_runs_and_its_controls_have_names(page):
-  path, labels = page
-  found = Tags(path.read_text()).found
+  text, labels = page
+  found = Tags(text).found
   (chart,) = [attrs for _, attrs in found if attrs.get("id") == "chart"]
   assert "hidden" in chart
   buttons = [attrs for tag, attrs in found if tag == "button"]
   assert all(attrs["type"] == "button" for attrs in buttons)
   assert [attrs["data-line"] for attrs in buttons if "data-line" in attrs] == [str(n) for n in range(len(labels))]
   assert sum(attrs.get("class") == "whole" for attrs in buttons) == 3
-  text = path.read_text()
   for each in re.findall(r"<(?:select|input)[^>]*>", text):
     before = text[: text.index(each)]
     assert before.rfind("<label>") > before.rfind("</label>")
@@ -146,7 +145,7 @@ document.title = JSON.stringify(seen);
 def test_the_script_in_a_browser(page, tmp_path):
   path = tmp_path / "page.html"
   script = f"<script>addEventListener('load', async () => {{ {ACTIONS} }});</script>"
-  path.write_text(page[0].read_text().replace("</body>", f"{script}</body>"))
+  path.write_text(page[0].replace("</body>", f"{script}</body>"))
   done = subprocess.run(
     [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=90000",
      f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()],

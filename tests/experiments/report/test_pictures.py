@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.comparisons import comparison, realistic, rising
+from helpers.comparisons import comparison, rising
 
 from experiments.report import reader, report
 from experiments.report.figures import curves, line_data
@@ -14,8 +14,8 @@ from experiments.report.figures.style import COLOURS
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return realistic(tmp_path_factory.mktemp("realistic"))
+def folder(realistic_page):
+  return realistic_page.parent
 
 
 def test_a_csv_holds_what_is_drawn(folder, tmp_path):
@@ -37,13 +37,13 @@ def test_a_csv_holds_what_is_drawn(folder, tmp_path):
 
 
 def test_the_suffix_says_how_a_picture_is_saved(tmp_path):
-  found = reader.read(comparison(tmp_path / "c", {"easgd": [rising(0.1, 0.5, 0.96)]}))
-  picture = curves.pictures(found)[0]
+  found = reader.read(comparison(tmp_path / "c", {"easgd $x$ <b>&": [rising(0.1, 0.5, 0.96)]}))
+  picture, again = curves.pictures(found)[0], curves.pictures(found)[0]
   heads = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"label,"}
   for kind, head in heads.items():
     path = picture.save(tmp_path / f"a.{kind}")
     assert path.read_bytes().startswith(head)
-    assert path.read_bytes() == picture.save(tmp_path / f"b.{kind}").read_bytes()
+    assert path.read_bytes() == again.save(tmp_path / f"b.{kind}").read_bytes()
   assert picture._repr_png_() == (tmp_path / "a.png").read_bytes()
   with pytest.raises(ValueError, match=r"a\.jpg.*\.pdf"):
     picture.save(tmp_path / "a.jpg")

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.comparisons import Tags, comparison, finding_of, rising, rows_of
+from helpers.comparisons import Tags, comparison, finding_of, rising, rows_of, undrawn_page
 from helpers.schedules import MESSAGE, SERVICE, VIRTUAL, WORKERS, events_of, tiles, total, virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,7 +109,7 @@ def test_the_page_draws_each_schedule_once(tmp_path):
   folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
   found = schedules(folder, reader.read(folder))
   assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
-  text = report.write_report(folder).read_text()
+  text = undrawn_page(folder)
   page = Tags(text)
   assert not page.open
   figures = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
