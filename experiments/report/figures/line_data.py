@@ -152,10 +152,8 @@ def log_across(comparison: Comparison, x: str) -> bool:
 
 def log_floor(values: np.ndarray) -> float | None:
   """Where a log axis of values that span decades begins; None where a linear one shows them."""
-  if not len(values):
-    return None
-  lowest = NEGLIGIBLE * float(values.max())
-  decades = values.min() >= 0 < values.max() and values.max() > 10 * values[values > lowest].min()
+  lowest = NEGLIGIBLE * float(values.max(initial=0))
+  decades = lowest > 0 <= values.min() and values.max() > 10 * values[values > lowest].min()
   return lowest if decades else None
 
 

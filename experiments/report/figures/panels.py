@@ -167,8 +167,9 @@ def _alone(axes: Any, large: Any, line: Line, others: Sequence[Line], shown: Cha
     axis.set_visible(False)
     ticks = (large.xaxis, large.yaxis)[number].get_majorticklocs()
     low, high = sorted((large.get_xlim, large.get_ylim)[number]())
-    for tick in ticks[(ticks >= low) & (ticks <= high)]:
-      (axes.axvline, axes.axhline)[number](tick, color=GRID, linewidth=0.5, zorder=0.5)
+    across = (axes.get_xaxis_transform, axes.get_yaxis_transform)[number]()
+    inside = ticks[(ticks >= low) & (ticks <= high)]
+    (axes.vlines, axes.hlines)[number](inside, 0, 1, transform=across, color=GRID, linewidth=0.5, zorder=0.5)
   grey = [np.column_stack([other.x, other.mean]) for other in others]
   axes.add_collection(LineCollection(grey, colors=IDLE, linewidths=0.8, zorder=1.5), autolim=False)
   if line.band is not None:
