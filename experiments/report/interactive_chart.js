@@ -6,8 +6,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const buttons = [...find("-legend").querySelectorAll("[data-line]")];
   const wholes = [...find("-legend").querySelectorAll(".whole")];
-  let plot = null, shown = [], near = null;
-
+  let plot = null, shown = [], near = null; // uPlot; the lines it draws; the number of the one that stands out
   const pressed = (button) => button.getAttribute("aria-pressed") === "true";
   const press = (button, on) => button.setAttribute("aria-pressed", String(on));
   const members = (whole) => [...whole.parentNode.querySelectorAll("[data-line]")].filter((each) => !each.hidden);
@@ -34,10 +33,8 @@
     (line.x[x] ?? []).forEach((across, i) => {
       if (across === null || mean[i] === null || mean[i] === undefined) return;
       if ((xLog && across <= 0) || (yLog && mean[i] <= 0)) return;
-      found.x.push(across);
-      found.mean.push(mean[i]);
-      found.low.push(low ? low[i] : null);
-      found.high.push(high ? high[i] : null);
+      const point = { x: across, mean: mean[i], low: low ? low[i] : null, high: high ? high[i] : null };
+      for (const part in found) found[part].push(point[part]);
     });
     return found;
   };
@@ -45,8 +42,10 @@
   const limits = (values, log, from) => {
     let low = Math.min(...values), high = Math.max(...values);
     if (from !== null && from < high) low = Math.max(low, from);
-    if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5 * (Math.abs(low) || 1), high + 0.5 * (Math.abs(high) || 1)];
-    return log ? [low / (high / low) ** 0.03, high * (high / low) ** 0.03] : [low - 0.03 * (high - low), high + 0.03 * (high - low)];
+    const edge = 0.5 * (Math.abs(low) || 1);
+    if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - edge, high + edge];
+    const [ratio, margin] = [(high / low) ** 0.03, 0.03 * (high - low)];
+    return log ? [low / ratio, high * ratio] : [low - margin, high + margin];
   };
 
   // The ticks of a log axis that need not begin at a power of ten.
@@ -57,17 +56,17 @@
         found.push(...digits.map((digit) => digit * 10 ** power).filter((value) => value >= min && value <= max));
       if (found.length > 2) return found;
     }
-    const step = [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10((max - min) / 5))).find((each) => (max - min) / each < 6);
-    const first = Math.ceil(min / step);
+    const power = 10 ** Math.floor(Math.log10((max - min) / 5));
+    const step = power * [1, 2, 5, 10].find((digit) => max - min < 6 * digit * power), first = Math.ceil(min / step);
     return Array.from({ length: Math.max(0, Math.floor(max / step) - first + 1) }, (_, i) => (first + i) * step);
   };
 
   const bands = (u) => {
     const all = find("-bands").checked;
     u.ctx.save();
-    u.ctx.beginPath();
-    u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
-    u.ctx.clip();
+    const plane = new Path2D();
+    plane.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    u.ctx.clip(plane);
     for (const { number, at } of shown) {
       if (!(number === near || (all && near === null)) || at.low.every((low) => low === null)) continue;
       const y = (value) => u.valToPos(Math.max(value, u.scales.y.distr === 3 ? u.scales.y.min : -Infinity), "y", true);
@@ -84,15 +83,8 @@
   const target = (u, value, ink) => {
     if (value === null || value < u.scales.y.min || value > u.scales.y.max) return;
     const y = u.valToPos(value, "y", true);
-    u.ctx.save();
-    u.ctx.strokeStyle = ink;
-    u.ctx.lineWidth = devicePixelRatio;
-    u.ctx.setLineDash([devicePixelRatio, 3 * devicePixelRatio]);
-    u.ctx.beginPath();
-    u.ctx.moveTo(u.bbox.left, y);
-    u.ctx.lineTo(u.bbox.left + u.bbox.width, y);
-    u.ctx.stroke();
-    u.ctx.restore();
+    u.ctx.fillStyle = ink;
+    for (let x = 0; x < u.bbox.width; x += 4 * devicePixelRatio) u.ctx.fillRect(u.bbox.left + x, y, devicePixelRatio, devicePixelRatio);
   };
 
   // The number of the line that passes next to the cursor, and its evaluation there.
@@ -121,15 +113,15 @@
       plot?.redraw(false);
     }
     const value = find("-value");
-    value.replaceChildren();
-    if (number === null) return value.append("\u00a0");
+    if (number === null) return value.replaceChildren("\u00a0");
     const { at } = shown[place], i = index ?? at.x.length - 1;
     const [x, y] = [data.x[find("-x").value], data.y[find("-y").value]];
     const band = at.low[i] === null ? "" : ` (95\u00a0%: ${text(at.low[i], y.unit)} to ${text(at.high[i], y.unit)})`;
-    const label = document.createElement("strong");
-    label.textContent = data.lines[number].label;
-    value.append(label, `: ${y.text} ${text(at.mean[i], y.unit)}${band}; ${x.text}: ${text(at.x[i], x.unit)}`);
+    const label = Object.assign(document.createElement("strong"), { textContent: data.lines[number].label });
+    value.replaceChildren(label, `: ${y.text} ${text(at.mean[i], y.unit)}${band}; ${x.text}: ${text(at.x[i], x.unit)}`);
   };
+
+  const size = () => ({ width: find("-plot").clientWidth, height: Math.max(320, Math.min(460, 0.6 * innerHeight)) });
 
   const draw = () => {
     const [x, y, xLog, yLog] = [find("-x").value, find("-y").value, find("-x-log").checked, find("-y-log").checked];
@@ -145,16 +137,15 @@
     const axis = (name, { unit, text: label }, log) => ({
       scale: name, stroke: ink, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 },
       label: label + (log ? ", log scale" : ""), size: name === "y" ? 70 : 46, labelSize: 24, font: "12px sans-serif",
-      labelFont: "13px sans-serif", values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, unit, 3))),
+      labelFont: "13px sans-serif", values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, unit, unit === "share" ? 5 : 3))),
       ...(log ? { splits: ticks, filter: (u, splits) => splits } : {}),
     });
     const scale = (values, log, from = null) => {
       const [min, max] = limits(values, log, from);
       return { time: false, auto: false, distr: log ? 3 : 1, min, max, range: (u, low, high) => [low, high] };
     };
-    const goal = data.y[y].target;
+    const goal = data.y[y].target, goals = goal === null || (yLog && goal <= 0) ? [] : [goal];
     const all = (part) => shown.flatMap(({ at }) => at[part]);
-    const size = () => ({ width: find("-plot").clientWidth, height: Math.max(320, Math.min(460, 0.6 * innerHeight)) });
     const series = shown.map(({ number }) => {
       const line = data.lines[number], width = line.front ? 2.2 : 1;
       const dash = line.dashes.map((length) => length * width * devicePixelRatio);
@@ -164,7 +155,7 @@
       {
         ...size(),
         series: [{}, ...series],
-        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...(goal === null || (yLog && goal <= 0) ? [] : [goal])], yLog, yLog ? null : data.y[y].from) },
+        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...goals], yLog, yLog ? null : data.y[y].from) },
         axes: [axis("x", data.x[x], xLog), axis("y", data.y[y], yLog)],
         legend: { show: false },
         focus: { alpha: 0.2 },
@@ -177,7 +168,6 @@
       uPlot.join(shown.map(({ at }) => [at.x, at.mean])),
       find("-plot"),
     );
-    draw.size = size;
   };
 
   const change = (buttons, on) => { buttons.forEach((button) => press(button, on(button))); draw(); };
@@ -194,18 +184,17 @@
     button.addEventListener("blur", () => emphasise(null));
   }
   wholes.forEach((whole) => whole.addEventListener("click", () => { const on = !pressed(whole); change(members(whole), () => on); }));
-  find("-all").addEventListener("click", () => change(buttons, () => true));
-  find("-none").addEventListener("click", () => change(buttons, () => false));
-  find("-best").addEventListener("click", () => change(buttons, (button) => line(button).front));
+  for (const [name, on] of Object.entries({ all: () => true, none: () => false, best: (button) => line(button).front }))
+    find(`-${name}`).addEventListener("click", () => change(buttons, on));
   find("-find").addEventListener("input", () => {
     const part = find("-find").value.trim().toLowerCase();
     buttons.forEach((button) => { button.hidden = !line(button).label.toLowerCase().includes(part); });
+    wholes.forEach((whole) => { whole.hidden = !members(whole).length; });
     draw();
   });
   find("-bands").checked = buttons.length <= 8;
-  find("-bands").addEventListener("change", draw);
-  dark.addEventListener("change", draw);
+  for (const each of [find("-bands"), dark]) each.addEventListener("change", draw);
   find("").hidden = false;
   draw();
-  new ResizeObserver(() => plot?.setSize(draw.size())).observe(find("-plot"));
+  new ResizeObserver(() => plot?.setSize(size())).observe(find("-plot"));
 })();
