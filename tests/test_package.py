@@ -33,11 +33,14 @@ def test_the_cost_model_does_without_jax():
 
 @pytest.mark.slow
 def test_installed_it_is_found_from_anywhere(tmp_path):
-  """pip builds and installs the package without its dependencies; pages' templates come along."""
+  """pip builds and installs the package without its dependencies; pages' templates and scripts come along."""
   pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", ROOT]
   subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
   code = (
-    "import ddl, experiments.report.report as r; assert r.TEMPLATE.exists(); print(ddl.__file__, len(ddl.COLLECTIVE))"
+    "import ddl, experiments.report.report as r, experiments.report.interactive_chart as c; "
+    "assert r.TEMPLATE.exists() and c.SCRIPT.exists() and c.STYLE.exists(); "
+    "assert {p.name for p in c.LIBRARY.iterdir()} == {'LICENSE', 'uPlot.iife.min.js', 'uPlot.min.css'}; "
+    "print(ddl.__file__, len(ddl.COLLECTIVE))"
   )
   found = subprocess.run(
     [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")}, check=True,

@@ -17,7 +17,8 @@ from ddl.as_optax import as_optax
 from ddl.group import Group
 from ddl.runtime.consensus import agree
 from experiments.papers.page import Config, Section, remarks, table
-from experiments.report.figures.style import COLOURS, MARKERS, PAPER, blank, png
+from experiments.report.figures.picture import png
+from experiments.report.figures.style import COLOURS, MARKERS, PAPER, blank
 
 
 class Decay(NamedTuple):

@@ -1,8 +1,9 @@
 """The report's section on clusters: predicted times to the target, the fastest algorithm, and break-even bandwidths."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,11 @@ from experiments.report.settings_table import of_labels
 from experiments.report.statistics import log_summary
 from experiments.report.table_rows import Cell, Row, column, ranking, rows
 
+if TYPE_CHECKING:
+  from experiments.report.figures.picture import Picture
+
 STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
+PREDICTED = "predicted_seconds"  # what they are called
 TIME = "virtual_seconds"  # the column that holds a cluster's predicted seconds
 PARTS = ("step", "exchange", "message", "service")
 
@@ -44,18 +49,9 @@ def sentences(folder: Path) -> list[str]:
 
 def section(comparison: Comparison) -> dict[str, Any] | None:
   """The variables of the section's template; None for a comparison without clusters."""
-  from experiments.report.figures import curves, line_data
-
   found = {each.entry["name"]: each for each in on_clusters(comparison)}
   if not found:
     return None
-  pictures = []
-  for name, each in found.items():
-    shown = line_data.chart(each.comparison, TIME, comparison.metric)
-    if shown is not None:
-      title = f"{shown.title.partition(' against ')[0]} against predicted time on {name}"
-      picture = curves.picture(shown._replace(title=title, x_label="predicted seconds"), comparison)
-      pictures.append(picture._replace(name=f"{picture.name.partition('_')[0]}_on_{name}"))
   labels = [result.info["label"] for result in comparison.results]
   entries = {name: each.entry for name, each in found.items()}
   return {
@@ -64,8 +60,23 @@ def section(comparison: Comparison) -> dict[str, Any] | None:
     "parts": {name: [_parts(each["algorithms"][label]) for label in labels] for name, each in entries.items()},
     "sources": {name: f"{each['title']}; {_link(each)}. {each['source']}." for name, each in entries.items()},
     "notes": _notes(list(entries.values())),
-    "pictures": pictures,
   }
+
+
+def pictures(comparison: Comparison) -> "list[Picture]":
+  """The metric against the seconds of each cluster."""
+  from experiments.report.figures import curves, line_data
+  from experiments.report.figures.line_styles import line_styles
+
+  drawn, styles = [], line_styles(comparison)
+  for each in on_clusters(comparison):
+    shown, name = line_data.chart(each.comparison, TIME, comparison.metric), each.entry["name"]
+    if shown is not None:
+      title = f"{shown.title.partition(' against ')[0]} against predicted time on {name}"
+      picture = curves.picture(shown._replace(title=title, x_label="predicted seconds"), comparison, styles)
+      data = {f"{PREDICTED}_{name}" if column == TIME else column: each for column, each in picture.data.items()}
+      drawn.append(replace(picture, name=f"{picture.name.partition('_')[0]}_on_{name}", data=data))
+  return drawn
 
 
 def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.report import formats
+from experiments.report.headline import Cost, costs, headline
 from experiments.report.paired_test import MOST
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.table_rows import Row, pairs, ranking
@@ -13,8 +14,6 @@ CLAIMS = {
   "examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Soonest",
   "virtual_seconds": "Soonest in virtual time",
 }  # fmt: skip
-LEAST = {"examples": "examples", "bytes_sent": "bytes", "seconds": "measured time", "virtual_seconds": "virtual time"}
-FEW = 3  # algorithms that the first sentence names
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -22,13 +21,12 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
     return [("", "No algorithm has a result.")]
-  complete = [row for row in ran if row.reached == row.seeds]
   partial = [row for row in ran if 0 < row.reached < row.seeds]
-  sentences: list[Sentence] = [("", _headline(table, complete, comparison))]
+  sentences: list[Sentence] = [("", headline(table, comparison))]
   if len(ran) > 1 and all(row.seeds == 1 for row in ran):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
-  for name, claim, ranked, rivals in _costs(table, complete, comparison):
-    sentences.append((claim, _claim(table, name, ranked, rivals)))
+  for cost in costs(table, comparison):
+    sentences.append((_claimed(cost, comparison), _claim(table, cost.name, cost.ranked, cost.rivals)))
   word = "Highest" if comparison.higher_is_better else "Lowest"
   ranked, rivals = ranking(table, comparison.metric)
   if len(ranked) > 1:
@@ -46,54 +44,16 @@ def _names(table: Sequence[Row]) -> str:
   return formats.listed([row.label for row in table])
 
 
-def _headline(table: Sequence[Row], complete: Sequence[Row], comparison: Comparison) -> str:
-  """Which algorithms reached the target, and which of them was cheapest in examples, bytes and time."""
-  seeds = "every seed" if any(row.seeds > 1 for row in table) else "the one seed"
-  goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
-  if not complete:
-    return f"No algorithm reached {goal} with {seeds}."
-  never = [row for row in table if row.finished and not row.reached]
-  some = _names(complete) if len(complete) <= FEW else f"{len(complete)} of {len(table)} algorithms"
-  reached = f"All {len(table)} algorithms" if len(complete) == len(table) > FEW else some
-  text = f"{reached} reached {goal} with {seeds}" + (f", {_names(never)} with none" if never else "")
-  if len(complete) == 1:
-    return f"{text}.{_spent(complete[0], comparison.seconds)}"
-  won: dict[str, list[str]] = {}
-  for name, _, ranked, rivals in _costs(table, complete, comparison):
-    won.setdefault("" if rivals else ranked[0].label, []).append(LEAST[name])
-  level = won.pop("", [])
-  found = [f"{label} was best in {formats.listed(what)}" for label, what in won.items()]
-  found += [f"no winner is clear in {formats.listed(level)}"] if level else []
-  return f"{text}; of those that did, {formats.listed(found)}."
-
-
 def _figure(row: Row, name: str) -> str:
   return formats.figure(name, row.estimates[name].mean)
 
 
-def _spent(row: Row, seconds: str) -> str:
-  examples, sent, time = (_figure(row, name) for name in ("examples", "bytes_sent", seconds))
-  time += " of virtual time" if seconds == "virtual_seconds" else ""
-  return f" It took {examples} examples, {sent} sent per worker and {time}."
-
-
-def _costs(
-  table: Sequence[Row], complete: Sequence[Row], comparison: Comparison
-) -> list[tuple[str, str, list[Row], list[Row]]]:
-  """Of each cost its name, the claim about it, and the `ranking`; [] with fewer than two algorithms."""
-  found, where = [], layout(comparison)
-  for name in ("examples", "bytes_sent", comparison.seconds):
-    claim, counted = f"{CLAIMS[name]} to {comparison.goal}", complete
-    if name == "bytes_sent" and any(row.sends_nothing for row in complete):
-      # Fewest bytes of all is no achievement of an algorithm that sends nothing.
-      counted = [row for row in complete if not row.sends_nothing]
-      claim += ", of those that send any"
-    if name == "seconds" and where:
-      claim += f" as measured with {where}"
-    ranked, rivals = ranking(table, name, counted)
-    if ranked and len(complete) > 1:
-      found.append((name, claim, ranked, rivals))
-  return found
+def _claimed(cost: Cost, comparison: Comparison) -> str:
+  """What the best of a cost is."""
+  claim, where = f"{CLAIMS[cost.name]} to {comparison.goal}", layout(comparison)
+  if not cost.all_send:
+    claim += ", of those that send any"
+  return f"{claim} as measured with {where}" if cost.name == "seconds" and where else claim
 
 
 def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.report import cluster_section
 from experiments.report.findings import Sentence
-from experiments.report.pair_table import PREDICTED, missing, quantities
+from experiments.report.pair_table import missing, quantities
 from experiments.report.paired_test import MOST
 from experiments.report.reader import COLUMNS, SCORES, Comparison
 from experiments.report.table_rows import Row, marks, rows
@@ -38,7 +38,7 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   import pandas as pd
 
   clocks = {
-    f"{PREDICTED}_{each.entry['name']}": [
+    f"{cluster_section.PREDICTED}_{each.entry['name']}": [
       run.columns[cluster_section.TIME] for result in each.comparison.results for run in result.runs
     ]
     for each in cluster_section.on_clusters(comparison)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.figures import grid_data, grid_slopes
-from experiments.report.figures.style import Picture
+from experiments.report.figures.picture import Picture
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.settings_table import BUDGET
 from experiments.report.table_rows import Cell, Row

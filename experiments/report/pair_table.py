@@ -8,7 +8,6 @@ from experiments.report.paired_test import LEVEL, MOST, Pair
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.table_rows import Cell, Row, pairs, spent
 
-PREDICTED = "predicted_seconds"
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all
 
@@ -36,7 +35,7 @@ def quantities(comparison: Comparison, table: Sequence[Row]) -> Iterator[Quantit
   for name in (comparison.metric, *spent(comparison)):
     yield Quantity(name, "", name, table)
   for each in cluster_section.on_clusters(comparison):
-    yield Quantity(PREDICTED, each.entry["name"], cluster_section.TIME, each.table)
+    yield Quantity(cluster_section.PREDICTED, each.entry["name"], cluster_section.TIME, each.table)
 
 
 class Table(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.report import (
   cluster_section,
@@ -9,6 +10,7 @@ from experiments.report import (
   frames,
   grid_findings,
   grid_section,
+  interactive_chart,
   pair_table,
   settings_table,
   templates,
@@ -18,8 +20,29 @@ from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
 from experiments.report.wording import legend, text_table, tied
 
+if TYPE_CHECKING:
+  from experiments.report.figures.picture import Picture
+
 TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
+
+
+class Pictures(NamedTuple):
+  """Those of a page, by section."""
+
+  grid: "list[Picture]"
+  curves: "list[Picture]"
+  clusters: "list[Picture]"
+  schedules: "list[Picture]"
+
+
+def pictures(folder: Path, comparison: Comparison, grid: dict[str, Any] | None) -> Pictures:
+  """Of a comparison's page, not yet drawn. Raises as `write_report` does."""
+  from experiments.report.figures import curves, schedule_plot
+
+  clusters = cluster_section.pictures(comparison)
+  schedules = schedule_plot.pictures(folder, comparison)
+  return Pictures(grid_section.pictures(grid), curves.pictures(comparison), clusters, schedules)
 
 
 def table(folder: Path) -> str:
@@ -29,7 +52,7 @@ def table(folder: Path) -> str:
 
 
 def write_report(folder: Path) -> Path:
-  """Write report.html, its figures as CSV and JSON, and its pictures as PNG files into a comparison's folder.
+  """Write report.html, its figures as CSV and JSON, and its pictures in figures/ into a comparison's folder.
 
   Returns:
     the page's path.
@@ -38,17 +61,16 @@ def write_report(folder: Path) -> Path:
     FileNotFoundError: if the folder holds no comparison.json, or a file of events that it names is missing.
     ValueError: if a file in it is malformed.
   """
-  from experiments.report.figures import curves, schedule_plot
+  from experiments.report.figures.picture import FOLDER, save_all
 
   folder = Path(folder)
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
-  pictures, schedules = curves.pictures(comparison), schedule_plot.pictures(folder, comparison)
-  clusters, grid = cluster_section.section(comparison), grid_section.section(comparison, summary)
-  for old in [each for name in ("accuracy_on_*", "loss_on_*", "grid_*") for each in folder.glob(f"{name}.png")]:
+  grid = grid_section.section(comparison, summary)
+  drawn = pictures(folder, comparison, grid)
+  for old in [each for name in ("accuracy_on", "loss_on", "grid") for each in (folder / FOLDER).glob(f"{name}_*")]:
     old.unlink()  # of clusters or keys that the page may no longer have
-  for picture in [*grid_section.pictures(grid), *pictures, *(clusters["pictures"] if clusters else ()), *schedules]:
-    (folder / f"{picture.name}.png").write_bytes(picture.png)
+  save_all(folder, [picture for section in drawn for picture in section])
   found = grid_findings.finding if grid else finding
   sentences = found(comparison, summary) + expected(comparison, summary)
   frames.write(folder, comparison, summary, sentences)
@@ -70,10 +92,10 @@ def write_report(folder: Path) -> Path:
     tied=tied(comparison),
     notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
     pairs=pair_table.tables(comparison, summary),
-    pictures=pictures,
-    clusters=clusters,
+    chart=_chart(comparison),
+    pictures=drawn,
+    clusters=cluster_section.section(comparison),
     grid=grid,
-    schedules=schedules,
     taxonomy={"algorithm": titles} | {axis: [Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY},
     settings=settings_table.settings(info),
     config=json.dumps(settings_table.without_unset(info["config"]), indent=2, ensure_ascii=False),
@@ -81,6 +103,25 @@ def write_report(folder: Path) -> Path:
   path = folder / "report.html"
   path.write_text(text, encoding="utf-8")
   return path
+
+
+def _chart(comparison: Comparison) -> dict[str, Any] | None:
+  """The variables of the interactive chart; None where there is nothing to draw."""
+  shown = interactive_chart.content(comparison)
+  if shown is None:
+    return None
+  library = interactive_chart.LIBRARY
+  groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+  for number, line in enumerate(shown["lines"]):
+    groups.setdefault(line["group"], []).append((number, line))
+  return {
+    **shown,
+    "groups": groups,
+    "data": interactive_chart.embedded(shown),
+    "licence": templates.verbatim(library / "LICENSE"),
+    "styles": templates.verbatim(library / "uPlot.min.css", interactive_chart.STYLE),
+    "scripts": templates.verbatim(library / "uPlot.iife.min.js", interactive_chart.SCRIPT),
+  }
 
 
 def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:

@@ -23,5 +23,12 @@ def template(path: Path) -> Any:
   return environment.get_template(path.name)
 
 
+def verbatim(*files: Path) -> Any:
+  """The text of style sheets or scripts, one after the other, for an element of a page."""
+  import markupsafe
+
+  return markupsafe.Markup("\n".join(file.read_text(encoding="utf-8") for file in files))
+
+
 def _unbroken(text: str) -> str:
   return re.sub(rf"(?<=\d) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text)

@@ -32,7 +32,7 @@ def draw(folder: Path, components: Components, events: Events, clock: str) -> No
   if len(events.worker):
     from experiments.report.figures import schedule_plot  # matplotlib takes a second to import
 
-    (folder / PICTURE).write_bytes(schedule_plot.lone(components.experiment.spec.title, events, clock))
+    schedule_plot.lone(components.experiment.spec.title, events, clock).save(folder / PICTURE)
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | None:

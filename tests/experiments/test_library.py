@@ -70,6 +70,10 @@ def test_a_comparison(tmp_path):
   own = frame[(frame.label == "mine") & (frame.seed == 1)]
   assert list(own.test_loss) == [line["test_loss"] for line in metrics(tmp_path / "c/mine/seed-1")]
   assert list(found.table.label) == ["mine", "theirs"] and {"first", "second", "p"} <= set(found.pairs.columns)
+  assert set(found.figures) == {path.stem for path in (tmp_path / "c/figures").glob("*.pdf")} != set()
+  shown = found.figures["accuracy_vs_examples"]
+  assert shown.save(tmp_path / "a.svg").read_bytes() == (tmp_path / "c/figures/accuracy_vs_examples.svg").read_bytes()
+  assert shown._repr_png_().startswith(b"\x89PNG")
   last = found.runs["mine"][1]
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
 

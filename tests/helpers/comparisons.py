@@ -1,13 +1,16 @@
 """Folders of comparisons with made-up metrics, and what a report makes of them; for the tests of reports."""
 
+import contextlib
 import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from experiments.report import findings, reader, table_rows
+from experiments.report import findings, reader, report, table_rows
+from experiments.report.figures.picture import Picture
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
 # label: (name, period, rate of learning, final accuracy, bytes per step)
@@ -103,6 +106,22 @@ def rising(*accuracies, **columns):
   return found
 
 
+@contextlib.contextmanager
+def undrawn():
+  """Pages have empty pictures, which are most of the time of a report."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Picture, "wide", "data:image/svg+xml;base64,")
+    patch.setattr(Picture, "narrow", "data:image/svg+xml;base64,")
+    patch.setattr(Picture, "content", lambda picture, kind: b"")
+    yield
+
+
+def undrawn_page(folder: Path) -> str:
+  """The text of a comparison's page, without its pictures."""
+  with undrawn():
+    return report.write_report(folder).read_text()
+
+
 def rows_of(folder: Path):
   comparison = reader.read(folder)
   return {row.label: row for row in table_rows.rows(comparison)}
@@ -132,7 +151,7 @@ class Tags(HTMLParser):
 
   def handle_starttag(self, tag, attrs):
     self.found.append((tag, dict(attrs)))
-    if tag not in ("meta", "img", "source"):
+    if tag not in ("meta", "img", "source", "input"):
       self.open.append(tag)
 
   def handle_endtag(self, tag):

@@ -1,108 +1,92 @@
 """The learning curves of a comparison: all means in one plot, and beside it each algorithm alone with its 95 % band."""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.figures.line_data import ACROSS, Chart, Line, chart
-from experiments.report.figures.style import COLOURS, IDLE, INK, MARKERS, PAPER, PHONE, SLIDE, Picture, blank, rendered
+from experiments.report.figures import panels
+from experiments.report.figures.line_data import ACROSS, Chart, chart
+from experiments.report.figures.line_styles import LineStyle, line_styles
+from experiments.report.figures.picture import Picture
+from experiments.report.figures.style import INK, MUTED
 from experiments.report.reader import Comparison
 
-SHORT = 22  # characters of a label that has room beside another
-FEW = 4  # algorithms that have room below each other
+LINE = 0.17  # inches from a line of small print to the next
 
 
 def pictures(comparison: Comparison) -> list[Picture]:
   """The metric against examples, time and bytes; test loss, distance and noise scale against examples."""
-  metric = comparison.metric
+  metric, styles = comparison.metric, line_styles(comparison)
   across = [x for x in ACROSS if x == comparison.seconds or not x.endswith("seconds")]
   others = [y for y in ("test_loss", "distance", "noise_scale") if y != metric]
   charts = [chart(comparison, x, metric) for x in across] + [chart(comparison, "examples", y) for y in others]
-  return [picture(each, comparison) for each in charts if each is not None]
+  return [picture(each, comparison, styles) for each in charts if each is not None]
 
 
-def picture(shown: Chart, comparison: Comparison) -> Picture:
-  """One chart, drawn."""
+def picture(shown: Chart, comparison: Comparison, styles: Sequence[LineStyle]) -> Picture:
+  """One chart; styles: of all algorithms."""
   last = [(line.label, line.mean[np.isfinite(line.mean)][-1]) for line in shown.lines]
   ends = ", ".join(f"{label} {formats.figure(shown.y, value)}" for label, value in last)
   seeds = len(comparison.info["seeds"])
   lines = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
   alt = f"{shown.title}: one line per algorithm, {lines}. The lines end at: {ends}. {shown.absent}".strip()
   name = f"{shown.y.removeprefix('test_')}_vs_{shown.x.removesuffix('_sent')}"
-  caption = [sentence for sentence in (shown.absent, *shown.notes) if sentence]
-  return Picture(name, shown.title, alt, caption, *rendered(lambda wide: _draw(shown, wide), shown.absent))
+  return Picture(name, shown.title, alt, shown.notes, lambda wide: _draw(shown, styles, wide), drawn_points(shown))
 
 
-def _draw(shown: Chart, wide: bool) -> Any:
-  short = max(len(line.label) for line in shown.lines) <= SHORT
-  columns = 2 if short and len(shown.lines) > FEW * wide else 1
-  rows = -(-len(shown.lines) // columns)
-  if wide:
-    picture = blank((SLIDE[0], max(SLIDE[1], 0.6 + 0.95 * rows)))
-    share = 1.8 if columns == 2 else 2.4  # of the large axes
-    large, small = picture.subfigures(1, 2, width_ratios=(share, columns))
-    grid = small.add_gridspec(max(rows, 3), columns)
-  else:
-    picture = blank((PHONE[0], 4.4 + 1.05 * rows))
-    large, small = picture.subfigures(2, 1, height_ratios=(3.4, 0.3 + rows))
-    grid = small.add_gridspec(rows, columns)
-  axes = large.add_subplot()
+def drawn_points(shown: Chart) -> dict[str, list[Any]]:
+  """A chart's points in columns: label, line ("mean", a seed, or the end of one), x, y, and the ends of the band."""
+  columns: dict[str, list[Any]] = {
+    name: [] for name in ("label", "line", shown.x, shown.y, f"{shown.y}_low", f"{shown.y}_high")
+  }
+  nothing = np.full(1, np.nan)
   for line in shown.lines:
-    _mean(axes, line, 2.2 if wide else 1.8)
+    low, high = line.band or (nothing, nothing)
+    parts = [("mean", line.x, line.mean, low, high)]
+    parts += [(name, x, y, nothing, nothing) for name, (x, y) in line.rest]
+    parts += [(f"end of {name}", np.array([x]), np.array([y]), nothing, nothing) for name, (x, y) in line.stopped]
+    for part, *arrays in parts:
+      for values in zip(*np.broadcast_arrays(*arrays), strict=True):
+        row = (line.label, part, *(float(f"{value:.8g}") if np.isfinite(value) else "" for value in values))
+        for column, value in zip(columns.values(), row, strict=True):
+          column.append(value)
+  return columns
+
+
+def _draw(shown: Chart, styles: Sequence[LineStyle], wide: bool) -> Any:
+  """Placed by hand: matplotlib's layout engines take longer than all of the drawing."""
+  from matplotlib.figure import Figure
+
+  title = textwrap.wrap(shown.title, 70 if wide else 34)
+  note = textwrap.wrap(shown.absent, 125 if wide else 60)
+  above, below = (0.2 + (0.26 if wide else 0.22) * len(title)), 0.08 + LINE * len(note)
+  plan = panels.plan(shown, styles, wide)
+  width, height = plan.width, plan.height + above + below
+  figure = Figure(figsize=(width, height))
+  axes = figure.add_subplot()
+  for line in sorted(shown.lines, key=lambda line: styles[line.number].front):
+    panels.mean(axes, line, styles[line.number], (2.2 if wide else 1.8), alone=False)
   _axes(axes, shown, wide)
-  for number, line in enumerate(shown.lines):
-    cell = grid[number // columns, number % columns]
-    _alone(small.add_subplot(cell, sharex=axes, sharey=axes), line, shown, SHORT if short else 2 * SHORT)
-  small.supxlabel(f"{shown.title.partition(' against ')[2]}, as in the large axes", size=9)
-  small.supylabel(formats.NAMES[shown.y], size=9)
-  title = shown.title if wide else textwrap.fill(shown.title, 34)
-  picture.suptitle(title, x=0.012, ha="left", size=14 if wide else 12, weight="bold")
-  return picture
+  left, bottom, right, top = plan.large
+  _fit(axes, (left, bottom + below, right, top + below))
+  panels.draw(figure, axes, shown, styles, plan, below)
+  figure.text(
+    0.12 / width, 1 - 0.12 / height, "\n".join(title), va="top", size=14 if wide else 12, weight="bold", linespacing=1.1
+  )
+  figure.text(0.12 / width, 0.06 / height, "\n".join(note), va="bottom", size=9 if wide else 8, color=MUTED)
+  return figure
 
 
-def _mean(axes: Any, line: Line, width: float) -> Any:
-  """The mean, with crosses where seeds ended early; return the mean's artist."""
-  # Eight markers per curve, shifted from line to line so that they do not cover each other.
-  every = max(1, len(line.x) // 8)
-  (drawn,) = axes.plot(
-    line.x, line.mean, color=_colour(line), linewidth=width, marker=MARKERS[line.number % len(MARKERS)],
-    markevery=(line.number * every // 5 % every, every), markersize=6, markeredgecolor=PAPER, markeredgewidth=0.7,
-    zorder=3, solid_capstyle="round",
-  )  # fmt: skip
-  for x, y in line.stopped:
-    axes.plot([x], [y], marker="x", color=_colour(line), markersize=9, markeredgewidth=2.2, zorder=4, clip_on=False)
-  return drawn
-
-
-def _alone(axes: Any, line: Line, shown: Chart, width: int) -> None:
-  """One algorithm with its band or its seeds in front of the others in grey; its legend is the plot's title."""
-  for other in shown.lines:
-    if other is not line:
-      axes.plot(other.x, other.mean, color=IDLE, linewidth=0.8, zorder=1.5)
-  if line.band is not None:
-    axes.fill_between(line.x, *line.band, color=_colour(line), alpha=0.28, linewidth=0, zorder=2)
-  for x, y in line.rest:
-    axes.plot(x, y, color=_colour(line), linewidth=0.8, alpha=0.8, zorder=2)
-  key = _mean(axes, line, 1.6)
-  key.set_markevery((0, len(line.x)))  # one, for the key; the line needs none here
-  axes.legend(
-    [key], [textwrap.fill(line.label, width)], loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=9.5,
-    borderpad=0.2, borderaxespad=0, handlelength=1.8, handletextpad=0.5,
-  )  # fmt: skip
-  _target(axes, shown)
-  axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-  axes.grid(True, linewidth=0.5)
-
-
-def _colour(line: Line) -> str:
-  return COLOURS[line.number % len(COLOURS)]
-
-
-def _target(axes: Any, shown: Chart) -> None:
-  if shown.target is not None:
-    axes.axhline(shown.target, color=INK, linewidth=1.1, linestyle=(0, (1, 2)), zorder=2.5)
+def _fit(axes: Any, box: tuple[float, float, float, float]) -> None:
+  """Place the axes so that they fill the box together with their labels. box: left, bottom, right, top, inches."""
+  left, bottom, right, top = box
+  axes.set_position(panels.share(axes.figure, left + 0.8, bottom + 0.6, right - left - 1.2, top - bottom - 0.7))
+  seen, inner = axes.get_tightbbox(bbox_extra_artists=axes.texts), axes.bbox
+  left, bottom, right, top = np.array(box) + (inner.extents - seen.extents) / axes.figure.dpi
+  axes.set_position(panels.share(axes.figure, left, bottom, right - left, top - bottom))
 
 
 def _axes(axes: Any, shown: Chart, wide: bool) -> None:
@@ -113,7 +97,7 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=_ticks(*axes.get_xlim(), dense=False)))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
   else:
-    ends = [x[-1] for line in shown.lines for x in (line.x, *(x for x, _ in line.rest))]
+    ends = [x[-1] for line in shown.lines for x in (line.x, *(x for _, (x, _) in line.rest))]
     axes.set_xlim(0, max(ends) * 1.01 or 1)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(6 if wide else 5, steps=[1, 2, 2.5, 5, 10]))
   units = {"examples": ticker.EngFormatter(sep=""), "bytes_sent": ticker.EngFormatter(unit="B")}
@@ -128,7 +112,7 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
   y_label = textwrap.fill(shown.y_label + ", log scale" * shown.log_y, 56 if wide else 36)
   axes.set(xlabel=shown.x_label + ", log scale" * shown.log_x, ylabel=y_label, ylim=shown.limits)
   axes.grid(True)
-  _target(axes, shown)
+  panels.target(axes, shown)
   if shown.target is not None:
     word = "global batch" if shown.y == "noise_scale" else "target"
     axes.annotate(

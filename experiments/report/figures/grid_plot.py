@@ -8,7 +8,8 @@ import numpy as np
 
 from experiments.report import formats
 from experiments.report.figures.grid_data import SPEEDUP, Chart, Line
-from experiments.report.figures.style import COLOURS, INK, MARKERS, MUTED, PAPER, PHONE, SLIDE, Picture, blank, rendered
+from experiments.report.figures.picture import Picture
+from experiments.report.figures.style import COLOURS, INK, MARKERS, MUTED, PAPER, PHONE, SLIDE, blank
 from experiments.report.reader import SCORES
 
 BESIDE = 3  # points between the bars of two algorithms
@@ -16,7 +17,7 @@ BEYOND = 0.6  # of the range of the means: how far an axis goes for the ends of 
 
 
 def picture(shown: Chart) -> Picture:
-  """One chart, drawn."""
+  """One chart."""
   texts = []
   for panel in shown.panels:
     for line in panel.lines:
@@ -30,7 +31,22 @@ def picture(shown: Chart) -> Picture:
     f"{SPEEDUP}_{shown.title.partition(' to ')[0].split()[-1]}" if shown.quantity == SPEEDUP else shown.quantity
   )
   name = f"grid_{quantity.removeprefix('test_').removesuffix('_sent')}_vs_{shown.x_label}".replace(" ", "_")
-  return Picture(name, shown.title, alt, shown.notes, *rendered(lambda wide: _draw(shown, wide)))
+  return Picture(name, shown.title, alt, shown.notes, lambda wide: _draw(shown, wide), drawn_points(shown))
+
+
+def drawn_points(shown: Chart) -> dict[str, list[Any]]:
+  """A chart's points in columns: algorithm, the other keys' values, the key, the figure and the ends of its bar."""
+  columns: dict[str, list[Any]] = {
+    name: [] for name in ("algorithm", "panel", shown.x_label, shown.quantity, "low", "high")
+  }
+  for panel in shown.panels:
+    for line in panel.lines:
+      for at, each in zip(line.x, line.estimates, strict=True):
+        low, high = each.interval or ("", "")
+        row = (line.group, panel.title, shown.ticks[at], each.mean, low, high)
+        for column, value in zip(columns.values(), row, strict=True):
+          column.append(value)
+  return columns
 
 
 def _figure(shown: Chart, value: float) -> str:

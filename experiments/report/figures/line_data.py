@@ -33,8 +33,8 @@ class Line(NamedTuple):
   x: np.ndarray
   mean: np.ndarray
   band: tuple[np.ndarray, np.ndarray] | None  # from, to; None for fewer than three seeds
-  rest: list[Curve]  # single seeds: after one of them ended early, or all of two seeds, which have no band
-  stopped: list[tuple[float, float]]  # where a seed ended early
+  rest: list[tuple[str, Curve]]  # seeds by name: after one of them ended early, or both of two, which have no band
+  stopped: list[tuple[str, tuple[float, float]]]  # seeds by name, and where they ended early
   seeds: int  # in the mean
 
 
@@ -63,7 +63,7 @@ def _lines(results: Sequence[Result], x: str, y: str, log_x: bool = False, floor
 
 
 def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float | None) -> Line | None:
-  curves = []
+  curves, names = [], []
   for run in result.runs:
     known = np.isfinite(run.columns[y]) | (y != "noise_scale")  # which has gaps where no gradient was told from zero
     across, up = finite_prefix(run.columns[x][known], run.columns[y][known])
@@ -73,6 +73,7 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
       up = np.log10(np.where(up > floor, up, np.nan))
     if len(across):
       curves.append((across, up))
+      names.append(run.name)
   if not curves:
     return None
 
@@ -85,14 +86,15 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
     grid, mean = (np.mean([each[:count] for each in column], axis=0) for column in zip(*curves, strict=True))
     half = None
   longest = max(len(across) for across, _ in curves)
-  short = [plotted(across[-1:], up[-1:]) for across, up in curves if len(across) < longest]
+  named = list(zip(names, curves, strict=True))
+  short = [(name, plotted(across[-1:], up[-1:])) for name, (across, up) in named if len(across) < longest]
   end = min(across[-1] for across, _ in curves)
-  rest = [_after(end, *curve) for curve in curves if short and curve[0][-1] > end]
+  rest = [(name, _after(end, *curve)) for name, curve in named if short and curve[0][-1] > end]
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
-    rest, half = curves, None
+    rest, half = named, None
   edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
-  stopped = [(float(across[0]), float(up[0])) for across, up in short if y != "noise_scale"]
-  singles = [plotted(*curve) for curve in rest]
+  stopped = [(name, (float(across[0]), float(up[0]))) for name, (across, up) in short if y != "noise_scale"]
+  singles = [(name, plotted(*curve)) for name, curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
 
 
@@ -105,16 +107,13 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   """The metric `y` against `x`, both metrics columns; None if there is nothing to draw."""
   results, seeds = comparison.results, len(comparison.info["seeds"])
   ends = {each.info["label"]: max(float(run.columns[x][-1]) for run in each.runs) for each in results if each.runs}
-  moved = [end for end in ends.values() if end > 0]
-  log_x = x == "bytes_sent" or (x == comparison.seconds and bool(moved) and max(moved) > 5 * min(moved))
+  log_x = log_across(comparison, x)
   lines, floor, absent = _lines(results, x, y, log_x), None, ""
   if y == "distance" and not any(line.mean.any() for line in lines):
     return None
   if lines and y != "test_accuracy":
-    values = np.concatenate([line.mean for line in lines])
-    lowest = NEGLIGIBLE * float(values.max())
-    if values.min() >= 0 < values.max() and values.max() > 10 * values[values > lowest].min():
-      floor = lowest
+    floor = log_floor(np.concatenate([line.mean for line in lines]))
+    if floor is not None:
       flat = [line.label for line in lines if not (line.mean > floor).any()]
       absent = f"Zero at every evaluation, so not on this log axis: {formats.listed(flat)}." if flat else ""
       lines = [line for line in _lines(results, x, y, log_x, floor) if np.isfinite(line.mean).any()]
@@ -150,6 +149,22 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   (words, x_label), name = ACROSS[x], formats.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {words}"
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
+
+
+def log_across(comparison: Comparison, x: str) -> bool:
+  """Whether the x axis is logarithmic: of bytes, and of the time where algorithms take it very differently."""
+  if x != comparison.seconds:
+    return x == "bytes_sent"
+  ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
+  moved = [end for end in ends if end > 0]
+  return bool(moved) and max(moved) > 5 * min(moved)
+
+
+def log_floor(values: np.ndarray) -> float | None:
+  """Where a log axis of values that span decades begins; None where a linear one shows them."""
+  lowest = NEGLIGIBLE * float(values.max(initial=0))
+  decades = lowest > 0 <= values.min() and values.max() > 10 * values[values > lowest].min()
+  return lowest if decades else None
 
 
 def _averaged(result: Result) -> bool:

@@ -13,7 +13,8 @@ from experiments.costs import scale_text
 from experiments.costs.scale_curves import Curve
 from experiments.report import templates
 from experiments.report.figures import step_plot
-from experiments.report.figures.style import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, Picture, blank, rendered
+from experiments.report.figures.picture import Picture, save_all
+from experiments.report.figures.style import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, blank
 
 TEMPLATE = Path(__file__).parents[1] / "scale.html"
 
@@ -21,7 +22,7 @@ TEMPLATE = Path(__file__).parents[1] / "scale.html"
 class Chart(NamedTuple):
   """A figure over the number of workers."""
 
-  name: str  # of the PNG, without the suffix
+  name: str  # of its files, without the suffix
   title: str
   label: str
   value: Callable[[Point], float]
@@ -39,7 +40,7 @@ def write(
   folder: Path, curves: Sequence[Curve], cluster: Cluster, work: Work, *, title: str, weak: bool, counted: str,
   jitter: float, command: str,
 ) -> Path:  # fmt: skip
-  """Writes scale.html and the pictures as PNG files; returns the page's path.
+  """Writes scale.html, and the pictures into figures/; returns the page's path.
 
   Args:
     counted: where the model's FLOP are from.
@@ -48,8 +49,7 @@ def write(
   folder.mkdir(parents=True, exist_ok=True)
   steps = [step_plot.picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
-  for picture in pictures:
-    (folder / f"{picture.name}.png").write_bytes(picture.png)
+  save_all(folder, pictures)
   head = scale_text.head(curves)
   text = templates.template(TEMPLATE).render(
     title=title,
@@ -63,7 +63,7 @@ def write(
     ],
     measured=any(curve.measured for curve in curves),
     losses=_losses(curves),
-    pictures=[picture.embedded() for picture in pictures],
+    pictures=pictures,
     facts=_facts(cluster, work, curves[0].largest, counted, jitter),
     flat=not cluster.efficiency.half and not weak,
     command=command,
@@ -114,7 +114,11 @@ def picture_of(chart: Chart, curves: Sequence[Curve]) -> Picture:
   )
   workers = [point.workers for point in line_of(curves[0])]
   alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
-  return Picture(chart.name, chart.title, alt, [], *rendered(lambda wide: _draw(chart, curves, wide)))
+  points = [(c.algorithm, "predicted", p.workers, chart.value(p)) for c in curves for p in line_of(c)]
+  points += [(c.algorithm, "measured", *point) for c in curves for point in measured_points(chart, c)]
+  columns = ("algorithm", "seconds", "workers", chart.name)
+  data = dict(zip(columns, map(list, zip(*points, strict=True)), strict=True))
+  return Picture(chart.name, chart.title, alt, [], lambda wide: _draw(chart, curves, wide), data)
 
 
 def line_of(curve: Curve) -> list[Point]:

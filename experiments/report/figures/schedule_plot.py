@@ -8,8 +8,9 @@ import numpy as np
 
 from ddl.events.record import Events
 from experiments.report import formats
+from experiments.report.figures.picture import Picture
 from experiments.report.figures.schedule import KINDS, WAITING, Schedule, Spans, schedules, shares, spans
-from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, Picture, blank, rendered
+from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, blank
 from experiments.report.reader import Comparison
 
 ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
@@ -45,10 +46,10 @@ def pictures(folder: Path, comparison: Comparison) -> list[Picture]:
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
-def lone(label: str, events: Events, clock: str) -> bytes:
-  """One run's schedule as PNG. clock: the name of its time."""
-  shown = Schedule([label], "", events)
-  return rendered(lambda wide: _draw(shown, spans(events), wide, clock))[2]
+def lone(label: str, events: Events, clock: str) -> Picture:
+  """One run's schedule. clock: the name of its time."""
+  shown, found = Schedule([label], "", events), spans(events)
+  return Picture("schedule", label, "", [], lambda wide: _draw(shown, found, wide, clock), _drawn(shown, found))
 
 
 def _picture(shown: Schedule) -> Picture:
@@ -71,7 +72,16 @@ def _picture(shown: Schedule) -> Picture:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
   alt = f"Schedule of {names}: one row per worker from 0 to {end_of(shown):.3g} s. {caption[-1]}"
   summary = f"{names} ({title[0].lower()}{title[1:]})"
-  return Picture(f"schedule_{shown.folder}", summary, alt, caption, *rendered(lambda wide: _draw(shown, found, wide)))
+  name, drawn = f"schedule_{shown.folder}", _drawn(shown, found)
+  return Picture(name, summary, alt, caption, lambda wide: _draw(shown, found, wide), drawn)
+
+
+def _drawn(shown: Schedule, found: Spans) -> dict[str, list[Any]]:
+  """The spans of the rows, those that cross the end of the axis whole; seconds."""
+  rows = (found.begin < end_of(shown)) & (found.worker < ROWS)
+  kinds = [KINDS[kind] for kind in found.kind[rows]]
+  columns = {name: getattr(found, name)[rows].tolist() for name in ("worker", "begin", "end", "beneath")}
+  return {"worker": columns.pop("worker"), "kind": kinds, **columns}
 
 
 def _staleness(events: Events) -> tuple[np.ndarray, str]:

@@ -9,7 +9,8 @@ from ddl.perf.planning.scenario import Scenario, Work
 from ddl.perf.step.timeline import Timeline
 from ddl.perf.units import seconds_text
 from experiments.costs.scale_curves import Curve
-from experiments.report.figures.style import COLOURS, PHONE, SLIDE, Picture, blank, rendered
+from experiments.report.figures.picture import Picture
+from experiments.report.figures.style import COLOURS, PHONE, SLIDE, blank
 
 KINDS = {"backward": COLOURS[0], "forward": COLOURS[5], "message, hidden": COLOURS[2], "message, exposed": COLOURS[1]}
 
@@ -51,8 +52,9 @@ def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
   took, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
   caption = f"A step takes {took}; its messages take {sent}, of which {hidden} are hidden behind computation."
   found = bars(shown)
-  drawn = rendered(lambda wide: _draw(title, found, wide))
-  return Picture(f"step_{curve.algorithm}", title, f"{title}. {caption}", [caption], *drawn)
+  data = {name: [getattr(bar, name) for bar in found] for name in Bar._fields}
+  name, alt = f"step_{curve.algorithm}", f"{title}. {caption}"
+  return Picture(name, title, alt, [caption], lambda wide: _draw(title, found, wide), data)
 
 
 def _draw(title: str, found: list[Bar], wide: bool) -> Any:

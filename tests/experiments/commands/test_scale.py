@@ -260,9 +260,9 @@ def test_the_command(tmp_path):
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
   assert scale_text.EFFICIENCY in done.out
-  assert {p.name for p in (tmp_path / "out").iterdir()} == {
-    "scale.html", "speedup.png", "efficiency.png", "communication.png", "step_sync_sgd.png",
-  }  # fmt: skip
+  assert {p.name for p in (tmp_path / "out").iterdir()} == {"scale.html", "figures"}
+  names, kinds = ("speedup", "efficiency", "communication", "step_sync_sgd"), ("csv", "pdf", "png", "svg")
+  assert {p.name for p in (tmp_path / "out/figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
   text = (tmp_path / "out" / "scale.html").read_text()
   assert "the part of a step that does not depend on its examples" in text and "that of <code>plan</code>" in text
   page = Page()

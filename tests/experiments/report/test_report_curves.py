@@ -1,5 +1,6 @@
 """The pictures of learning curves: labels of the small axes, and notes on workers that are equal at evaluations."""
 
+import base64
 import json
 import re
 
@@ -7,14 +8,16 @@ from helpers.comparisons import comparison, rising
 
 from experiments.report import reader
 from experiments.report.figures import curves, line_data
+from experiments.report.figures.line_styles import line_styles
 
 
 def test_small_axes_are_labelled(tmp_path):
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "local_sgd": [rising(0.1, 0.6, 0.9)] * 2})
   found = reader.read(folder)
   for x, words in (("examples", "examples"), ("bytes_sent", "bytes sent")):
-    picture = curves.picture(line_data.chart(found, x, "test_loss"), found)
-    for svg in (picture.wide, picture.narrow):  # a comment holds the text of what is drawn as paths
+    picture = curves.picture(line_data.chart(found, x, "test_loss"), found, line_styles(found))
+    for uri in (picture.wide, picture.narrow):
+      svg = base64.b64decode(uri.partition("base64,")[2]).decode()  # a comment holds the text of what is drawn as paths
       assert "<!-- test loss -->" in svg and re.search(rf"<!-- {words}, [^>]* -->", svg)
 
 

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers.comparisons import rising
+from helpers.comparisons import rising, undrawn_page
 from helpers.schedules import WORKERS, events_of, tiles, total, virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from ddl.events import lockstep
 from ddl.events.times import TIMES
 from ddl.runtime import traffic
 from experiments.config import default_experiment
-from experiments.report import formats, reader, report
+from experiments.report import formats, reader
 from experiments.report.figures import schedule_plot
 from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
 from experiments.train import virtual_time
@@ -122,10 +122,11 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
   sync, late, _ = schedule_plot.pictures(folder, comparison)
   assert sync.title.startswith("sync_sgd and sharded (waiting ") and late.title.startswith("late (waiting ")
   assert sync.caption != late.caption
+  assert all(picture.svg.startswith("<?xml") for picture in (sync, late))
   shown, *_ = schedules(folder, comparison)
   assert schedule_plot.end_of(shown) == shown.record.released[3 * schedule_plot.ROUNDS - 1].max()
-  text = report.write_report(folder).read_text()
-  assert text.count('<figure id="schedule_') == 3 and (folder / "schedule_late.png").is_file()
+  text = undrawn_page(folder)
+  assert text.count('<figure id="schedule_') == 3 and (folder / "figures/schedule_late.png").is_file()
   (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")
   with pytest.raises(ValueError, match=r"lockstep\.npz: not a record of steps"):
     schedules(folder, comparison)

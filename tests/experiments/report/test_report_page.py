@@ -9,46 +9,45 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, realistic, rising
+from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, rising, undrawn_page
 
 from experiments.report import reader, report, wording
 from experiments.report.figures import curves, line_data
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-  return report.write_report(realistic(tmp_path_factory.mktemp("realistic")))
-
-
 @pytest.fixture
-def no_pictures(monkeypatch):
-  """Pages are made faster without."""
-  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+def path(realistic_page):
+  return realistic_page
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(path):
   names = [f"{name}_vs_examples" for name in ("accuracy", "distance", "loss")]
   names += ["accuracy_vs_bytes", "accuracy_vs_seconds"]
   assert path.name == "report.html"
-  assert {each.stem for each in path.parent.glob("*.png")} == set(names)
+  kinds = ("csv", "pdf", "png", "svg")
+  assert {each.name for each in (path.parent / "figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
   for name in names:
-    head = (path.parent / f"{name}.png").read_bytes()[:24]
+    head = (path.parent / f"figures/{name}.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") == 1920
+    assert b"/FontFile2" in (path.parent / f"figures/{name}.pdf").read_bytes()  # TrueType, embedded
   page = Tags(path.read_text())
   assert not page.open
   kinds = [tag for tag, _ in page.found]
-  assert kinds.count("img") == 5 and not {"script", "link", "iframe"} & set(kinds)
+  assert kinds.count("img") == 5 and not {"link", "iframe", "object", "embed", "base"} & set(kinds)
   for tag, attrs in page.found:
     assert tag != "img" or len(attrs["alt"]) > 40
+    assert not {"poster", "data", "action", "xlink:href"} & set(attrs)
     for name in ("src", "srcset", "href"):
       if name in attrs:
+        assert tag in ("img", "source")  # a script is part of the page
         kind, data = attrs[name].split(",")
         assert kind == "data:image/svg+xml;base64"
         assert not re.search(r'href="(?!#)|url\((?!#)|@import', base64.b64decode(data).decode())
+  text = path.read_text()
+  assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|WebSocket|EventSource|sendBeacon", text)
   cells = [attrs for tag, attrs in page.found if tag == "td"]
   assert len(cells) == 7 * (5 + 6 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
   assert all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
-  text = path.read_text()
   for part in ("2/3 reached", "seed 1 diverged at step 180", "Sends nothing", "2006.00441", "0.10.2", "0a1b2c3"):
     assert part in text
 
@@ -96,13 +95,13 @@ def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
   assert f"{soonest} as measured with 1 to 16 workers on 1 device" in finding
 
 
-def test_workers_and_batch_are_those_of_the_labels(tmp_path, no_pictures):
+def test_workers_and_batch_are_those_of_the_labels(tmp_path):
   """In the heading and as columns where labels set them; the number of examples is the same."""
   lines = [rising(0.1, 0.5, 0.96)] * 2
   runs, given = {"easgd": lines, "local_sgd": lines, "dasgd": lines}, {"local_sgd": {"workers": 1, "batch": 128}}
   for name, settings, workers, batch in (("same", {}, "8", "16"), ("varying", given, "1 to 8", "16 to 128")):
     folder = comparison(tmp_path / name, runs, settings=settings)
-    text = report.write_report(folder).read_text()
+    text = undrawn_page(folder)
     assert f"; {workers} workers, batch of {batch} per worker, 2 seeds." in text
     results = text.partition('id="pictures"')[0]
     shown = [re.findall(rf'<td data-label="{head}"><span>(\d+)</span>', results) for head in ("workers", "batch")]
@@ -119,11 +118,11 @@ def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
   hostile = "<script>alert('&')</script>"
   runs = {"local_sgd": lines, f"{hostile} $x$".replace("/", "|"): lines, "dasgd": []}
   folder = comparison(tmp_path, runs, metric="test_loss", value=0.2, title=hostile, data=hostile, command=hostile)
-  text = report.write_report(folder).read_text()
-  assert "<script" not in text and "&lt;script&gt;" in text
+  text = undrawn_page(folder)
+  assert "<script>alert" not in text and "&lt;script&gt;" in text and text.count("</script>") == 2
   assert "keep is 3; the share lies in 0..1" in text and "no result" in text
   names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
-  assert sorted(each.stem for each in tmp_path.glob("*.png")) == names
+  assert sorted(each.stem for each in tmp_path.glob("figures/*.png")) == names
   chart = line_data.chart(reader.read(folder), "examples", "test_loss")
   assert chart.log_y and chart.target == 0.2
   assert "0.001" in report.table(folder)
@@ -131,9 +130,9 @@ def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
 
 def test_a_comparison_without_results_still_reports(tmp_path):
   folder = comparison(tmp_path, {"dasgd": [], "easgd": []})
-  assert "No algorithm has a result" in report.write_report(folder).read_text()
+  assert "No algorithm has a result" in undrawn_page(folder)
   assert report.table(folder).count("no result") == 2
-  assert not list(tmp_path.glob("*.png"))
+  assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.filterwarnings("error")
@@ -143,14 +142,16 @@ def test_odd_values_are_drawn_without_a_warning(tmp_path):
   for line, distance, loss in zip(odd, [0, 1, 1e-3, 0], [-1.0, -2.0, 50.0, 0.0], strict=True):
     line.update(distance=distance, test_loss=loss, seconds=1000 * line["seconds"])
   pictured = {"easgd": [start, rising(0.1, math.nan)], "local_sgd": [odd, odd], "dasgd": [rising(0.1, 0.5, 1.0)] * 2}
-  path = report.write_report(comparison(tmp_path, pictured, metric="test_loss", value=0.0))
-  text = path.read_text()
-  assert "distance_vs_examples" in text and "local_sgd 0.001" in text  # where it ends is its last figure above zero
+  found = curves.pictures(reader.read(comparison(tmp_path, pictured, metric="test_loss", value=0.0)))
+  distance = found[-1]
+  assert distance.name == "distance_vs_examples"
+  assert "local_sgd 0.001" in distance.alt  # where it ends is its last figure above zero
+  assert all(picture.svg.startswith("<?xml") and picture.narrow for picture in found)
   lines = line_data.chart(reader.read(tmp_path), "examples", "distance")
   assert lines.log_y and [line.label for line in lines.lines] == ["local_sgd"]
   assert not line_data.chart(reader.read(tmp_path), "examples", "test_loss").log_y  # negative losses
   (tmp_path / "start").mkdir()
-  assert "stopped at step 0" in report.write_report(comparison(tmp_path / "start", {"easgd": [start]})).read_text()
+  assert "stopped at step 0" in undrawn_page(comparison(tmp_path / "start", {"easgd": [start]}))
 
 
 def test_the_axis_holds_a_target_that_nobody_comes_near(tmp_path):

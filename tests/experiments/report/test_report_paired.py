@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
+from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of, undrawn_page
 from helpers.schedules import virtual
 
 from experiments.grid_point import Place
-from experiments.report import cluster_section, findings, reader, report, table_rows
+from experiments.report import cluster_section, findings, reader, table_rows
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
 from experiments.report.table_rows import Row
@@ -133,7 +133,7 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
     folder = comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})
     (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
     assert (line.band is not None, len(line.rest)) == (count == 3, 2 * (count == 2))
-    text = report.write_report(folder).read_text()
+    text = undrawn_page(folder)
     assert ("its two seeds" in text) == (count == 2) and ("over the seeds as a band" in text) == (count == 3)
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from helpers.commands import Command, complaint
+from helpers.comparisons import undrawn
 
 from experiments.config import base, default_experiment
 from experiments.config.variants import variants
@@ -50,22 +51,24 @@ def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   assert "batch: 16 there, 8 here" in complaint(other)
 
 
-def test_a_divergence_is_reported_and_not_trained_again(tmp_path):
+def test_a_divergence_is_reported_and_not_trained_again(tmp_path, call):
   config, folder = diverging(tmp_path), f"--workdir={tmp_path / 'c'}"
-  some = Command("compare", config, folder).end()
-  assert some.code == 0 and "every run diverged" not in some.error
+  with undrawn():
+    code, out, error = call("compare", config, folder)
+  assert code == 0 and "every run diverged" not in error
   assert "1 to 2 workers, batch of 32 to 64 per worker" in (tmp_path / "c/report.html").read_text()
-  assert re.findall(r"^(?:wild|tame) +(\d+) +(\d+) ", some.out, re.M) == [("2", "32"), ("1", "64")]
+  assert re.findall(r"^(?:wild|tame) +(\d+) +(\d+) ", out, re.M) == [("2", "32"), ("1", "64")]
   page = json.loads((tmp_path / "c/comparison.json").read_text())
   assert not {"workers", "batch"} & set(page)  # the labels' settings have them
   assert [entry["settings"]["workers"] for entry in page["algorithms"]] == [2, 1]
   kept = json.loads((tmp_path / "c/wild/seed-0/failed.json").read_text())["diverged"]
   (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "a recorded reason"}))
-  again = Command("compare", config, folder, "--resume").end()
-  assert again.code == 0 and "a recorded reason" in again.out and "diverged" in kept
-  none = Command("compare", config, f"--workdir={tmp_path / 'd'}", "--only=wild").end()
-  assert none.code == 1 and (tmp_path / "d/report.html").is_file()
-  lines = none.error.splitlines()
+  with undrawn():
+    code, out, _ = call("compare", config, folder, "--resume")
+    assert code == 0 and "a recorded reason" in out and "diverged" in kept
+    code, _, error = call("compare", config, f"--workdir={tmp_path / 'd'}", "--only=wild")
+  assert code == 1 and (tmp_path / "d/report.html").is_file()
+  lines = error.splitlines()
   assert len(lines) == 1 and lines[0].startswith("compare: every run diverged")
 
 

@@ -2,10 +2,10 @@
 
 import json
 
-from helpers.comparisons import comparison, rising
+from helpers.comparisons import comparison, rising, undrawn_page
 
 from experiments.config.variants import trials
-from experiments.report import report, settings_table
+from experiments.report import settings_table
 
 COMMON = {
   "batch": 16, "workers": 8, "steps": 400, "eval_every": 10, "model": {"name": "mlp", "hidden": [64, 32]},
@@ -99,5 +99,5 @@ def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
 def test_the_page_shows_no_key_that_is_not_set(tmp_path):
   config = {"common": {"times.seconds": None, "times.name": "lognormal"}, "algorithms": {"a": {"network.blocks": None}}}
   assert settings_table.without_unset(config) == {"common": {"times.name": "lognormal"}, "algorithms": {"a": {}}}
-  text = report.write_report(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config)).read_text()
+  text = undrawn_page(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config))
   assert "&#34;lognormal&#34;" in text and "&#34;times.seconds&#34;: null" not in text

@@ -1,0 +1,66 @@
+"""Which algorithm gets which colour, dashes and marker, and which stand out where there are many."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from experiments.report.figures.style import COLOURS, DASHES, MARKERS
+from experiments.report.reader import Comparison
+from experiments.report.table_rows import Row, rows, spent
+
+MANY = 12  # lines that one pair of axes shows with all of them told apart
+
+
+class LineStyle(NamedTuple):
+  colour: str  # that of its group
+  dashes: tuple[float, ...]  # on and off in line widths, () for a solid line
+  marker: str
+  front: bool  # stands out; with many lines only the best few do
+  grouped: bool  # shares its colour with others of its group
+
+
+def line_styles(comparison: Comparison) -> list[LineStyle]:
+  """A style per algorithm, in the order of the comparison, the same in all its pictures.
+
+  Colours are those of groups, dashes those of the members of a group; where there are more groups than colours the
+  dashes tell these apart too. Those in front get their colours first, so that no two of them look alike.
+  """
+  groups = [result.info["group"] for result in comparison.results]
+  front = _front(comparison, groups)
+  best = {groups[number] for number in front}
+  order = sorted(dict.fromkeys(groups), key=lambda group: group not in best)
+  found = []
+  for number, group in enumerate(groups):
+    members = sorted((n for n, each in enumerate(groups) if each == group), key=lambda n: n not in front)
+    place, member = order.index(group), members.index(number)
+    found.append(
+      LineStyle(
+        COLOURS[place % len(COLOURS)],
+        DASHES[(place // len(COLOURS) + member) % len(DASHES)],
+        MARKERS[number % len(MARKERS)],
+        number in front,
+        groups.count(group) > 1,
+      )
+    )
+  return found
+
+
+def _front(comparison: Comparison, groups: Sequence[str]) -> set[int]:
+  """All numbers of few lines; of many the best in each cost and in the metric by turns, one of a group at most."""
+  table = rows(comparison)
+  if len(table) <= MANY:
+    return set(range(len(table)))
+  ranked = [_ranked(table, name) for name in (*spent(comparison)[1:], comparison.metric)]
+  found: dict[str, int] = {}  # by group
+  for turn in zip_longest(*ranked):
+    for number in turn:
+      if number is not None and len(found) < len(COLOURS):
+        found.setdefault(groups[number], number)
+  return set(found.values())
+
+
+def _ranked(table: Sequence[Row], name: str) -> list[int]:
+  """Numbers of the rows where every seed has an estimate, the best mean first."""
+  sign = -1 if name == "test_accuracy" else 1
+  counted = [number for number, row in enumerate(table) if row.of_all(name)]
+  return sorted(counted, key=lambda number: sign * table[number].estimates[name].mean)

@@ -1,0 +1,186 @@
+"""The small axes beside a plot of learning curves: each algorithm alone with its band, its key above."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.report import formats
+from experiments.report.figures.line_data import Chart, Line
+from experiments.report.figures.line_styles import LineStyle
+from experiments.report.figures.style import GRID, IDLE, INK, MUTED, PAPER, PHONE, SLIDE
+
+SHORT = 22  # characters of a label that has room beside another
+FEW = 4  # algorithms that have room below each other
+
+
+class Plan(NamedTuple):
+  """Where things are; inches, from the lower left corner, without title and note."""
+
+  width: float
+  height: float
+  large: tuple[float, float, float, float]  # left, bottom, right, top
+  small: tuple[float, float, float, float]  # all panels
+  columns: int
+  texts: list[str]  # the lines' labels, wrapped
+  size: float  # of these, points
+  keys: tuple[float, float] | None  # upper left corner of the key of the lines in front, where not all are
+
+
+def plan(shown: Chart, styles: Sequence[LineStyle], wide: bool) -> Plan:
+  """Panels stand beside the large axes, on a phone and with many lines below them."""
+  labels = [line.label for line in shown.lines]
+  if not all(styles[line.number].front for line in shown.lines):
+    columns, size = (6, 7.5) if wide else (3, 7)
+    texts = [textwrap.fill(label, 19 if wide else 17) for label in labels]
+    front = sum(styles[line.number].front for line in shown.lines)
+    panels = -(-len(labels) // columns) * (0.8 + _label(texts, size)) + 0.3
+    if wide:
+      return Plan(9.6, panels + 4.0, (0.1, panels, 7.0, panels + 3.95), (0.1, 0.05, 9.5, panels - 0.1), columns, texts,
+                  size, (7.15, panels + 3.85))  # fmt: skip
+    keys = 0.24 * (front + 2)
+    top = panels + keys
+    return Plan(4.3, top + 3.0, (0.05, top, 4.25, top + 2.95), (0.05, 0.05, 4.25, panels - 0.1), columns, texts, size,
+                (0.2, top - 0.1))  # fmt: skip
+  short = max(map(len, labels)) <= SHORT
+  columns = 2 if short and len(labels) > FEW * wide else 1
+  texts, size = [textwrap.fill(label, SHORT if short else 2 * SHORT) for label in labels], 9.5
+  rows = -(-len(labels) // columns)
+  if wide:
+    height = max(SLIDE[1] - 0.6, 0.3 + rows * (0.72 + _label(texts, size)))
+    edge = SLIDE[0] - (4.7 if columns == 2 else 2.9)
+    low = 0.05 if rows > 2 else 0.05 + (3 - rows) / 3 * (height - 0.4)
+    small = (edge + 0.1, low, SLIDE[0] - 0.1, height)
+    return Plan(SLIDE[0], height, (0.1, 0.05, edge, height), small, columns, texts, size, None)
+  panels = rows * (0.85 + _label(texts, size)) + 0.3
+  return Plan(PHONE[0], panels + 3.4, (0.05, panels + 0.05, 4.25, panels + 3.4), (0.05, 0.05, 4.25, panels - 0.1),
+              columns, texts, size, None)  # fmt: skip
+
+
+def _label(texts: Sequence[str], size: float) -> float:
+  """Inches that the labels take above the axes."""
+  return (1 + max(text.count("\n") for text in texts)) * size * 1.25 / 72 + 0.08
+
+
+def draw(figure: Any, large: Any, shown: Chart, styles: Sequence[LineStyle], plan: Plan, up: float) -> None:
+  """All panels, with the limits and the grid of the large axes; up: inches below what is planned."""
+  left, bottom, right, top = plan.small
+  left, bottom, right, top = left + 0.22, bottom + up + 0.22, right, top + up
+  rows, gap = -(-len(shown.lines) // plan.columns), 0.14
+  across, high = (right - left + gap) / plan.columns, (top - bottom) / rows
+  others = shown.lines if plan.keys is None else [line for line in shown.lines if styles[line.number].front]
+  for number, (line, text) in enumerate(zip(shown.lines, plan.texts, strict=True)):
+    x, y = left + number % plan.columns * across, top - (1 + number // plan.columns) * high
+    room = _label(plan.texts, plan.size)
+    axes = figure.add_axes(share(figure, x, y, across - gap, high - room - 0.04))
+    _alone(axes, large, line, [each for each in others if each is not line], shown, styles[line.number])
+    lines = text.count("\n")
+    _key(figure, x + 0.02, y + high - room + 0.07 + lines * plan.size * 1.25 / 72, styles[line.number], text, plan.size)
+  words = f"{shown.title.partition(' against ')[2]}, as in the large axes"
+  width, height = figure.get_size_inches()
+  figure.text((left + right) / 2 / width, (bottom - 0.06) / height, words, size=9, ha="center", va="top")
+  figure.text(
+    (left - 0.06) / width, (bottom + top) / 2 / height, formats.NAMES[shown.y], size=9, rotation=90, ha="right",
+    va="center",
+  )  # fmt: skip
+  if plan.keys is not None:
+    _keys(figure, shown, styles, (plan.keys[0], plan.keys[1] + up))
+
+
+def share(figure: Any, x: float, y: float, across: float, high: float) -> tuple[float, float, float, float]:
+  """Inches as shares of the figure, for axes: left, bottom, width, height."""
+  width, height = figure.get_size_inches()
+  return x / width, y / height, across / width, high / height
+
+
+def _keys(figure: Any, shown: Chart, styles: Sequence[LineStyle], corner: tuple[float, float]) -> None:
+  """Of the lines in front, and a word on the others."""
+  front = [line for line in shown.lines if styles[line.number].front]
+  x, y = corner
+  for number, line in enumerate(front):
+    text = textwrap.shorten(line.label, 32, placeholder=" …")
+    _key(figure, x, y - 0.24 * number, styles[line.number], text, 8.5)
+  width, height = figure.get_size_inches()
+  rest = len(shown.lines) - len(front)
+  figure.text(
+    x / width, (y - 0.24 * len(front) - 0.08) / height, f"thin: {rest} others,\nin their own axes below", size=8.5,
+    color=MUTED, va="center",
+  )  # fmt: skip
+
+
+def _key(figure: Any, x: float, y: float, style: LineStyle, text: str, size: float) -> None:
+  """A piece of the line and its label; y: the middle of the label's first line."""
+  from matplotlib.lines import Line2D
+
+  width, height = figure.get_size_inches()
+  figure.add_artist(
+    Line2D(
+      [x / width, (x + 0.13) / width, (x + 0.26) / width], [y / height] * 3, color=_ink(style), linewidth=1.6,
+      linestyle=_pattern(style), marker=style.marker, markevery=(1, 3), markersize=0.6 * size, markeredgecolor=PAPER,
+      markeredgewidth=0.7,
+    )
+  )  # fmt: skip
+  place = (x + 0.33) / width, (y + 0.62 * size / 72) / height
+  figure.text(*place, text, size=size, va="top", linespacing=1.05)
+
+
+def _ink(style: LineStyle) -> str:
+  return style.colour if style.front or style.grouped else MUTED
+
+
+def _pattern(style: LineStyle) -> Any:
+  return (0, style.dashes) if style.dashes else "-"
+
+
+def mean(axes: Any, line: Line, style: LineStyle, width: float, alone: bool) -> None:
+  """The mean, with crosses where seeds ended early; thin in the large axes where others stand out, else alike."""
+  if alone or style.front:
+    # Eight markers per curve, shifted from line to line so that they do not cover each other.
+    every = max(1, len(line.x) // 8)
+    marks = {} if alone else {
+      "marker": style.marker, "markevery": (line.number * every // 5 % every, every), "markersize": 6,
+      "markeredgecolor": PAPER, "markeredgewidth": 0.7,
+    }  # fmt: skip
+    axes.plot(
+      line.x, line.mean, color=_ink(style), linewidth=width, linestyle=_pattern(style), zorder=3,
+      solid_capstyle="round", **marks,
+    )  # fmt: skip
+    if line.stopped:
+      axes.plot(
+        *zip(*(point for _, point in line.stopped), strict=True), "x", color=_ink(style), markersize=9,
+        markeredgewidth=2.2, zorder=4, clip_on=False,
+      )  # fmt: skip
+  else:
+    axes.plot(
+      line.x, line.mean, color=style.colour if style.grouped else IDLE, linewidth=0.8,
+      alpha=0.5 if style.grouped else 1.0, zorder=1.8,
+    )  # fmt: skip
+
+
+def _alone(axes: Any, large: Any, line: Line, others: Sequence[Line], shown: Chart, style: LineStyle) -> None:
+  """One algorithm with its band or its seeds in front of others in grey. Without matplotlib's ticks, which are slow."""
+  from matplotlib.collections import LineCollection
+
+  axes.set(xscale=large.get_xscale(), yscale=large.get_yscale(), xlim=large.get_xlim(), ylim=large.get_ylim())
+  for number, axis in enumerate((axes.xaxis, axes.yaxis)):
+    axis.set_visible(False)
+    ticks = (large.xaxis, large.yaxis)[number].get_majorticklocs()
+    low, high = sorted((large.get_xlim, large.get_ylim)[number]())
+    across = (axes.get_xaxis_transform, axes.get_yaxis_transform)[number]()
+    inside = ticks[(ticks >= low) & (ticks <= high)]
+    (axes.vlines, axes.hlines)[number](inside, 0, 1, transform=across, color=GRID, linewidth=0.5, zorder=0.5)
+  grey = [np.column_stack([other.x, other.mean]) for other in others]
+  axes.add_collection(LineCollection(grey, colors=IDLE, linewidths=0.8, zorder=1.5), autolim=False)
+  if line.band is not None:
+    axes.fill_between(line.x, *line.band, color=_ink(style), alpha=0.28, linewidth=0, zorder=2)
+  for _, (x, y) in line.rest:
+    axes.plot(x, y, color=_ink(style), linewidth=0.8, alpha=0.8, zorder=2)
+  mean(axes, line, style, 1.6, alone=True)
+  target(axes, shown)
+
+
+def target(axes: Any, shown: Chart) -> None:
+  """A dotted line."""
+  if shown.target is not None:
+    axes.axhline(shown.target, color=INK, linewidth=1.1, linestyle=(0, (1, 2)), zorder=2.5)

@@ -1,0 +1,131 @@
+"""A picture of a report: laid out once per width, saved as SVG, PDF, PNG and as a CSV of what is drawn."""
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from experiments.report.figures.style import DARK, settings
+
+FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
+DPI = 200  # of a PNG: twice a screen's
+
+
+@dataclass(frozen=True)
+class Picture:
+  """A figure with its title, its text for those who do not see it, its caption and its data. Drawn when it is used."""
+
+  name: str  # of its files, without the suffix
+  title: str
+  alt: str
+  caption: list[str]  # sentences
+  draw: Callable[[bool], Any]  # makes matplotlib's figure, for a screen (True) or for a phone: upright, legend below
+  data: Mapping[str, Sequence[Any]]  # column: a value per drawn point
+
+  @cached_property
+  def figure(self) -> Any:
+    """matplotlib's figure for a screen, laid out."""
+    return _laid_out(self.draw, wide=True)
+
+  @cached_property
+  def svg(self) -> str:
+    """For a screen, in the colours of a light page."""
+    return _svg(self.figure)
+
+  @property
+  def wide(self) -> str:
+    """For a screen: a data URI of an SVG whose colours follow the page's scheme."""
+    return _embedded(self.svg)
+
+  @property
+  def narrow(self) -> str:
+    """The same for a phone."""
+    return _embedded(_svg(_laid_out(self.draw, wide=False)))
+
+  def content(self, kind: str) -> bytes:
+    """The content of a file. kind: one of FORMATS."""
+    if kind == "svg":
+      return self.svg.encode()
+    if kind == "csv":
+      text = io.StringIO()
+      lines = csv.writer(text, lineterminator="\n")
+      lines.writerow(self.data)
+      lines.writerows(zip(*self.data.values(), strict=True))
+      return text.getvalue().encode()
+    file = io.BytesIO()
+    metadata = {"CreationDate": None} if kind == "pdf" else None  # the same bytes each time
+    _save(self.figure, file, format=kind, dpi=DPI, metadata=metadata)
+    return file.getvalue()
+
+  def save(self, path: str | Path) -> Path:
+    """Write it as the suffix says. Raises ValueError for another one than .svg, .pdf, .png and .csv."""
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+      raise ValueError(f"{path.name}: a picture is saved as {', '.join(f'.{each}' for each in FORMATS)}")
+    path.write_bytes(self.content(kind))
+    return path
+
+  def _repr_png_(self) -> bytes:
+    """Of a notebook."""
+    return self.content("png")
+
+
+def png(draw: Callable[[], Any]) -> bytes:
+  """A figure alone as PNG, in one and a half times the resolution of a screen."""
+  import matplotlib
+
+  with matplotlib.rc_context(settings(True)):
+    file = io.BytesIO()
+    draw().savefig(file, format="png", dpi=150)
+  return file.getvalue()
+
+
+def save_all(folder: Path, pictures: Iterable[Picture]) -> None:
+  """Write every picture in all formats into the sub-folder figures/ of a page's folder."""
+  for picture in pictures:
+    (folder / FOLDER).mkdir(exist_ok=True)
+    for kind in FORMATS:
+      picture.save(folder / FOLDER / f"{picture.name}.{kind}")
+
+
+def _laid_out(draw: Callable[[bool], Any], wide: bool) -> Any:
+  import matplotlib
+
+  with matplotlib.rc_context(settings(wide)):
+    figure = draw(wide)
+    if engine := figure.get_layout_engine():
+      engine.execute(figure)
+      figure.set_layout_engine("none")  # else each format would lay it out again
+  return figure
+
+
+def _save(figure: Any, file: Any, **how: Any) -> None:
+  import matplotlib
+
+  with matplotlib.rc_context(settings(True)):
+    figure.savefig(file, **how)
+
+
+def _svg(figure: Any) -> str:
+  file = io.StringIO()
+  _save(figure, file, format="svg", metadata={"Date": None})
+  # A hundredth of a point is enough; the page is a fifth smaller.
+  return re.sub(r' d="M[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), file.getvalue())
+
+
+def _embedded(svg: str) -> str:
+  """A data URI, with variables in place of the colours that depend on the colour scheme of the page."""
+  names = {colour: f"--c{number}" for number, colour in enumerate(DARK)}
+  for colour, name in names.items():
+    svg = svg.replace(colour, f"var({name})")
+  light = "".join(f"{name}:{colour};" for colour, name in names.items())
+  dark = "".join(f"{name}:{DARK[colour]};" for colour, name in names.items())
+  style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+  svg = re.sub(r"(<svg[^>]*>)", rf"\1{style}", svg, count=1)
+  return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

@@ -1,0 +1,136 @@
+"""The first sentence of a report: which algorithms reach the target at the lowest cost, and which do not reach it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.report import formats
+from experiments.report.reader import Comparison
+from experiments.report.table_rows import Row, pairs, ranking
+
+FEW, WORDS = 3, 40  # labels that a clause names, and about the words of the sentence
+BEST = {
+  "examples": "with the fewest examples", "bytes_sent": "with the fewest bytes", "seconds": "soonest",
+  "virtual_seconds": "soonest in virtual time",
+}  # fmt: skip
+SPENT = {"examples": "examples", "bytes_sent": "bytes", "seconds": "measured time", "virtual_seconds": "virtual time"}
+
+
+class Cost(NamedTuple):
+  """The algorithms that reach the target with every seed, ranked by one of its costs."""
+
+  name: str  # a metrics column
+  ranked: list[Row]
+  rivals: list[Row]  # of the first one: no row is significantly better than they
+  all_send: bool  # else those that send nothing are not ranked by bytes
+
+  @property
+  def best(self) -> list[Row]:
+    """The first and its rivals."""
+    return [self.ranked[0], *self.rivals]
+
+
+def costs(table: Sequence[Row], comparison: Comparison) -> list[Cost]:
+  """Of examples, bytes and time; [] with fewer than two algorithms that reach the target."""
+  complete = [row for row in table if row.reached == row.seeds]
+  found = []
+  for name in ("examples", "bytes_sent", comparison.seconds):
+    # Fewest bytes of all is no achievement of an algorithm that sends nothing.
+    counted = [row for row in complete if not (name == "bytes_sent" and row.sends_nothing)]
+    ranked, rivals = ranking(table, name, counted)
+    if ranked and len(complete) > 1:
+      found.append(Cost(name, ranked, rivals, len(counted) == len(complete)))
+  return found
+
+
+def headline(table: Sequence[Row], comparison: Comparison) -> str:
+  """The sentence; an algorithm is the best of a cost where the difference is significant, or one of those tied."""
+  single = all(row.seeds == 1 for row in table)
+  goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
+  every = "" if single else " with every seed"
+  complete = [row for row in table if row.reached == row.seeds]
+  if not complete:
+    text = f"no algorithm reaches {goal}{every}"
+  elif len(complete) == 1:
+    only = f"only {complete[0].label}" if len(table) > 1 else complete[0].label
+    text = f"{only} reaches {goal}{every}, after {_spent(complete[0], comparison.seconds)}"
+  else:
+    text, found, baseline = "", costs(table, comparison), _baseline(complete, comparison)
+    for details in (len(found), 1, 0):
+      text = "; ".join(_clauses(table, complete, found, baseline, goal, every, details))
+      if len(text.split()) <= WORDS - 3 * single:
+        break
+  if single:
+    return f"With one seed, {text}."
+  return f"{text[0].upper() if text.split()[0] in ('no', 'only', 'all') else text[0]}{text[1:]}."
+
+
+def _clauses(
+  table: Sequence[Row], complete: Sequence[Row], found: Sequence[Cost], baseline: Row | None, goal: str, every: str,
+  details: int,
+) -> list[str]:  # fmt: skip
+  """The parts of the sentence; details: how many of its claims have their figures."""
+  won: dict[tuple[str, ...], list[str]] = {}  # labels: what they are best in
+  level = []
+  for cost in found:
+    tied = len(cost.best)
+    if tied == len(cost.ranked) > 1 or tied > FEW:
+      level.append(SPENT[cost.name] + f" ({tied} are level)" * (tied < len(cost.ranked)))
+      continue
+    figures = f" ({_figures(table, cost, baseline)})" if details > sum(map(len, won.values())) else ""
+    sending = "" if cost.all_send else " of those that send any"
+    labels = tuple(row.label for row in table if row in cost.best)
+    won.setdefault(labels, []).append(f"{BEST[cost.name]}{sending}{figures}")
+  clauses = []
+  for labels, claims in won.items():
+    verb = f"reach{'es' * (len(labels) == 1)} {goal} " * (not clauses)
+    clauses.append(f"{_named(labels, len(table))} {verb}{formats.listed(claims)}")
+  if level:
+    unclear = f"no winner is clear in {formats.listed(level)}"
+    clauses.append(unclear if clauses else f"{_reaching(complete, table)} reach {goal}{every}, and {unclear}")
+  if never := [row.label for row in table if row.finished and not row.reached]:
+    clauses.append(f"{_named(never, len(table))} never do{'es' * (len(never) == 1)}")
+  return clauses
+
+
+def _named(labels: Sequence[str], count: int) -> str:
+  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {count} algorithms"
+
+
+def _reaching(complete: Sequence[Row], table: Sequence[Row]) -> str:
+  if len(complete) == len(table) > FEW:
+    return f"all {len(table)} algorithms"
+  return _named([row.label for row in complete], len(table))
+
+
+def _baseline(complete: Sequence[Row], comparison: Comparison) -> Row | None:
+  """The one synchronous SGD, which everybody knows; None where there is none or several."""
+  names = {result.info["label"]: result.info["name"] for result in comparison.results}
+  found = [row for row in complete if names[row.label] == "sync_sgd"]
+  return found[0] if len(found) == 1 else None
+
+
+def _figures(table: Sequence[Row], cost: Cost, baseline: Row | None) -> str:
+  """About how much, and how much less than the baseline where that is significant for each of the best."""
+  means = [row.estimates[cost.name].mean for row in cost.best]
+  ends = dict.fromkeys(formats.figure(cost.name, float(f"{mean:.2g}")) for mean in (min(means), max(means)))
+  about = f"about {' to '.join(ends)}"
+  if baseline is None or baseline in cost.best or not baseline.of_all(cost.name):
+    return about
+  found = [pairs(table, cost.name)[row.label, baseline.label] for row in cost.best]
+  if any(pair.sign >= 0 for pair in found):
+    return about
+  ratios = [pair.mean for pair in found]
+  if max(ratios) > 0.5:
+    shares = dict.fromkeys(f"{100 * (1 - ratio):.0f}" for ratio in (max(ratios), min(ratios)))
+    less = "fewer" if cost.name in ("examples", "bytes_sent") else "less"
+    return f"{about}, {' to '.join(shares)} % {less} than {baseline.label}"
+  shares = dict.fromkeys(f"{100 * ratio:.2g}" for ratio in (min(ratios), max(ratios)))
+  return f"{about}, {' to '.join(shares)} % of {baseline.label}'s"
+
+
+def _spent(row: Row, seconds: str) -> str:
+  examples, sent, time = (
+    formats.figure(name, row.estimates[name].mean) for name in ("examples", "bytes_sent", seconds)
+  )
+  time += " of virtual time" if seconds == "virtual_seconds" else ""
+  return f"{examples} examples, {sent} sent per worker and {time}"

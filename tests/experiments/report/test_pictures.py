@@ -1,0 +1,90 @@
+"""Pictures: their files, what their CSV holds, and what tells many algorithms apart."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+from helpers.comparisons import comparison, rising
+
+from experiments.report import reader, report
+from experiments.report.figures import curves, line_data
+from experiments.report.figures.line_styles import MANY, line_styles
+from experiments.report.figures.style import COLOURS
+
+
+@pytest.fixture(scope="module")
+def folder(realistic_page):
+  return realistic_page.parent
+
+
+def test_a_csv_holds_what_is_drawn(folder, tmp_path):
+  found = reader.read(folder)
+  chart = line_data.chart(found, "examples", "test_accuracy")
+  path = report.pictures(folder, found).curves[0].save(tmp_path / "a.csv")
+  with path.open() as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0])[:4] == ["label", "line", "examples", "test_accuracy"]
+  for line in chart.lines:
+    mine = [row for row in rows if row["label"] == line.label]
+    means = [row for row in mine if row["line"] == "mean"]
+    for name, values in (("examples", line.x), ("test_accuracy", line.mean)):
+      np.testing.assert_allclose([float(row[name]) for row in means], values, rtol=1e-7)
+    for name, values in zip(("test_accuracy_low", "test_accuracy_high"), line.band, strict=True):
+      np.testing.assert_allclose([float(row[name]) for row in means], values, rtol=1e-7)
+    names = {row["line"] for row in mine}
+    assert names == ({"mean", "seed 0", "seed 2", "end of seed 1"} if line.label == "dasgd d=4" else {"mean"})
+
+
+def test_the_suffix_says_how_a_picture_is_saved(tmp_path):
+  found = reader.read(comparison(tmp_path / "c", {"easgd $x$ <b>&": [rising(0.1, 0.5, 0.96)]}))
+  picture, again = curves.pictures(found)[0], curves.pictures(found)[0]
+  heads = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"label,"}
+  for kind, head in heads.items():
+    path = picture.save(tmp_path / f"a.{kind}")
+    assert path.read_bytes().startswith(head)
+    assert path.read_bytes() == again.save(tmp_path / f"b.{kind}").read_bytes()
+  assert picture._repr_png_() == (tmp_path / "a.png").read_bytes()
+  with pytest.raises(ValueError, match=r"a\.jpg.*\.pdf"):
+    picture.save(tmp_path / "a.jpg")
+
+
+def styled(folder, count, groups=None):
+  """Labels a0, a1, ...: each later one needs longer; their styles."""
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
+  return line_styles(reader.read(comparison(folder, runs, groups=groups)))
+
+
+@pytest.mark.parametrize("count", [1, 8, 12, 40])
+def test_no_two_algorithms_look_alike(tmp_path, count):
+  found = styled(tmp_path, count)
+  assert len({(style.colour, style.dashes) for style in found}) == count
+  front = [number for number, style in enumerate(found) if style.front]
+  assert front == list(range(count if count <= MANY else len(COLOURS)))  # the soonest
+  assert count == 12 or len({found[number].colour for number in front}) == len(front)
+
+
+@pytest.mark.parametrize("size", [2, 10])
+def test_a_group_has_one_colour_and_of_many_its_best_stands_out(tmp_path, size):
+  groups = {f"a{n}": f"group {n % 4}" for n in range(4 * size)}
+  found = styled(tmp_path, 4 * size, groups)
+  assert [style.colour for style in found] == list(COLOURS[:4]) * size
+  assert all(style.grouped for style in found)
+  front = [number for number, style in enumerate(found) if style.front]
+  assert front == list(range(4 if size > 2 else 8))
+  assert [found[number].dashes for number in range(4)] == [()] * 4
+
+
+def test_forty_algorithms_are_drawn(tmp_path):
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), *[0.96] * 9)] * 2 for n in range(40)}
+  picture = curves.pictures(reader.read(comparison(tmp_path, runs)))[0]
+  width, height = picture.figure.get_size_inches()
+  assert height < 1.5 * width and len(picture.figure.axes) == 41
+  inside = [axes.get_position() for axes in picture.figure.axes]
+  assert all(0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1 for box in inside)
+  assert not any(
+    a is not b and min(a.x1, b.x1) > max(a.x0, b.x0) + 1e-9 and min(a.y1, b.y1) > max(a.y0, b.y0) + 1e-9
+    for a in inside
+    for b in inside
+  )
+  assert math.isclose(picture.figure.axes[1].get_ylim()[0], picture.figure.axes[0].get_ylim()[0])
