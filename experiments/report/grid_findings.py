@@ -6,10 +6,12 @@ from itertools import combinations
 from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.figures import grid_data, grid_slopes
-from experiments.report.findings import LEAST, Sentence
+from experiments.report.findings import Sentence
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison
 from experiments.report.table_rows import Row, pairs
+
+COSTS = {"examples": "examples", "bytes_sent": "bytes", "seconds": "measured time", "virtual_seconds": "virtual time"}
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -39,7 +41,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
 
 def _quantities(comparison: Comparison) -> dict[str, str]:
   """The metric and the costs that are told of: in words."""
-  costs = {name: LEAST[name] for name in ("examples", "bytes_sent", comparison.seconds)}
+  costs = {name: COSTS[name] for name in ("examples", "bytes_sent", comparison.seconds)}
   return {comparison.metric: formats.NAMES[comparison.metric]} | costs
 
 
@@ -54,7 +56,7 @@ def _headline(comparison: Comparison, table: Sequence[Row]) -> str:
   for name in ("examples", "bytes_sent", comparison.seconds):
     sending = [row for row in complete if name != "bytes_sent" or not row.sends_nothing]
     if counted := [row for row in sending if row.of_all(name)]:
-      won.setdefault(min(counted, key=lambda row: row.estimates[name].mean).label, []).append(LEAST[name])
+      won.setdefault(min(counted, key=lambda row: row.estimates[name].mean).label, []).append(COSTS[name])
   count = f"All {every}" if len(complete) == len(table) else f"{len(complete)} of {every}"
   if len(complete) == 1 or not won:
     return f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}."
