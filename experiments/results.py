@@ -12,8 +12,7 @@ from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
 from experiments.config.experiment import Experiment
-from experiments.report import frames, grid_section, reader, report
-from experiments.report.table_rows import rows
+from experiments.report import frames, reader, report
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
 from experiments.train.evaluate import Evaluator
@@ -129,8 +128,7 @@ class Compared:
   @cached_property
   def figures(self) -> "dict[str, Picture]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    grid = grid_section.section(self._read, rows(self._read))
-    return {each.name: each for section in report.pictures(self.folder, self._read, grid) for each in section}
+    return {each.name: each for section in report.pictures(self.folder, self._read) for each in section}
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,12 @@ class Pictures(NamedTuple):
   schedules: "list[Picture]"
 
 
-def pictures(folder: Path, comparison: Comparison, grid: dict[str, Any] | None) -> Pictures:
+def pictures(folder: Path, comparison: Comparison) -> Pictures:
   """Of a comparison's page, not yet drawn. Raises as `write_report` does."""
+  return _pictures(folder, comparison, grid_section.section(comparison, rows(comparison)))
+
+
+def _pictures(folder: Path, comparison: Comparison, grid: dict[str, Any] | None) -> Pictures:
   from experiments.report.figures import curves, schedule_plot
 
   clusters = cluster_section.pictures(comparison)
@@ -67,7 +71,7 @@ def write_report(folder: Path) -> Path:
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
   grid = grid_section.section(comparison, summary)
-  drawn = pictures(folder, comparison, grid)
+  drawn = _pictures(folder, comparison, grid)
   for old in [each for name in ("accuracy_on", "loss_on", "grid") for each in (folder / FOLDER).glob(f"{name}_*")]:
     old.unlink()  # of clusters or keys that the page may no longer have
   save_all(folder, [picture for section in drawn for picture in section])

@@ -4,21 +4,20 @@ import json
 from itertools import combinations
 
 import pytest
-from helpers.comparisons import Tags, comparison, rising, rows_of
+from helpers.comparisons import Tags, comparison, rising, rows_of, undrawn
 from helpers.grids import grid
 
 from experiments.grid_point import comparable
 from experiments.report import frames, grid_findings, reader, report, table_rows
-from experiments.report.figures import curves
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
 LACKS = {"sync": ["algorithm.period"]}
 
 
 @pytest.fixture(autouse=True)
-def no_curves(monkeypatch):
-  """Pages are made faster without."""
-  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+def quick_pictures():
+  with undrawn():
+    yield
 
 
 def noisy(group, point, seed):
@@ -36,8 +35,8 @@ def test_the_page_has_a_section_with_a_picture_of_each_key_and_quantity(folder):
   text = report.write_report(folder).read_text()
   page = Tags(text)
   assert not page.open
-  ids = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
-  names = {each.stem for each in folder.glob("grid_*.png")}
+  ids = [attrs["id"] for tag, attrs in page.found if tag == "figure" and attrs["id"].startswith("grid_")]
+  names = {each.stem for each in folder.glob("figures/grid_*.png")}
   assert set(ids) == names and len(ids) == len(names)
   quantities = ("loss", "step", "examples", "bytes", "seconds")
   assert names == {f"grid_{name}_vs_{key}" for name in quantities for key in ("workers", "period")} | {
@@ -46,15 +45,16 @@ def test_the_page_has_a_section_with_a_picture_of_each_key_and_quantity(folder):
   alts = {attrs["alt"].partition(".")[0] for tag, attrs in page.found if tag == "img"}
   assert "Final test loss against period" in alts
   kinds = [attrs.get("id") for tag, attrs in page.found if tag == "h2"]
-  assert kinds.index("pairs") < kinds.index("grid") < kinds.index("pictures")
+  assert kinds.index("grid") < kinds.index("pictures") < kinds.index("pairs")
   assert "sync reads no period" in text
 
 
 def test_pages_without_a_grid_have_no_section_and_lose_its_pictures(tmp_path):
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "dasgd": [rising(0.1, 0.5, 0.96)] * 2})
-  (folder / "grid_loss_vs_period.png").write_bytes(b"")
+  (folder / "figures").mkdir()
+  (folder / "figures/grid_loss_vs_period.png").write_bytes(b"")
   assert 'id="grid"' not in report.write_report(folder).read_text()
-  assert not list(folder.glob("grid_*.png"))
+  assert not list(folder.glob("figures/grid_*"))
 
 
 def test_the_pairs_are_those_at_one_point_and_those_that_differ_in_one_key(folder):

@@ -51,12 +51,12 @@ def test_axes_are_those_that_have_values(shown, tmp_path):
 
 
 def test_a_further_column_of_metrics_becomes_an_axis(tmp_path, monkeypatch):
-  monkeypatch.setattr(reader, "COLUMNS", (*reader.COLUMNS, "noise_scale"))
+  monkeypatch.setattr(reader, "COLUMNS", (*reader.COLUMNS, "new_figure"))
   monkeypatch.setattr(interactive_chart, "COLUMNS", reader.COLUMNS)
-  found = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96, noise_scale=7.0)] * 3})
+  found = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96, new_figure=7.0)] * 3})
   shown = interactive_chart.content(reader.read(found))
-  assert shown["y"]["noise_scale"]["text"] == "noise scale"
-  assert shown["lines"][0]["y"]["noise_scale"] == [[7.0] * 3] * 3
+  assert shown["y"]["new_figure"]["text"] == "new figure"
+  assert shown["lines"][0]["y"]["new_figure"] == [[7.0] * 3] * 3
 
 
 def test_seconds_on_clusters_are_axes(tmp_path):
@@ -93,7 +93,8 @@ def page(tmp_path_factory):
   runs = {label: [metrics(rng, 10, 0.02, 0.97, 4000, steps=100) for _ in range(3)] for label in labels}
   info = {"title": "Groups", "expected": []}
   entries = comparison(folder, {label.replace("/", "|"): seeds for label, seeds in runs.items()},
-                       groups={label.replace("/", "|"): group for label, group in labels.items()}, **info)  # fmt: skip
+                       places={label.replace("/", "|"): {"group": group} for label, group in labels.items()},
+                       **info)  # fmt: skip
   return undrawn_page(entries), labels
 
 

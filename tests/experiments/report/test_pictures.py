@@ -52,7 +52,8 @@ def test_the_suffix_says_how_a_picture_is_saved(tmp_path):
 def styled(folder, count, groups=None):
   """Labels a0, a1, ...: each later one needs longer; their styles."""
   runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
-  return line_styles(reader.read(comparison(folder, runs, groups=groups)))
+  places = {label: {"group": group} for label, group in (groups or {}).items()}
+  return line_styles(reader.read(comparison(folder, runs, places=places)))
 
 
 @pytest.mark.parametrize("count", [1, 8, 12, 40])
