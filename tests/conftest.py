@@ -34,6 +34,7 @@ def pytest_configure(config):
   # process for a flag that it doesn't know, so another JAX than that of constraints.txt goes without.
   if not config.getoption("--slow") and jax.__version__.startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
+  jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # of this process, not of commands
 
 
 def pytest_collection_modifyitems(config, items):
@@ -60,6 +61,15 @@ def x64():
   """Float64 for one test: the mathematics is compared at rtol 1e-12."""
   with jax.enable_x64(True):
     yield
+
+
+@pytest.fixture
+def optimized():
+  """One test with XLA's optimizations, without which its two programs differ by a rounding."""
+  before = jax.config.values["jax_disable_most_optimizations"]
+  jax.config.update("jax_disable_most_optimizations", False)
+  yield
+  jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ MINUTES = (  # parts of commands that are left to --slow: they measure, start pr
   "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-FAST = ("README.md", "docs/howto/resume.md")  # the commands of other pages are left to --slow
+FAST = ("README.md",)  # the commands of other pages are left to --slow
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
 
 

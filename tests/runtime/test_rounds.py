@@ -31,16 +31,17 @@ DELAYED = [
 def trainer_and_record(name, devices, how):
   trainer = make(name, devices, how)
   # LLVM's optimization of many unrolled copies takes most of the time and changes nothing that these layouts test.
-  jax.config.update("jax_disable_most_optimizations", how.steps == "unroll" or how.steps_per_call == 1)
+  before = jax.config.values["jax_disable_most_optimizations"]
+  jax.config.update("jax_disable_most_optimizations", before or how.steps == "unroll" or how.steps_per_call == 1)
   try:
     return trainer, record(trainer)
   finally:
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 def test_equals_its_twin(name, devices, how):
   equals_twin(*trainer_and_record(name, devices, how), name, "momentum", **HYPER.get(name, {}))
 
@@ -84,7 +85,7 @@ def test_other_schedules_equal_the_twin(name, hyper):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("steps", ["scan", "unroll"])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
   """As where periods and pauses make too many kinds of calls: no call is compiled for its schedule."""
   monkeypatch.setattr("ddl.runtime.calls.MOST_KINDS", 0)

@@ -43,7 +43,7 @@ CASES = {  # config, how, checkpoint_every, model
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_stopped_or_killed_and_resumed(case, tmp_path, monkeypatch):
   chosen, how, every, model = CASES[case]
   run = Run(config(**chosen), how=how, model=model and model())
