@@ -34,7 +34,7 @@ def pytest_configure(config):
   # process for a flag that it doesn't know, so another JAX than that of constraints.txt goes without.
   if not config.getoption("--slow") and jax.__version__.startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
-  jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # of this process, not of commands
+  jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # commands go without
 
 
 def pytest_collection_modifyitems(config, items):
@@ -74,8 +74,9 @@ def optimized():
 
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
-  """(command, arguments) -> (exit code, stdout, stderr), in this process and with fresh flags."""
+  """(command, arguments) -> (exit code, stdout, stderr), in this process, with fresh flags and empty pictures."""
   from helpers.commands import ROOT  # only now: most tests need no command
+  from helpers.comparisons import undrawn
 
   from ddl.runtime import hosts
   from experiments.commands import cli
@@ -94,7 +95,7 @@ def call(monkeypatch, capfd, tmp_path):
     if not any(a.startswith("--workdir") for a in arguments):
       arguments = (*arguments, f"--workdir={tmp_path}/run")
     capfd.readouterr()
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
       code = cli.run(command, list(arguments))
     return code, *capfd.readouterr()
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import Command, metrics
+from helpers.comparisons import undrawn
 
 import ddl
 from experiments.config.options import RunOptions
@@ -17,6 +18,12 @@ SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval
 def as_users_run():
   """A notebook does not set strict promotion."""
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    yield
+
+
+@pytest.fixture
+def empty_pictures():
+  with undrawn():
     yield
 
 
@@ -78,7 +85,7 @@ def test_a_comparison(tmp_path):
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
 
 
-def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path):
+def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path, empty_pictures):
   labels = {"a": {"algorithm": "sync_sgd"}, "b": {"algorithm": "local_sgd"}}
   tuned = tmp_path / "tuned.json"
   tuned.write_text(json.dumps({"algorithms": {"a": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}}))
@@ -94,7 +101,7 @@ def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path):
   assert page["algorithms"][0]["settings"]["optimizer"]["learning_rate"] == 0.03
 
 
-def test_a_comparison_keeps_no_models_unless_it_is_told_to(tmp_path):
+def test_a_comparison_keeps_no_models_unless_it_is_told_to(tmp_path, empty_pictures):
   labels = {"a": {"algorithm": "sync_sgd"}}
   made = ddl.compare(compare={"seeds": (0,), "algorithms": labels}, workdir=tmp_path / "c", **SMALL)
   with pytest.raises(ValueError, match="keep_models"):
