@@ -102,4 +102,5 @@ def model_text(model: Mapping[str, Any]) -> str:
   sizes = ", ".join(
     f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
   )
-  return f"{model['name']} ({sizes})" if sizes else model["name"]
+  name = model["name"].rpartition(":")[2]  # without the file of one of the user's own
+  return f"{name} ({sizes})" if sizes else name

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from ddl import files
 from experiments.config.base import base, with_own
+from experiments.config.catalog import REGISTRIES
 from experiments.config.experiment import jsonable
 from experiments.config.factories import Config, as_type, named
 from experiments.train.run_dir import read_json
@@ -40,6 +41,8 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     named("label in config.compare.algorithms", labels, label)
   out = {}
   for label, changes in labels.items():
+    if isinstance(changes, Mapping):  # {"algorithm": "easgd"} for {"algorithm": {"name": "easgd"}}
+      changes = {k: {"name": v} if isinstance(v, str) and k in REGISTRIES else v for k, v in changes.items()}
     out[label] = with_own(copy.deepcopy(config), changes if isinstance(changes, Mapping) else {})
     apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
     apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")

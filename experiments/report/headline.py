@@ -112,7 +112,7 @@ def _baseline(complete: Sequence[Row], comparison: Comparison) -> Row | None:
 def _figures(table: Sequence[Row], cost: Cost, baseline: Row | None) -> str:
   """About how much, and how much less than the baseline where that is significant for each of the best."""
   means = [row.estimates[cost.name].mean for row in cost.best]
-  ends = dict.fromkeys(formats.figure(cost.name, float(f"{mean:.2g}")) for mean in (min(means), max(means)))
+  ends = dict.fromkeys(formats.figure(cost.name, float(f"{mean:.3g}")) for mean in (min(means), max(means)))
   about = f"about {' to '.join(ends)}"
   if baseline is None or baseline in cost.best or not baseline.of_all(cost.name):
     return about

@@ -57,8 +57,9 @@ def settings(info: Mapping[str, Any]) -> Settings:
 
 
 def varying(info: Mapping[str, Any]) -> dict[str, list[Cell]]:
-  """Of "workers" and "batch" those that labels set differently: a cell per algorithm."""
-  found = {key: [Cell(str(value)) for value in of_labels(info, key)] for key in ("workers", "batch")}
+  """Of "workers" and "batch" those that labels set differently, but for a grid's keys, which labels name."""
+  keys = [key for key in ("workers", "batch") if key not in info["grid"]]
+  found = {key: [Cell(str(value)) for value in of_labels(info, key)] for key in keys}
   return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 

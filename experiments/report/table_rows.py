@@ -158,7 +158,9 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
 
 def marks(table: Sequence[Row], name: str) -> dict[str, str]:
   """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
-  ranked, rivals = ranking(table, name)
+  # Fewest bytes of all is no achievement of an algorithm, or a lone worker, that sends nothing.
+  among = [row for row in table if not (name == "bytes_sent" and row.sends_nothing)]
+  ranked, rivals = ranking(table, name, among)
   best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
   return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
 

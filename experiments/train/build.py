@@ -16,6 +16,7 @@ from ddl.runtime.execution import ExecutionConfig, choose_execution
 from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import Workers, make_workers
+from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import virtual_time
@@ -65,6 +66,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   )
   repeat = experiment.partition.get("repeat", False)
   order = Order(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
+  _warn_of_silence(experiment, algorithm)
   _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
     warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
@@ -125,6 +127,17 @@ def describe(trainer: Trainer | Simulator) -> str:
   alike = not any(jax.tree.leaves(trainer.replication.params))
   copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
+
+
+def _warn_of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:
+  """Warn of a run that ends before any exchange does: each worker trains alone."""
+  clocks = Schedule(algorithm.exchanges).clocks if isinstance(algorithm, Algorithm) else []
+  if clocks and (first := min(clock.first + clock.delay for clock in clocks)) > experiment.steps:
+    warnings.warn(
+      f"{experiment.label}: the first exchange arrives after {first} steps, this run has {experiment.steps}, so that "
+      "nothing is exchanged; take a shorter config.algorithm.period, or more steps",
+      stacklevel=2,
+    )
 
 
 def _warn_of_momentum(experiment: Experiment) -> None:

@@ -10,7 +10,7 @@ from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 from ddl.algorithms import COLLECTIVE
 from ddl.runtime.execution import ExecutionConfig
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "optimized")  # many of its tests compare bits
 
 LAYOUTS = [  # devices, gradients, steps, steps per call
   (1, ExecutionConfig("unroll", "scan", 1)),

@@ -178,7 +178,8 @@ def with_labels(**labels):
 
 LABELS = [
   ({"x": "local_sgd"}, "['x'] is 'local_sgd'", "a section maps keys to values"),
-  ({"x": {"algorithm": "local_sgd"}}, "['x'].algorithm is 'local_sgd'", "{'name': 'sync_sgd'}"),
+  ({"x": {"algorithm": 3}}, "['x'].algorithm is 3", "{'name': 'sync_sgd'}"),
+  ({"x": {"network": "fast"}}, "['x'].network is 'fast'", "a section maps keys to values"),
   ({"x": {"algorithm": {"period": 2.5}}}, "['x'].algorithm.period is 2.5", "int"),
   ({"x": {"batch": "many"}}, "['x'].batch is 'many'", "int"),
   ({"x": {"batch": None}}, "['x'].batch is None"),

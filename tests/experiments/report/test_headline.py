@@ -58,9 +58,11 @@ def test_one_algorithm_one_of_several_and_none(tmp_path):
 
 def test_algorithms_that_send_nothing_do_not_win_in_bytes(tmp_path):
   runs = {"independent": meets_at(2, 3, 2, bytes_sent=0), "easgd": meets_at(6, 9, 6), "local_sgd": meets_at(8, 11, 8)}
-  clauses = told(comparison(tmp_path, runs))
-  (sent,) = [clause for clause in clauses if "bytes" in clause]
+  folder = comparison(tmp_path, runs)
+  (sent,) = [clause for clause in told(folder) if "bytes" in clause]
   assert sent.startswith("easgd ") and "send" in sent
+  assert table_rows.marks(table_rows.rows(reader.read(folder)), "bytes_sent")["easgd"] == "best"
+  assert "independent" not in table_rows.marks(table_rows.rows(reader.read(folder)), "bytes_sent")
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 12, 40])

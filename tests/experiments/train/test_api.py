@@ -17,6 +17,8 @@ from experiments.config import base, default_experiment
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.config.variants import variants
+from experiments.train.build import build
 from experiments.train.train import train
 
 SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}
@@ -85,6 +87,23 @@ def test_processes_are_started_from_values(tmp_path, monkeypatch):
   last = train(chosen, RunOptions(workdir=f"{tmp_path}/a", processes=2))
   assert json.loads((tmp_path / "a" / "about.json").read_text())["layout"]["processes"] == 2
   assert metrics(tmp_path / "a", timeless=False)[-1] == last
+
+
+@pytest.mark.parametrize("steps", [24, 25])
+def test_a_run_that_ends_before_any_exchange_is_warned_of(recwarn, steps):
+  """DaSGD's first message leaves after 20 steps and arrives 5 later."""
+  build(default_experiment(steps=steps, algorithm={"name": "dasgd", "period": 20, "delay": 5}))
+  assert any("nothing is exchanged" in str(each.message) for each in recwarn.list) == (steps < 25)
+
+
+def test_a_label_may_name_its_algorithm_alone():
+  config = base()
+  config.compare.algorithms = {
+    "a": {"algorithm": "easgd"},
+    "b": {"algorithm": {"name": "local_sgd"}, "model": "linear"},
+  }
+  found = variants(config)
+  assert found["a"].algorithm.name == "easgd" and found["b"].model.name == "linear"
 
 
 def test_an_experiment_is_frozen_and_says_what_cannot_be():
