@@ -7,11 +7,10 @@ from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.figures import grid_data, grid_slopes
 from experiments.report.findings import Sentence
+from experiments.report.headline import SPENT
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison
 from experiments.report.table_rows import Row, pairs
-
-COSTS = {"examples": "examples", "bytes_sent": "bytes", "seconds": "measured time", "virtual_seconds": "virtual time"}
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -41,7 +40,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
 
 def _quantities(comparison: Comparison) -> dict[str, str]:
   """The metric and the costs that are told of: in words."""
-  costs = {name: COSTS[name] for name in ("examples", "bytes_sent", comparison.seconds)}
+  costs = {name: SPENT[name] for name in ("examples", "bytes_sent", comparison.seconds)}
   return {comparison.metric: formats.NAMES[comparison.metric]} | costs
 
 
@@ -54,9 +53,8 @@ def _headline(comparison: Comparison, table: Sequence[Row]) -> str:
     return f"None of the {every} reached {goal} with {seeds}."
   won: dict[str, list[str]] = {}
   for name in ("examples", "bytes_sent", comparison.seconds):
-    sending = [row for row in complete if name != "bytes_sent" or not row.sends_nothing]
-    if counted := [row for row in sending if row.of_all(name)]:
-      won.setdefault(min(counted, key=lambda row: row.estimates[name].mean).label, []).append(COSTS[name])
+    if counted := [row for row in complete if row.ranked_by(name)]:
+      won.setdefault(min(counted, key=lambda row: row.estimates[name].mean).label, []).append(SPENT[name])
   count = f"All {every}" if len(complete) == len(table) else f"{len(complete)} of {every}"
   if len(complete) == 1 or not won:
     return f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}."
@@ -69,7 +67,7 @@ def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], ke
   found, alike = [], []
   for name, words_of in _quantities(comparison).items():
     tested = list(_tested(table, name, ((a, b) for a, b in combinations(rows, 2) if _differ(a, b, key))))
-    counted = [row for row in rows if row.of_all(name) and not (name == "bytes_sent" and row.sends_nothing)]
+    counted = [row for row in rows if row.ranked_by(name)]
     best = _best(comparison, counted, name, key)
     if not best or not tested:
       continue

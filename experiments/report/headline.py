@@ -34,11 +34,9 @@ def costs(table: Sequence[Row], comparison: Comparison) -> list[Cost]:
   complete = [row for row in table if row.reached == row.seeds]
   found = []
   for name in ("examples", "bytes_sent", comparison.seconds):
-    # Fewest bytes of all is no achievement of an algorithm that sends nothing.
-    counted = [row for row in complete if not (name == "bytes_sent" and row.sends_nothing)]
-    ranked, rivals = ranking(table, name, counted)
+    ranked, rivals = ranking(table, name, complete)
     if ranked and len(complete) > 1:
-      found.append(Cost(name, ranked, rivals, len(counted) == len(complete)))
+      found.append(Cost(name, ranked, rivals, name != "bytes_sent" or not any(row.sends_nothing for row in complete)))
   return found
 
 

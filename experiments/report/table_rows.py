@@ -43,6 +43,10 @@ class Row(NamedTuple):
     found = self.estimates.get(name)
     return found if found and len(found.seeds) == self.seeds else None
 
+  def ranked_by(self, name: str) -> bool:
+    """Whether it has a place among the estimates `name`: fewest bytes are no achievement of what sends nothing."""
+    return self.of_all(name) is not None and not (name == "bytes_sent" and self.sends_nothing)
+
 
 def rows(comparison: Comparison) -> list[Row]:
   """One row per algorithm, in the order of the comparison."""
@@ -135,7 +139,7 @@ def _pairs(
 
 
 def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> tuple[list[Row], list[Row]]:
-  """Rank the rows where every seed has an estimate by their mean, the best first.
+  """Rank the rows where every seed has an estimate by their mean, the best first; in bytes only those that send any.
 
   Args:
     table: all rows, whose pairs are tested together; of a grid not each with each.
@@ -146,7 +150,7 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
     first and its rivals are significantly different.
   """
   sign, found = -1 if name == "test_accuracy" else 1, pairs(table, name)
-  counted = [row for row in (table if among is None else among) if row.of_all(name)]
+  counted = [row for row in (table if among is None else among) if row.ranked_by(name)]
   ranked = sorted(counted, key=lambda row: sign * row.estimates[name].mean)
 
   def beaten(row: Row) -> bool:
@@ -158,9 +162,7 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
 
 def marks(table: Sequence[Row], name: str) -> dict[str, str]:
   """By label: "best" has the best mean, no algorithm is significantly better than "tied"."""
-  # Fewest bytes of all is no achievement of an algorithm, or a lone worker, that sends nothing.
-  among = [row for row in table if not (name == "bytes_sent" and row.sends_nothing)]
-  ranked, rivals = ranking(table, name, among)
+  ranked, rivals = ranking(table, name)
   best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
   return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
 

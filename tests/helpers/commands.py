@@ -31,9 +31,9 @@ class Command:
 
   def __init__(self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, **variables: str):
     """Starts it; variables: of its environment."""
-    self._printed = tempfile.TemporaryDirectory()
-    out, error = (Path(self._printed.name) / name for name in ("out", "error"))
     if ROOT / file == ROOT / "run.py" and not variables:
+      self._printed = tempfile.TemporaryDirectory()  # removed with this object
+      out, error = (Path(self._printed.name) / name for name in ("out", "error"))
       self.process: Fork | subprocess.Popen[str] = Fork(list(arguments), cwd, out, error)
     else:
       self.process = subprocess.Popen(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from experiments.report.figures.style import COLOURS, DASHES, MARKERS
 from experiments.report.reader import Comparison
-from experiments.report.table_rows import Row, rows, spent
+from experiments.report.table_rows import ranking, rows, spent
 
 MANY = 12  # lines that one pair of axes shows with all of them told apart
 
@@ -50,17 +50,13 @@ def _front(comparison: Comparison, groups: Sequence[str]) -> set[int]:
   table = rows(comparison)
   if len(table) <= MANY:
     return set(range(len(table)))
-  ranked = [_ranked(table, name) for name in (*spent(comparison)[1:], comparison.metric)]
+  numbers = {row.label: number for number, row in enumerate(table)}
+  ranked = [
+    [numbers[row.label] for row in ranking(table, name)[0]] for name in (*spent(comparison)[1:], comparison.metric)
+  ]
   found: dict[str, int] = {}  # by group
   for turn in zip_longest(*ranked):
     for number in turn:
       if number is not None and len(found) < len(COLOURS):
         found.setdefault(groups[number], number)
   return set(found.values())
-
-
-def _ranked(table: Sequence[Row], name: str) -> list[int]:
-  """Numbers of the rows where every seed has an estimate, the best mean first."""
-  sign = -1 if name == "test_accuracy" else 1
-  counted = [number for number, row in enumerate(table) if row.of_all(name)]
-  return sorted(counted, key=lambda number: sign * table[number].estimates[name].mean)
