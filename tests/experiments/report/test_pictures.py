@@ -63,6 +63,7 @@ def test_no_two_algorithms_look_alike(tmp_path, count):
   front = [number for number, style in enumerate(found) if style.front]
   assert front == list(range(count if count <= MANY else len(COLOURS)))  # the soonest
   assert count == 12 or len({found[number].colour for number in front}) == len(front)
+  assert count == 12 or {found[number].dashes for number in front} == {()}  # they get the first styles
 
 
 @pytest.mark.parametrize("size", [2, 10])
