@@ -14,8 +14,8 @@ from ddl.perf.tables.totals import params
 from experiments.commands import reference
 from experiments.commands.config_flag import CommandLine
 from experiments.config import catalog
-from experiments.config.experiment import NETWORK, Network
 from experiments.config.factories import Config
+from experiments.config.part import NETWORK, Network
 from experiments.config.variants import variants
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")

@@ -21,10 +21,10 @@ from experiments.costs import cluster_clock, predict
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
-from experiments.train.compiled import CompiledRun, warm_up
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Failed, Stopped
 from experiments.train.processes import check_processes, launch, say, start_devices
+from experiments.train.runners.compiled import CompiledRun, warm_up
 from experiments.train.workdir import check_folder, resume_command, workdir
 
 

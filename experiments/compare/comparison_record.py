@@ -9,8 +9,9 @@ import jax
 
 from ddl.api import ServerAlgorithm
 from experiments.config.comparison import Comparison
-from experiments.config.experiment import Experiment, jsonable
+from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.config.part import jsonable
 from experiments.config.variants import slug
 from experiments.grid_point import Place, words
 from experiments.train import run_dir, virtual_time

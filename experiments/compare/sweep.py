@@ -22,10 +22,10 @@ from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, poin
 from experiments.config.variants import slug
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
-from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator, has_accuracy
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
+from experiments.train.runners.compiled import CompiledRun
 from experiments.train.workdir import resume_command, workdir
 
 Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned

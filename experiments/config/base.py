@@ -8,8 +8,9 @@ import ml_collections
 from ml_collections import ConfigDict, config_dict
 
 from experiments.config.catalog import NO_WRAPPER, REGISTRIES, factory, is_address, with_own_keys
-from experiments.config.experiment import Experiment, Network
+from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, section
+from experiments.config.part import Network
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
 DEFAULTS = {  # name of each section

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from experiments.config.experiment import Experiment, jsonable
+from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, named
 from experiments.config.grid import Variant, expanded, values
+from experiments.config.part import jsonable
 from experiments.config.variants import only, variants
 from experiments.grid_point import Place, comparable
 

@@ -12,8 +12,9 @@ from scipy.stats import qmc
 
 from ddl import memory
 from experiments.config.catalog import factory
-from experiments.config.experiment import Experiment, jsonable
+from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, as_type, keywords, named
+from experiments.config.part import jsonable
 from experiments.config.variants import only, variants
 
 Bounds = tuple[float, float] | list[Any]  # (low, high), or the choices

@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from ddl import files
 from experiments.config.base import base, with_own
 from experiments.config.catalog import REGISTRIES
-from experiments.config.experiment import jsonable
 from experiments.config.factories import Config, as_type, named
+from experiments.config.part import jsonable
 from experiments.train.run_dir import read_json
 
 CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple

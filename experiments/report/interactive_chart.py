@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report import formats
+from experiments.report import formats, templates
 from experiments.report.cluster_section import PREDICTED, TIME, on_clusters
 from experiments.report.reader import COLUMNS, Comparison, Run
 from experiments.report.statistics import half_width
 
-SCRIPT, STYLE = (Path(__file__).with_name(f"interactive_chart.{kind}") for kind in ("js", "css"))
+SCRIPT, STYLE = (templates.FOLDER / f"interactive_chart.{kind}" for kind in ("js", "css"))
 LIBRARY = Path(__file__).parent / "vendor" / "uplot"  # github.com/leeoniya/uPlot, MIT
 ACROSS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # the columns that are costs
 UNITS = {"test_accuracy": "share", "bytes_sent": "bytes", "seconds": "seconds", "virtual_seconds": "seconds",

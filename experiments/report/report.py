@@ -8,14 +8,13 @@ from experiments.report import (
   cluster_section,
   formats,
   frames,
-  grid_findings,
-  grid_section,
   interactive_chart,
   pair_table,
   settings_table,
   templates,
 )
 from experiments.report.findings import expected, finding
+from experiments.report.grid import grid_findings, grid_section
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
 from experiments.report.wording import legend, text_table, tied
@@ -23,7 +22,6 @@ from experiments.report.wording import legend, text_table, tied
 if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture
 
-TEMPLATE = Path(__file__).with_name("report.html")
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
 
 
@@ -80,7 +78,7 @@ def write_report(folder: Path) -> Path:
   frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]
   titles = [Cell(entry["title"], details=(entry["citation"],)) for entry in entries]
-  text = templates.template(TEMPLATE).render(
+  text = templates.template("report.html").render(
     title=info["title"],
     info=info,
     labels=[entry["label"] for entry in entries],

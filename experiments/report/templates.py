@@ -4,23 +4,23 @@ import re
 from pathlib import Path
 from typing import Any
 
-STYLE = Path(__file__).with_name("page.css")
+FOLDER = Path(__file__).with_name("templates")
 UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
 
 
-def template(path: Path) -> Any:
-  """The Jinja template in this file, which may include those beside it; an undefined variable is an error.
+def template(name: str) -> Any:
+  """The Jinja template of this name, which may include the others; an undefined variable is an error.
 
   Its variable `css` is the shared style; the filter `unbroken` keeps 97.2 ± 1.2 % on one line, a number with its unit.
   """
   import jinja2  # only now: most commands make no page
   import markupsafe
 
-  loader = jinja2.FileSystemLoader(path.parent)
+  loader = jinja2.FileSystemLoader(FOLDER)
   environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, loader=loader)
   environment.filters["unbroken"] = _unbroken
-  environment.globals["css"] = markupsafe.Markup(STYLE.read_text(encoding="utf-8"))
-  return environment.get_template(path.name)
+  environment.globals["css"] = markupsafe.Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+  return environment.get_template(name)
 
 
 def verbatim(*files: Path) -> Any:

@@ -11,7 +11,7 @@ from experiments.train import noise_scale
 from experiments.train.build import Components
 from experiments.train.evaluate import REESTIMATED, Evaluator
 from experiments.train.run_dir import RunFolder
-from experiments.train.runner import Report
+from experiments.train.runners.runner import Report
 
 FIGURES: dict[str, Any] = {
   "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [], "last": {}

@@ -12,16 +12,18 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import compilation_cache, replay, saved_model, train_loop
+from experiments.train import compilation_cache, saved_model, train_loop
 from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
-from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
 from experiments.train.progress import has_bar
-from experiments.train.realtime import RayRun, ThreadsRun
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
-from experiments.train.runner import Runner
+from experiments.train.runners import replay
+from experiments.train.runners.compiled import CompiledRun
+from experiments.train.runners.ray_run import RayRun
+from experiments.train.runners.runner import Runner
+from experiments.train.runners.threads_run import ThreadsRun
 from experiments.train.workdir import check_folder, resume_command, workdir
 
 IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time

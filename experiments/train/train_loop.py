@@ -16,7 +16,7 @@ from experiments.train.metrics import Metrics
 from experiments.train.processes import say
 from experiments.train.progress import Progress
 from experiments.train.run_dir import RunFolder
-from experiments.train.runner import Report, Runner, StopRequest
+from experiments.train.runners.runner import Report, Runner, StopRequest
 
 
 class Diverged(ValueError):

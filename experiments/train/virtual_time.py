@@ -17,7 +17,8 @@ from ddl.group_recorder import Sent
 from ddl.perf.comm.patterns import LATE
 from ddl.runtime.traffic import Traffic
 from ddl.schedule import Schedule
-from experiments.config.experiment import Experiment, Network
+from experiments.config.experiment import Experiment
+from experiments.config.part import Network
 
 ROUNDS = 50  # that a record of a collective algorithm holds
 

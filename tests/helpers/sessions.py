@@ -20,11 +20,12 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.workers import make_workers
 from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key
-from experiments.train import compiled, train_loop
+from experiments.train import train_loop
 from experiments.train.build import build
-from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import RunFolder
+from experiments.train.runners import compiled
+from experiments.train.runners.compiled import CompiledRun
 
 
 def config(**sections: Any) -> Experiment:

@@ -15,11 +15,12 @@ from ddl.runtime.consensus import Consensus
 from experiments.config.options import RunOptions
 from experiments.train import noise_scale, train_loop
 from experiments.train.build import build, make_trainer
-from experiments.train.compiled import CompiledRun
 from experiments.train.evaluate import Evaluator
 from experiments.train.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
-from experiments.train.realtime import ThreadsRun, covered
 from experiments.train.run_dir import RunFolder
+from experiments.train.runners.compiled import CompiledRun
+from experiments.train.runners.ray_run import covered
+from experiments.train.runners.threads_run import ThreadsRun
 
 KEY = jax.random.key(0)
 

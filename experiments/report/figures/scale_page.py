@@ -16,8 +16,6 @@ from experiments.report.figures import step_plot
 from experiments.report.figures.picture import Picture, save_all
 from experiments.report.figures.style import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, blank
 
-TEMPLATE = Path(__file__).parents[1] / "scale.html"
-
 
 class Chart(NamedTuple):
   """A figure over the number of workers."""
@@ -51,7 +49,7 @@ def write(
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
   save_all(folder, pictures)
   head = scale_text.head(curves)
-  text = templates.template(TEMPLATE).render(
+  text = templates.template("scale.html").render(
     title=title,
     weak=weak,
     cluster=cluster,

@@ -8,8 +8,8 @@ from ddl.events.times import TIMES
 from ddl.perf.tables import TABLES, TITLES
 from experiments.commands import cli
 from experiments.config import base
-from experiments.config.experiment import NETWORK, Network
 from experiments.config.factories import keywords
+from experiments.config.part import NETWORK, Network
 
 
 @pytest.fixture

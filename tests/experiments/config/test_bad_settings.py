@@ -19,9 +19,10 @@ from ddl.runtime.checkpoint import Checkpoints
 from experiments.commands import cli, compare, train
 from experiments.compare import sweep
 from experiments.config import base, config_file, default_experiment
-from experiments.config.experiment import Experiment, Network
+from experiments.config.experiment import Experiment
 from experiments.config.factories import as_type, hyper, settings
 from experiments.config.options import RunOptions
+from experiments.config.part import Network
 from experiments.config.sweep import Sweep, points
 from experiments.config.variants import only, variants
 from experiments.train import virtual_time

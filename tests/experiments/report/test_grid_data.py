@@ -6,7 +6,7 @@ import pytest
 from helpers.grids import grid
 
 from experiments.report import reader, report, table_rows
-from experiments.report.figures import grid_data, grid_slopes
+from experiments.report.grid import grid_data, grid_slopes
 
 
 def charts(folder, key):

@@ -8,7 +8,8 @@ from helpers.comparisons import Tags, comparison, rising, rows_of, undrawn
 from helpers.grids import grid
 
 from experiments.grid_point import comparable
-from experiments.report import frames, grid_findings, reader, report, table_rows
+from experiments.report import frames, reader, report, table_rows
+from experiments.report.grid import grid_findings
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
 LACKS = {"sync": ["algorithm.period"]}

@@ -19,7 +19,7 @@ from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
 from experiments.train.progress import has_bar
 from experiments.train.run_dir import RunFolder
-from experiments.train.runner import Report, StopRequest
+from experiments.train.runners.runner import Report, StopRequest
 
 NO_LOSSES = np.zeros(0)
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.figures.grid_data import SPEEDUP, Chart, Line
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import COLOURS, INK, MARKERS, MUTED, PAPER, PHONE, SLIDE, blank
+from experiments.report.grid.grid_data import SPEEDUP, Chart, Line
 from experiments.report.reader import SCORES
 
 BESIDE = 3  # points between the bars of two algorithms

@@ -5,8 +5,8 @@ from itertools import combinations
 
 from experiments.grid_point import text, words
 from experiments.report import formats
-from experiments.report.figures import grid_data, grid_slopes
 from experiments.report.findings import Sentence
+from experiments.report.grid import grid_data, grid_slopes
 from experiments.report.headline import SPENT
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison

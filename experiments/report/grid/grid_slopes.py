@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.figures.grid_data import Chart, Line
+from experiments.report.grid.grid_data import Chart, Line
 from experiments.report.statistics import Span, summary
 
 CAPTION = 8  # slopes that fit into one

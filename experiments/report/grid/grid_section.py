@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from experiments.grid_point import text, words
 from experiments.report import formats
-from experiments.report.figures import grid_data, grid_slopes
 from experiments.report.figures.picture import Picture
+from experiments.report.grid import grid_data, grid_slopes
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.settings_table import BUDGET
 from experiments.report.table_rows import Cell, Row
@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 def section(comparison: Comparison, table: Sequence[Row]) -> dict[str, Any] | None:
   """The variables of the section's template; None where there is no grid."""
-  from experiments.report.figures import grid_plot
+  from experiments.report.grid import grid_plot
 
   grid = grid_data.axes(comparison)
   keys = []

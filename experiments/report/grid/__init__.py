@@ -1,0 +1,1 @@
+"""The report's part on a grid of settings."""
