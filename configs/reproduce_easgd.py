@@ -12,7 +12,7 @@ def get_config():
   config = ml_collections.ConfigDict()
   config.etas = (0.1, 0.5, 1.0, 1.5, 1.9)
   config.around = (0.99, 1.0, 1.01)  # of the largest stable alpha
-  config.turns = 2  # workers of Original EASGD; with more of them it refuses alpha > 2 / p
+  config.turns = 2  # workers of Original EASGD
   config.workers = 4  # of the others
   config.points = 97  # of each axis of a map: 0, 0.025, ..., 2.4 and 0, 1/96, ..., 1
   config.maps = (("original_easgd", 2), ("round_robin_easgd", 4), ("easgd", 4))

@@ -56,6 +56,14 @@ def pytest_unconfigure(config):
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled(request):
+  """A compiled program keeps some of the 65,530 memory maps that Linux gives a process; without one, XLA ends it."""
+  yield
+  if request.config.getoption("--slow"):
+    jax.clear_caches()
+
+
 @pytest.fixture
 def x64():
   """Float64 for one test: the mathematics is compared at rtol 1e-12."""

@@ -14,6 +14,7 @@ from ddl.perf.tables.totals import params
 from experiments.commands import reference
 from experiments.commands.config_flag import CommandLine
 from experiments.config import catalog
+from experiments.config.comparison import Comparison
 from experiments.config.factories import Config
 from experiments.config.part import NETWORK, Network
 from experiments.config.variants import variants
@@ -22,9 +23,10 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and
 
 
 def main(line: CommandLine | None = None) -> int:
-  """Print the lists, or the own objects that a config names; return the exit code."""
+  """Print the lists, or what a config has of its own: objects and labels; return the exit code."""
   if line and line.config is not None:
-    print("\n".join(_own(line.config)) or "the config names no object of its own: all names are those of `list` alone")
+    own = _own(line.config) or ["the config names no object of its own: all names are those of `list` alone"]
+    print(*own, *_labels(line.config), sep="\n")
     return 0
   if MARKDOWN.value:
     print(*reference.write(Path(MARKDOWN.value)), sep="\n")
@@ -68,4 +70,16 @@ def _own(config: Config) -> list[str]:
     title = getattr(entry, "title", None) or (inspect.getdoc(made) or "").partition("\n")[0]
     out += [f"config.{kind}.name", f"  {name}", f"    {', '.join(reference.settings(made))}".rstrip()]
     out += [f"    {title}"] if title else []
+  return out
+
+
+def _labels(config: Config) -> list[str]:
+  """Lines for the labels of the config's comparison, with what each sets."""
+  if not config.compare.algorithms and not config.compare.grid:
+    return []
+  labels = Comparison.from_config(config).to_json()["algorithms"]
+  out = ["labels of config.compare: what differs between them"]
+  for label, keys in labels.items():
+    text = ", ".join(f"{key} = {value}" for key, value in keys.items()) or "nothing"
+    out += [f"  {label}", textwrap.fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 4)]
   return out

@@ -74,7 +74,7 @@ def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
     there = Experiment.from_json(config.to_dict() | {"workers": workers})
     return pattern_of(there.make_algorithm(), vector(job.params_bytes), workers)
 
-  return job, (config.algorithm.name, recorded)
+  return job, (config.algorithm.name.rpartition(":")[2], recorded)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:

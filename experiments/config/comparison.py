@@ -7,9 +7,9 @@ from typing import Any
 
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, named
-from experiments.config.grid import Variant, expanded, values
+from experiments.config.grid import expanded, values
 from experiments.config.part import jsonable
-from experiments.config.variants import only, variants
+from experiments.config.variants import of_label, only, variants
 from experiments.grid_point import Place, comparable
 
 
@@ -76,7 +76,7 @@ class Comparison:
     chosen = only(configs, only_labels, groups)
     section = config.compare
     out = cls(
-      {label: _experiment(label, every[label]) for label in chosen},
+      {label: of_label(label, configs[label]) for label in chosen},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
       values(config), {label: every[label].place for label in chosen},
     )  # fmt: skip
@@ -115,10 +115,3 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
   for key, value in values.items():
     out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
   return out
-
-
-def _experiment(label: str, variant: Variant) -> Experiment:
-  try:
-    return Experiment.from_config(variant.config)
-  except ValueError as error:
-    raise ValueError(f"{label}: {error}" if variant.place.point else str(error)) from error

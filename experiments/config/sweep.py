@@ -15,7 +15,7 @@ from experiments.config.catalog import factory
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, as_type, keywords, named
 from experiments.config.part import jsonable
-from experiments.config.variants import only, variants
+from experiments.config.variants import of_label, only, variants
 
 Bounds = tuple[float, float] | list[Any]  # (low, high), or the choices
 Space = Mapping[str, Bounds]  # by "optimizer.learning_rate", "algorithm.period", ...
@@ -66,7 +66,7 @@ class Sweep:
     every = variants(config)
     for label in section.space:
       named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
-    experiments = {label: Experiment.from_config(every[label]) for label in only(every, only_labels)}
+    experiments = {label: of_label(label, every[label]) for label in only(every, only_labels)}
     spaces = {label: _space(section, label, each) for label, each in experiments.items()}
     return cls(
       experiments, spaces, trials or section.trials, section.seeds, section.sampler, section.pruning,

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from ddl import files
 from experiments.config.base import base, with_own
 from experiments.config.catalog import REGISTRIES
+from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, as_type, named
 from experiments.config.part import jsonable
 from experiments.train.run_dir import read_json
@@ -47,6 +48,14 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
     apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out
+
+
+def of_label(label: str, config: Config) -> Experiment:
+  """The experiment of a label. Raises as `Experiment.from_config` does, in a line that names the label."""
+  try:
+    return Experiment.from_config(config)
+  except ValueError as error:
+    raise ValueError(f"label '{label}': {error}") from error
 
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:

@@ -11,21 +11,25 @@ from ddl.algorithms.server.async_easgd import async_easgd
 from ddl.api import Arrivals, Hyper, ServerAlgorithm, Spec, Taxonomy
 
 
-def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers: int) -> ServerAlgorithm:
+def original_easgd(inner: optax.GradientTransformation, *, alpha: float) -> ServerAlgorithm:
   """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker after the other by rank.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho).
-    workers: number of workers p, which bounds alpha.
 
   Returns:
     A `ServerAlgorithm` of one step a worker round, served round robin.
 
   Raises:
-    ValueError: if p alpha is not in 0..2.
+    ValueError: if alpha is not in 0..1. A center that is pulled by one worker at a time keeps 1 - alpha of itself, so
+      that p does not matter.
   """
-  rule = async_easgd(inner, alpha=alpha, period=1, workers=workers)
+  if not 0 <= alpha <= 1:
+    raise ValueError(
+      f"Original EASGD: alpha is {alpha}; invalid: must be in 0..1, above which worker and center diverge"
+    )
+  rule = async_easgd(inner, alpha=alpha, period=1, workers=1)
   return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p
 
 

@@ -130,9 +130,10 @@ def test_compare_plan_and_list_know_them(call, file, tmp_path):
   assert entries["described"]["title"] == "The described one" and entries["described"]["hyper"] == {"period": 2}
   assert entries["served"]["events"] and page["clusters"]
   code, out, error = call("plan", f"--config={file}", "--cluster=dasgd_v100_10g")
-  assert code == 0 and f"{file}:halfway" in out, error
+  assert code == 0 and "\nhalfway " in out and str(file) not in out, error
   code, out, error = call("list", f"--config={file}")
   assert code == 0 and "pull: float = 0.5" in out and "DESCRIBED" in out and "size: int = 64" in out, error
+  assert [label for label in entries if f"\n  {label}\n    " in out] == [*entries], out
 
 
 def test_a_sweep_sets_examples_apart_where_the_function_does_not(call, file, tmp_path):
