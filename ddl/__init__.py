@@ -30,6 +30,7 @@ __all__ = [
   "load",
   "make_workers",
   "own",
+  "periods_by_loss",
   "sweep",
   "train",
 ]

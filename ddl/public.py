@@ -2,6 +2,7 @@
 """The public names of ddl, listed in `ddl.__all__`; `ddl.as_optax` and each factory are in modules of their own."""
 
 from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.algorithms.collective.adaptive_local_sgd import periods_by_loss
 from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
 from ddl.data import DATA
 from ddl.group import Group

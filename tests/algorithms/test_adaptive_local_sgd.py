@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import collective as reference
 
+from ddl import periods_by_loss
 from ddl.schedule import Schedule
 
 PAIRS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), max_size=4)
@@ -71,3 +72,24 @@ def test_what_are_no_periods_is_refused(periods):
   with pytest.raises(ValueError, match=r"^adaptive_local_sgd: periods is .*; invalid: must be pairs") as refused:
     made(*periods)
   assert "\n" not in str(refused.value)
+
+
+def test_periods_follow_the_loss():
+  """ceil(sqrt(F / F_0) 16) of every 10 steps; half of the last where the loss does not fall enough."""
+  steps, losses = [0, 5, 10, 20, 28, 30, 40, 50, 60], [4.0, 9.0, 1.0, 2.0, 0.5, 0.3, 0.04, 4.0, 4.0]
+  found = periods_by_loss(steps, losses, period=16, every=10)
+  assert found == ((0, 16), (10, 8), (20, 4), (30, 2), (40, 1), (50, 1), (60, 1))
+  found = periods_by_loss(steps[:5], [4.0, 4.0, 3.0, 2.0, 0.7], period=16, every=7)
+  assert found == ((0, 16), (7, 8), (14, 4), (21, 2), (28, 1))
+  smooth = periods_by_loss(range(0, 101, 10), [1.0 - 0.009 * t for t in range(0, 101, 10)], period=20, every=50)
+  assert smooth == ((0, 20), (50, 15), (100, 7))  # sqrt(0.55) 20 = 14.8, sqrt(0.1) 20 = 6.3
+  made(*smooth)
+
+
+@pytest.mark.parametrize(
+  "steps, losses, change",
+  [([0, 1], [1.0, 0.0], {}), ([0], [float("nan")], {}), ([5], [1.0], {}), ([], [], {}), ([0], [1.0], {"every": 0})],
+)
+def test_losses_that_give_no_periods_are_refused(steps, losses, change):
+  with pytest.raises(ValueError, match="periods_by_loss: invalid: "):
+    periods_by_loss(steps, losses, **{"period": 4, "every": 5} | change)

@@ -5,10 +5,12 @@ reach a lower loss. With the schedule (s_0 = 0, tau_0), (s_1, tau_1), ... a roun
 s_j <= t < s_{j+1}, has tau_j more:
 tau_j times x_i <- x_i - eta g_i(x_i);  then x_i <- (1/p) sum_k x_k,  t <- t + tau_j.
 A round is never cut short. One entry is local SGD, (0, 1), (t', tau) post-local SGD. AdaComm itself chooses each period
-by the loss, ceil(sqrt(F(x) / F(x_0)) tau_0), which a clock that is known in advance does not know.
+by the loss while it trains; `periods_by_loss` makes its schedule from the losses of an earlier run.
 """
 
+import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +60,35 @@ def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
     rounds.append(rounds[-1] + count)
     step += count * tau
   return rounds
+
+
+def periods_by_loss(
+  steps: Sequence[float], losses: Sequence[float], *, period: int, every: int
+) -> tuple[tuple[int, int], ...]:
+  """Return AdaComm's `periods` for these losses: tau_j = ceil(sqrt(F_j / F_0) tau_0), of every T_0 steps.
+
+  Where that would not be shorter than tau_(j-1), it is half of it, at least 1. Wang & Joshi 2018, arXiv 1810.08313.
+
+  Args:
+    steps: rising, of the losses; F_j is the last one at or before step j T_0.
+    losses: of an earlier run, such as one of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
+    period: tau_0.
+    every: T_0, in steps.
+
+  Raises:
+    ValueError: for losses that are not positive, or no loss at the first step.
+  """
+  steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
+  if period < 1 or every < 1 or len(steps) != len(losses) or not steps or steps[0] > 0:
+    raise ValueError("periods_by_loss: invalid: must have losses from step 0 on, one a step, and period and every >= 1")
+  if not all(loss > 0 and math.isfinite(loss) for loss in losses):
+    raise ValueError("periods_by_loss: invalid: each loss must be a finite number > 0")
+  periods = [(0, period)]
+  for first in range(every, int(steps[-1]) + 1, every):
+    share = losses[bisect_right(steps, first) - 1] / losses[0]
+    tau, before = math.ceil(math.sqrt(share) * period), periods[-1][1]
+    periods.append((first, tau if tau < before else max(1, before // 2)))
+  return tuple(periods)
 
 
 SPEC = Spec(
