@@ -18,6 +18,7 @@ class Sent(NamedTuple):
   kind: str  # all_reduce, all_gather, reduce_scatter or permute
   nbytes: int  # of the whole vector; for an all_gather of the result
   messages: int  # arrays
+  sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears
 
   def per_worker(self, workers: int) -> float:
     """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce."""
@@ -62,20 +63,21 @@ class Recorder(Group):
 
   def shift(self, tree: Tree, steps: int) -> Tree:
     """The value itself."""
-    return self._keep("permute", tree) if steps % self.workers else tree
+    return self.permute(tree, [(rank - steps) % self.workers for rank in range(self.workers)])
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
     """The value itself."""
-    return self._keep("permute", tree) if any(s not in (None, i) for i, s in enumerate(sources)) else tree
+    moves = any(s not in (None, i) for i, s in enumerate(sources))
+    return self._keep("permute", tree, sources=tuple(sources)) if moves else tree
 
-  def _keep(self, kind: str, tree: Tree, times: int = 1) -> Tree:
+  def _keep(self, kind: str, tree: Tree, times: int = 1, sources: tuple[int | None, ...] = ()) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
       raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
     leaves = jax.tree.leaves(tree)
     if leaves and self.workers > 1:
       nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)
-      self.sent.append(Sent(kind, nbytes * times, len(leaves)))
+      self.sent.append(Sent(kind, nbytes * times, len(leaves), sources))
     return tree
 
 

@@ -59,6 +59,36 @@ def test_a_permute_is_one_message_of_each_worker(duplex):
     collectives.permute(math.nan, P, nodes)
 
 
+@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
+def test_a_permute_is_priced_by_who_hears_whom(duplex):
+  between, inside = Link(1e-5, 1e9, duplex), Link(1e-6, 1e11, duplex)
+  nodes, both = Network(between, inside, 4), N * (2 - duplex)
+
+  def price(sources):
+    return collectives.permute(N, P, nodes, sources)
+
+  within = 1e-6 + both / 1e11
+  assert price([1, 2, 3, 0, 5, 6, 7, 4]) == pytest.approx(within, rel=1e-12)  # a ring in each node
+  assert price([(i - 1) % P for i in range(P)]) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)  # one leaves each node
+  far = price([(i + 4) % P for i in range(P)])
+  assert far == collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
+  one_way = price([4, 5, *[None] * 6])  # the second node sends two messages, the first hears them
+  assert one_way == pytest.approx(1e-5 + 2 * N / 1e9, rel=1e-12)
+  slow = Network(between, Link(1.0, 1e3, duplex), 4)  # the ring's messages inside take longer than those between
+  assert collectives.permute(N, P, slow, [(i - 1) % P for i in range(P)]) == pytest.approx(1.0 + both / 1e3, rel=1e-12)
+  assert price(range(P)) == 0
+
+
+def test_a_mean_within_nodes_is_cheaper_than_one_between_them():
+  """Hierarchical SGD's groups are nodes: its frequent mean must not pay for the link between them."""
+  hierarchical = COLLECTIVE["hierarchical_sgd"].factory(SGD, group_size=4, period=1, outer_period=8, workers=P)
+  within, everywhere = pattern_of(hierarchical, vector(N), P).exchanges
+  network = Network(LINK, Link(1e-6, 1e12), 4)
+  rounds = 2 * 3 * (1e-6 + N / 4 / 1e12)  # a ring of four
+  assert patterns.seconds(within.ops, P, network) == pytest.approx(rounds, rel=1e-9)
+  assert patterns.seconds(everywhere.ops, P, network) == collectives.all_reduce(N, P, network)
+
+
 # ---- what is recorded
 
 
@@ -168,9 +198,10 @@ def test_bytes_of_own_algorithms():
 
 def test_patterns_of_own_algorithms():
   ring, late, two, longer = (pattern_of(each, vector(N), P) for each in (RING, LATE, TWO, LONGER))
-  assert ring.exchanges == (patterns.Exchange((Op("permute", N),) * 2),)
+  around = [tuple((i - by) % P for i in range(P)) for by in (1, -1)]
+  assert ring.exchanges == (patterns.Exchange(tuple(Op("permute", N, each) for each in around)),)
   assert late.exchanges == (patterns.Exchange((Op("all_reduce", N),), 1, 3),)
-  half, shift = Op("all_reduce", N / 2), Op("permute", N)
+  half, shift = Op("all_reduce", N / 2), Op("permute", N, around[0])
   assert two == Pattern((), (patterns.Exchange((half,), 3, 4, -2), patterns.Exchange((shift,), 2, 0, 1)))
   assert longer.exchanges[0].period(4) == 5
 
@@ -247,5 +278,5 @@ def test_a_clock_that_does_not_fit_gets_one_line():
 
 
 def test_nothing_is_allocated():
-  assert pattern_of(RING, vector(4e15), P).exchanges[0].ops[0] == Op("permute", 4e15)
+  assert pattern_of(RING, vector(4e15), P).exchanges[0].ops[0].nbytes == 4e15
   assert isinstance(vector(N)["w"], jax.ShapeDtypeStruct) and vector(N)["w"].dtype == jnp.float32

@@ -9,7 +9,8 @@ Every function raises ValueError, one line, for invalid workers, bytes or links,
 """
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddl.perf import checks
@@ -129,11 +130,12 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
   return min(inside + between, ring)
 
 
-def permute(nbytes: float, workers: int, network: Network) -> float:
-  """L + m n G (2 - duplex): each worker sends one message and receives one, whoever its partner is.
+def permute(nbytes: float, workers: int, network: Network, sources: Sequence[int | None] = ()) -> float:
+  """L + m n G (2 - duplex): each worker sends one message and receives one; m messages of a node share its link.
 
-  The m workers of a full node share its link, as if all partners were in other nodes; within one node m = 1. One worker
-  has no partner.
+  sources: whom each worker hears, by rank; None: nobody. With () all partners are in other nodes, so that m is the
+  workers of a full node. Messages inside of nodes use the links there, each its own, at the same time. One worker has
+  no partner.
   """
   per_node, nodes, link = _shape(workers, network)
   _levels(nbytes, workers, link)
@@ -141,7 +143,14 @@ def permute(nbytes: float, workers: int, network: Network) -> float:
     return 0.0
   if nodes == 1:
     return link.latency + _both(nbytes, link)
-  return network.between.latency + _both(per_node * nbytes, network.between)
+  if not sources:
+    return network.between.latency + _both(per_node * nbytes, network.between)
+  pairs = [(source // per_node, rank // per_node) for rank, source in enumerate(sources) if source not in (None, rank)]
+  away = [pair for pair in pairs if pair[0] != pair[1]]
+  out, back = (Counter(pair[end] for pair in away) for end in (0, 1))
+  most = max((network.between.busy_seconds(out[i] * nbytes, back[i] * nbytes) for i in {*out, *back}), default=0.0)
+  inside = link.latency + _both(nbytes, link) if len(away) < len(pairs) else 0.0
+  return max(inside, network.between.latency + most if away else 0.0)
 
 
 def network_bound(nbytes: float, workers: int, network: Network) -> float:

@@ -5,7 +5,6 @@ their seconds add up.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from ddl.perf.comm import collectives
@@ -19,6 +18,7 @@ class Op(NamedTuple):
 
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
   nbytes: float  # of the whole vector, before it is cut or after it is put together
+  sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears; (): all in other nodes
 
 
 class Exchange(NamedTuple):
@@ -58,8 +58,12 @@ class Pattern(NamedTuple):
 
 def seconds(ops: Sequence[Op], workers: int, network: Network) -> float:
   """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid."""
-  costs = {"all_reduce": collectives.all_reduce, "permute": collectives.permute}
-  return sum(
-    (costs.get(op.kind, partial(collectives.one_way, op.kind))(op.nbytes, workers, network) for op in ops),
-    0.0,
-  )
+
+  def cost(op: Op) -> float:
+    if op.kind == "permute":
+      return collectives.permute(op.nbytes, workers, network, op.sources)
+    if op.kind == "all_reduce":
+      return collectives.all_reduce(op.nbytes, workers, network)
+    return collectives.one_way(op.kind, op.nbytes, workers, network)
+
+  return sum(map(cost, ops), 0.0)
