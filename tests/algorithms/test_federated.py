@@ -9,7 +9,7 @@ from helpers.twins import INNER, build, close, drive, lenient
 from reference import collective as reference
 
 from ddl.algorithms.collective.federated.fedavg import sample
-from ddl.algorithms.wrappers.draws import start
+from ddl.algorithms.draws import start
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ddl.algorithms.draws import Draws, draw, own, start
 from ddl.algorithms.wrappers.compressed import compressed
-from ddl.algorithms.wrappers.draws import Draws, draw, own, start
 from ddl.algorithms.wrappers.vectors import blocks, of_vector
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group

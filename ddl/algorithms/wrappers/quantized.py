@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ddl.algorithms.draws import Draws, draw, own, start
 from ddl.algorithms.wrappers.compressed import compressed
-from ddl.algorithms.wrappers.draws import Draws, draw, own, start
 from ddl.algorithms.wrappers.vectors import all_to_all, blocks, of_vector
 from ddl.api import Algorithm, Tree
 from ddl.group import Group

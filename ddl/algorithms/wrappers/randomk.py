@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
-from ddl.algorithms.wrappers.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
 

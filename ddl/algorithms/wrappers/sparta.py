@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.wrappers.draws import Draws, choose, draw, start
+from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Tree, Wrapper
 from ddl.group import Group
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.wrappers.draws import Draws, choose, draw, start
+from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.collective.federated.fedavg import check_share, restart, sample, sampled_mean, takes_part
-from ddl.algorithms.wrappers.draws import Draws, draw, start
+from ddl.algorithms.draws import Draws, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 
