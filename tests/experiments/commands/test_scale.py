@@ -307,7 +307,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   ).end()
   assert done.code == 0, done.error
   tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
-  assert len(tables) == 6 and all(0 < float(cells[-3]) < 1 for cells in tables)
+  assert len(tables) == 6 and all(float(cells[-3]) > 0 for cells in tables)  # how fast: the load's matter
   assert "real steps of this machine" in (tmp_path / "o" / "scale.html").read_text()
 
 
