@@ -8,7 +8,7 @@ import pytest
 from helpers.twins import INNER, build, close, drive, lenient
 from reference import collective as reference
 
-from ddl.algorithms.collective.federated.fedavg import sample
+from ddl.algorithms.collective.federated.fedavg import restart, sample
 from ddl.algorithms.draws import start
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -82,9 +82,30 @@ def test_momentum_does_not_outlive_a_round():
   close(ours[4:], fresh)
 
 
-def test_a_learning_rate_schedule_goes_on():
-  decaying = lenient(optax.sgd(optax.piecewise_constant_schedule(0.1, {3: 0.5, 6: 0.5})))
+STAIRS = optax.piecewise_constant_schedule(0.1, {3: 0.5, 6: 0.5})
+SCHEDULED = {  # the same optimizer in three ways
+  "of the optimizer": optax.sgd(STAIRS),
+  "injected": optax.inject_hyperparams(optax.sgd)(STAIRS),
+  "inside of an injected scale": optax.inject_hyperparams(
+    lambda scale: optax.chain(optax.sgd(STAIRS), optax.scale(scale))
+  )(1.0),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULED)
+def test_a_learning_rate_schedule_goes_on(schedule):
+  decaying = lenient(SCHEDULED[schedule])
   same(run(build("fedavg", decaying, period=4, share=1.0)), run(build("local_sgd", decaying, period=4)))
+
+
+def test_a_learning_rate_that_a_loop_sets_stays_and_momentum_does_not():
+  inner = optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9)
+  _, old = inner.update(jnp.ones(3), inner.init(jnp.ones(3)))
+  old = optax.tree_utils.tree_set(old, learning_rate=jnp.asarray(0.02))
+  new = restart(inner, old, jnp.ones(3))
+  close(optax.tree_utils.tree_get(new, "learning_rate"), 0.02)
+  close(optax.tree_utils.tree_get(old, "trace"), np.ones(3))
+  close(optax.tree_utils.tree_get(new, "trace"), np.zeros(3))
 
 
 # ---- SCAFFOLD

@@ -19,11 +19,14 @@ W = Group("w")
 def lenient(inner):
   """The optimizer under standard dtype promotion: optax.adam's `b1**count` is not strict. ddl's own code stays so."""
 
-  def update(*args):
-    with jax.numpy_dtype_promotion("standard"):
-      return inner.update(*args)
+  def standard(function):
+    def call(*args):
+      with jax.numpy_dtype_promotion("standard"):
+        return function(*args)
 
-  return optax.GradientTransformation(inner.init, update)
+    return call
+
+  return optax.GradientTransformation(standard(inner.init), standard(inner.update))
 
 
 INNER = {  # the same optimizer twice: for ddl and for the twin

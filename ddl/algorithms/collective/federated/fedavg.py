@@ -6,8 +6,8 @@ x_i <- z;  tau times x_i <- x_i - eta g_i(x_i), for i in S_r;
 z <- (1/m) sum_{i in S_r} x_i.
 The paper weighs x_i by its number of examples, which are equal here. A worker outside of the sample steps along, since
 all run one compiled program, and nobody hears of it. A round's optimizers are new: momentum does not outlive the round,
-as it does in local SGD and in much public code. Where a learning-rate schedule is part of the optimizer
-(`optax.ScaleByScheduleState`) its count goes on.
+as it does in local SGD and in much public code. A learning-rate schedule that is part of the optimizer goes on, and so
+do the hyper-parameters of `optax.inject_hyperparams`.
 """
 
 from typing import Any, NamedTuple
@@ -90,12 +90,20 @@ def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Return a new inner state, with the counts of the old one's learning-rate schedules."""
+  """Return a new inner state with the learning rates of the old one: counts of schedules, injected hyper-parameters."""
 
   def scheduled(part: Any) -> bool:
-    return isinstance(part, optax.ScaleByScheduleState)
+    return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
 
-  return jax.tree.map(lambda old, new: old if scheduled(old) else new, state, inner.init(params), is_leaf=scheduled)
+  def one(old: Any, new: Any) -> Any:
+    if isinstance(old, optax.InjectStatefulHyperparamsState):
+      return old._replace(inner_state=anew(old.inner_state, new.inner_state))
+    return old if scheduled(old) else new
+
+  def anew(old: optax.OptState, new: optax.OptState) -> optax.OptState:
+    return jax.tree.map(one, old, new, is_leaf=scheduled)
+
+  return anew(state, inner.init(params))
 
 
 SPEC = Spec(
