@@ -1,9 +1,12 @@
 """What a folder holds, as values: a run, a comparison or a sweep."""
 
+import json
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +15,8 @@ from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
 from experiments.config.experiment import Experiment
-from experiments.report import frames, reader, report
+from experiments.report import cluster_section, formats, frames, headline, reader, report, table_rows, wording
+from experiments.report.grid import grid_findings
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
 from experiments.train.evaluate import Evaluator
@@ -23,11 +27,43 @@ if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture
 
 
-@dataclass(frozen=True)
+Value = TypeVar("Value")
+SHOWN = 12  # algorithms in the text of a comparison
+DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a folder, that a text must not raise
+
+
+class Named(dict[str, Value]):
+  """Values by name; one that is not there is refused with the names that are."""
+
+  def __init__(self, what: str, values: Mapping[str, Value]):
+    super().__init__(values)
+    self.what = what
+
+  def __missing__(self, name: str) -> Value:
+    raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
+
+
+@dataclass(frozen=True, repr=False)
 class Run:
   """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
 
   folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, what was trained, and the last evaluation."""
+    try:
+      config = run_dir.read_json(self.folder / run_dir.CONFIG)
+      names = {key: config[key]["name"].rpartition(":")[2] for key in ("algorithm", "model", "data")}
+      text = (
+        f"{names['algorithm']}, {names['model']} on {names['data']}; {formats.counted(config['workers'], 'worker')}"
+      )
+      text += f", seed {config['seed']}"
+      last = json.loads((self.folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
+      found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
+      text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(found)}"
+    except DAMAGED as error:
+      text = f"nothing to show: {error}"
+    return f"Run in {self.folder}\n  {text}"
 
   @cached_property
   def experiment(self) -> Experiment:
@@ -85,11 +121,36 @@ class Run:
     return Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
   """A comparison that was made."""
 
   folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+    try:
+      found = self._read
+      table = table_rows.rows(found)
+      labels = formats.listed([row.label for row in table], SHOWN)
+      seeds = formats.listed([str(seed) for seed in found.info["seeds"]], SHOWN)
+      goal = f"{formats.NAMES[found.metric]} {found.goal}"
+      first = (grid_findings if found.info["grid"] else headline).headline
+      texts = [
+        f"{formats.counted(len(table), 'label')}: {labels}",
+        f"{'seed' if len(found.info['seeds']) == 1 else 'seeds'}: {seeds}; target: {goal}",
+        first(table, found),
+        *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in cluster_section.on_clusters(found)),
+      ]
+      text = "\n".join(
+        textwrap.fill(each, wording.WIDTH, initial_indent="  ", subsequent_indent="    ") for each in texts
+      )
+      if len(table) <= SHOWN:
+        unseen = f"; {table_rows.EARLY}: {wording.BEFORE.lower()}" * any(row.early for row in table)
+        text = "\n".join([text, "", *wording.text_lines(found, table), f"{wording.MARKS}{unseen}"])
+    except DAMAGED as error:
+      text = f"  nothing to show: {error}"
+    return f"Compared in {self.folder}\n{text}"
 
   @cached_property
   def info(self) -> dict[str, Any]:
@@ -102,9 +163,10 @@ class Compared:
     return self.folder / "report.html"
 
   @cached_property
-  def runs(self) -> dict[str, list[Run]]:
+  def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
-    return {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in self.info["algorithms"]}
+    entries = self.info["algorithms"]
+    return Named("label", {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries})
 
   @cached_property
   def _read(self) -> reader.Comparison:
@@ -126,9 +188,10 @@ class Compared:
     return frames.pairs_frame(self._read)
 
   @cached_property
-  def figures(self) -> "dict[str, Picture]":
+  def figures(self) -> "Named[Picture]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    return {each.name: each for section in report.pictures(self.folder, self._read) for each in section}
+    found = report.pictures(self.folder, self._read)
+    return Named("figure", {each.name: each for section in found for each in section})
 
 
 @dataclass(frozen=True)

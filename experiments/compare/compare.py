@@ -75,7 +75,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     if clusters:
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
     comparison_record.write(path / run_dir.COMPARISON, page)
-    _report(path, began)
+    _report(path, began, options.print_table)
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
   return page | {"folder": str(path)}
@@ -174,9 +174,12 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
     raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
 
 
-def _report(path: Path, began: float) -> None:
+def _report(path: Path, began: float, table: bool) -> None:
+  """Write the page and say where it lies, after the table if that is wanted."""
   from experiments.report import cluster_section, report  # matplotlib takes a second to import
 
   page = report.write_report(path)
-  told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
-  say(f"\n{report.table(path)}{told}\n\n{time.perf_counter() - began:.0f} s; report: {page}")
+  if table:
+    told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
+    say(f"\n{report.table(path)}{told}\n")
+  say(f"{time.perf_counter() - began:.0f} s; report: {page}")
