@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.report import formats
 from experiments.report.reader import Comparison, Result
-from experiments.report.statistics import Curve, band, finite_prefix
+from experiments.report.statistics import Curve, band, finite_prefix, interval_ends
 
 ACROSS = {  # column: its words in a title and at the axis
   "examples": ("examples", "training examples, all workers together"),
@@ -92,7 +92,10 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
   rest = [(name, _after(end, *curve)) for name, curve in named if short and curve[0][-1] > end]
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
     rest, half = named, None
-  edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
+  edges = None
+  if half is not None:  # of a logarithm nothing needs to be cut
+    low, high = (mean - half, mean + half) if floor is not None else interval_ends(y, mean, half)
+    edges = plotted(grid, low)[1], plotted(grid, high)[1]
   stopped = [(name, (float(across[0]), float(up[0]))) for name, (across, up) in short if y != "noise_scale"]
   singles = [(name, plotted(*curve)) for name, curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
