@@ -22,7 +22,9 @@ LABELS = {
   "noise_scale": "gradient noise scale, examples",
 }
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
-BELOW = 1.5  # times the range of the ends: how far an accuracy axis extends below the worst; the start may lie outside
+BELOW = 0.5  # times the range of the ends: how far an accuracy axis extends below the worst, and above for bands
+FAR, LEAST = 4, 0.05  # an end that is FAR ranges of the better ones below them, each LEAST or more, is off that axis
+STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)  # of which an accuracy axis starts at a multiple
 
 
 class Line(NamedTuple):
@@ -130,6 +132,8 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
     batches = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in results}
     target = float(min(batches)) if len(batches) == 1 else None
   limits = _limits(results, lines, y, target, floor)
+  if y == "test_accuracy" and (below := _below(results, limits[0])):
+    absent = f"{absent} Ends below these axes: {formats.listed(below)}.".strip()
   notes = [f"{line.label}: {line.seeds} of {seeds} seeds." for line in lines if line.seeds < seeds]
   if y == "distance" and (averaged := [each.info["label"] for each in results if _averaged(each)]):
     notes.append(
@@ -148,7 +152,10 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   if log_y and any(line.seeds > 1 for line in lines):
     notes.append("Means and bands are those of the logarithm.")
   if y == "test_accuracy" and x == "examples" and limits[0] > 0:
-    notes.append(f"All accuracy axes start at {limits[0] * 100:.0f} %.")
+    notes.append(
+      f"All accuracy axes start at {limits[0] * 100:.4g} %, half the range of the ends and the target below the worst "
+      "of them, so that the differences of the ends are seen; what comes before is not."
+    )
   (words, x_label), name = ACROSS[x], formats.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {words}"
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
@@ -191,16 +198,41 @@ def _silent(results: Sequence[Result], ends: dict[str, float], y: str) -> list[s
   return list(silent.values())
 
 
+def _below(results: Sequence[Result], lowest: float) -> list[str]:
+  """The labels whose accuracy ends below the axis, with these ends."""
+  lines = _lines(results, "examples", "test_accuracy")
+  return [
+    f"{line.label} ({formats.figure('test_accuracy', line.mean[-1])})" for line in lines if line.mean[-1] < lowest
+  ]
+
+
+def _accuracy_limits(lines: Sequence[Line], targets: Sequence[float]) -> tuple[float, float]:
+  """From somewhat below the worst end, or the target, to the best accuracy and what bands need above it.
+
+  How lines rise from the start is left out, as it would squeeze their ends; so are ends far below all others.
+  """
+  ends = sorted((float(line.mean[-1]) for line in lines), reverse=True)
+  kept = ends[:1]
+  for end in ends[1:]:
+    if kept[-1] - end > FAR * max(LEAST, kept[0] - kept[-1]):
+      break
+    kept.append(end)
+  lowest, highest = min([*targets, *kept]), max([*targets, *(float(line.mean.max()) for line in lines)])
+  room = highest - lowest or 0.01
+  low = lowest - BELOW * room
+  step = next((each for each in STEPS if each <= room / 4), STEPS[-1])
+  low = max(0.0, step * float(np.floor(low / step + 1e-9)))
+  bands = [float(line.band[1][line.mean >= low].max(initial=0.0)) for line in lines if line.band is not None]
+  highest = max(highest, min(highest + BELOW * room, max(bands, default=0.0)))
+  return float(low), float(min(1.0 + min(0.005, 0.03 * (1.0 - low)), highest + 0.06 * (highest - low)))
+
+
 def _limits(
   results: Sequence[Result], lines: Sequence[Line], y: str, target: float | None, floor: float | None
 ) -> tuple[float, float]:
   targets = [] if target is None else [target]
   if y == "test_accuracy":
-    drawn = _lines(results, "examples", y)  # so that all the pictures share one axis
-    lowest = min([*targets, *(line.mean[-1] for line in drawn)])
-    highest = max([*targets, *(line.mean.max() for line in drawn)])
-    lowest = max(0.0, np.floor((lowest - BELOW * (highest - lowest) - 0.005) * 20) / 20)
-    return float(lowest), min(1.005, highest + 0.06 * (highest - lowest) + 0.005)
+    return _accuracy_limits(_lines(results, "examples", y), targets)  # so that all the pictures share one axis
   values = np.concatenate([line.mean for line in lines])
   values = values[values > floor] if floor is not None else values  # leaves out NaN too
   highest = float(values.max())

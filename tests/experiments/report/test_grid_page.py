@@ -9,7 +9,7 @@ from helpers.grids import grid
 
 from experiments.grid_point import comparable
 from experiments.report import frames, reader, report, table_rows
-from experiments.report.grid import grid_findings
+from experiments.report.grid import grid_data, grid_findings, grid_plot
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
 LACKS = {"sync": ["algorithm.period"]}
@@ -107,6 +107,17 @@ def test_the_first_sentence_names_a_cheapest_point_only_where_the_tests_do(tmp_p
   text, ranked = told("clear", slow, fast, slow)
   assert all(first[0].label == "easgd, workers 2" and not rivals for first, rivals in ranked.values())
   assert "easgd, workers 2" in text and "easgd, workers 1" not in text
+
+
+def test_bars_that_an_axis_cuts_have_arrows(tmp_path):
+  places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2)}
+  for name, ends, cut in (("wide", (0.5, 0.6), True), ("narrow", (0.5399, 0.5401), False)):
+    runs = {label: [rising(0.1, 0.3, end + 0.01 * n) for end in ends] for n, label in enumerate(places)}
+    found = reader.read(comparison(tmp_path / name, runs, places=places, grid={"workers": [1, 2]}))
+    chart = grid_data.charts(found, table_rows.rows(found), "workers")[0]
+    picture = grid_plot.picture(chart)
+    arrows = {str(line.get_marker()): len(line.get_xdata()) for line in picture.figure.axes[0].lines}
+    assert [arrows["^"], arrows["v"]] == [2 * cut, 2 * cut] and any("arrow" in note for note in picture.caption) == cut
 
 
 def test_one_seed_claims_no_significance(tmp_path):
