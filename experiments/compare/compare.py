@@ -18,6 +18,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
+from experiments.report.formats import counted
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
@@ -66,8 +67,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  what = "labels at points of the grid" if comparison.grid else "algorithms"
-  say(f"{len(components)} {what} x {len(comparison.seeds)} seeds; {data.meta['description']}")
+  what = counted(len(components), "label" if comparison.grid else "algorithm")
+  what += " at points of the grid" * bool(comparison.grid)
+  say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
   runs, failed, ended = _runs(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():

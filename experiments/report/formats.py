@@ -88,10 +88,11 @@ def counted(count: int, noun: str, plural: str = "") -> str:
   return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def between(values: Iterable[int]) -> str:
-  """8, or 1 to 16 where they differ."""
+def between(values: Iterable[int], noun: str = "") -> str:
+  """8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
   least, most = min(values := list(values)), max(values)
-  return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+  end = counted(most, noun) if noun else f"{most:,}"
+  return end if least == most else f"{least:,} to {end}"
 
 
 def share(part: float) -> str:

@@ -112,7 +112,7 @@ def winners(table: Sequence[Row], found: Sequence[Cost]) -> tuple[list[tuple[lis
 
 
 def _named(labels: Sequence[str], count: int) -> str:
-  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {count} algorithms"
+  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {formats.counted(count, 'algorithm')}"
 
 
 def _reaching(complete: Sequence[Row], table: Sequence[Row]) -> str:

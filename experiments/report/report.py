@@ -82,7 +82,7 @@ def write_report(folder: Path) -> Path:
     title=info["title"],
     info=info,
     labels=[entry["label"] for entry in entries],
-    workers=formats.between(settings_table.of_labels(info, "workers")),
+    workers=formats.between(settings_table.of_labels(info, "workers"), "worker"),
     batch=formats.between(settings_table.of_labels(info, "batch")),
     finding=sentences,
     metric=formats.NAMES[comparison.metric],

@@ -89,7 +89,8 @@ def clock(comparison: Comparison) -> list[str]:
   if where:
     layouts = [each for result in comparison.results for each in result.layouts]
     per_device = sorted({each.workers // each.devices for each in layouts})
-    where = f": {where}" + f", {' or '.join(map(str, per_device))} workers per device" * (per_device != [1])
+    each = f"{' or '.join(map(str, per_device))} worker{'s' * (per_device[-1] > 1)} per device"
+    where = f": {where}" + f", {each}" * (per_device != [1])
     where += ", and no message crossed a network" * all(each.processes == 1 for each in layouts)
   others = "the section on other clusters has" if comparison.info.get("clusters") else "compare --cluster=... adds"
   return [
@@ -104,8 +105,8 @@ def layout(comparison: Comparison) -> str:
   if not layouts:
     return ""
   devices = sorted({each.devices for each in layouts})
-  workers = formats.between(each.workers for each in layouts)
-  return f"{workers} workers on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
+  workers = formats.between([each.workers for each in layouts], "worker")
+  return f"{workers} on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:

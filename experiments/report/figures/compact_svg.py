@@ -7,7 +7,7 @@ point, and styles are classes.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import count, groupby
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -25,7 +25,7 @@ def compact(svg: str) -> str:
   root = ET.fromstring(svg, ET.XMLParser(target=ET.TreeBuilder(insert_comments=True)))
   used = Counter(a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
   names = dict(zip(used, _names(), strict=False))
-  _clean(root)
+  _clean(root, {f"#{each.attrib['id']}" for each in root.iter(f"{{{NAMESPACE}}}path") if "d" not in each.attrib})
   _inline(root, used)
   _outlines(root, _boxes(root), None)
   classes: dict[str, str] = {}
@@ -49,8 +49,8 @@ def _names() -> Iterator[str]:
     yield LETTERS[place % 26] + (str(place // 26) if place >= 26 else "")
 
 
-def _clean(element: Element) -> None:
-  """Drop namespaces, metadata and blanks."""
+def _clean(element: Element, empty: Set[str]) -> None:
+  """Drop namespaces, metadata, blanks, and uses of the empty paths that stand for spaces."""
   element.tail = None
   if element.tag is ET.Comment:
     return
@@ -60,8 +60,8 @@ def _clean(element: Element) -> None:
   if element.tag != "style":
     element.text = None
   for child in list(element):
-    _clean(child)
-    if child.tag == "metadata":
+    _clean(child, empty)
+    if child.tag == "metadata" or (child.tag == "use" and child.attrib["href"] in empty):
       element.remove(child)
 
 
@@ -169,7 +169,7 @@ def _merge(parent: Element, styles: Mapping[str, str]) -> None:
   found = []
   for key, members in groupby([] if parent.tag == "defs" else list(parent), kind):
     each = list(members)
-    if not isinstance(key, tuple) or (len(each) == 1 and (each[0].tag == "path" or not key[1])):
+    if not isinstance(key, tuple) or not any(key) or (len(each) == 1 and (each[0].tag == "path" or not key[1])):
       found += each
       continue
     group = ET.Element("g", {name: value for name, value in zip(("class", "clip-path"), key, strict=True) if value})
