@@ -25,7 +25,7 @@ from experiments.train import train as training
 from experiments.train.workdir import workdir
 
 __all__ = ["compare", "load", "own", "sweep", "train"]  # what `ddl` lends
-NOT_RECORDED = ("workdir", "resume", "command", "recorded")
+NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
@@ -76,7 +76,7 @@ def compare(
   comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
   name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
   options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
-  comparing.compare(comparison, options)
+  comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
   return Compared(Path(options.workdir))
 
 

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
+from experiments import result_text
 from experiments.config.experiment import Experiment
 from experiments.report import frames, reader, report
+from experiments.result_text import Named
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
 from experiments.train.evaluate import Evaluator
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
   """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
 
   folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, what was trained, and the last evaluation."""
+    return result_text.of_run(self.folder)
 
   @cached_property
   def experiment(self) -> Experiment:
@@ -85,11 +91,15 @@ class Run:
     return Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
   """A comparison that was made."""
 
   folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+    return result_text.of_comparison(self.folder)
 
   @cached_property
   def info(self) -> dict[str, Any]:
@@ -102,9 +112,10 @@ class Compared:
     return self.folder / "report.html"
 
   @cached_property
-  def runs(self) -> dict[str, list[Run]]:
+  def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
-    return {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in self.info["algorithms"]}
+    entries = self.info["algorithms"]
+    return Named("label", {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries})
 
   @cached_property
   def _read(self) -> reader.Comparison:
@@ -126,9 +137,10 @@ class Compared:
     return frames.pairs_frame(self._read)
 
   @cached_property
-  def figures(self) -> "dict[str, Picture]":
+  def figures(self) -> "Named[Picture]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    return {each.name: each for section in report.pictures(self.folder, self._read) for each in section}
+    found = report.pictures(self.folder, self._read)
+    return Named("figure", {each.name: each for section in found for each in section})
 
 
 @dataclass(frozen=True)

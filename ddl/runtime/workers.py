@@ -104,9 +104,10 @@ def make_workers(count: int, devices: int | None = None) -> Workers:
     devices = max((d for d in even if d <= len(found)), default=0)
   fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(found)]  # a CPU gives any number
   if devices not in fits:
+    where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
     raise ValueError(
-      f"{count} workers do not spread evenly over {devices or 'the'} devices of {jax.process_count()} process(es) "
-      f"({len(found)} devices found); device counts that divide them: {', '.join(map(str, fits))}"
+      f"{count} workers do not spread evenly over {devices or 'the'} devices{where} "
+      f"(found: {len(found)}); device counts that divide them: {', '.join(map(str, fits))}"
     )
   per_process = devices // jax.process_count()
   chosen = [

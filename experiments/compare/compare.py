@@ -18,6 +18,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
+from experiments.report.formats import counted
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
@@ -66,8 +67,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  what = "labels at points of the grid" if comparison.grid else "algorithms"
-  say(f"{len(components)} {what} x {len(comparison.seeds)} seeds; {data.meta['description']}")
+  what = counted(len(components), "label" if comparison.grid else "algorithm")
+  what += " at points of the grid" * bool(comparison.grid)
+  say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
   runs, failed, ended = _runs(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
@@ -75,7 +77,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     if clusters:
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
     comparison_record.write(path / run_dir.COMPARISON, page)
-    _report(path, began)
+    _report(path, began, options.print_table)
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
   return page | {"folder": str(path)}
@@ -174,9 +176,12 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
     raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
 
 
-def _report(path: Path, began: float) -> None:
+def _report(path: Path, began: float, table: bool) -> None:
+  """Write the page and say where it lies, after the table if that is wanted."""
   from experiments.report import cluster_section, report  # matplotlib takes a second to import
 
   page = report.write_report(path)
-  told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
-  say(f"\n{report.table(path)}{told}\n\n{time.perf_counter() - began:.0f} s; report: {page}")
+  if table:
+    told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
+    say(f"\n{report.table(path)}{told}\n")
+  say(f"{time.perf_counter() - began:.0f} s; report: {page}")

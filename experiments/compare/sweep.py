@@ -20,6 +20,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.variants import slug
+from experiments.report.formats import counted
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
 from experiments.train.evaluate import Evaluator, has_accuracy
@@ -85,7 +86,8 @@ def _tune(
   """The trials of a label that are not finished yet."""
   experiment = chosen.experiments[label]
   there = f", {count} of which are there" if (count := len(trials.finished())) else ""
-  say(f"{label}: {chosen.trials} trials of {', '.join(f'{k} in {v}' for k, v in chosen.spaces[label].items())}{there}")
+  space = ", ".join(f"{k} in {v}" for k, v in chosen.spaces[label].items())
+  say(f"{label}: {counted(chosen.trials, 'trial')} of {space}{there}")
   while (found := trials.next()) is not None:
     trial, point = found
 

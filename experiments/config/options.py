@@ -31,6 +31,7 @@ class RunOptions:
   worker_cpus: float = 1.0
   worker_gpus: float = 0.0
   compilation_cache: str = "auto"  # a folder, or "off"
+  print_table: bool = True  # that a comparison prints it at its end
   command: tuple[str, ...] = ()  # that is recorded as the one that made a run
   recorded: Mapping[str, Any] = field(default_factory=dict)  # what the command line needs to go on with the folder
 

@@ -96,7 +96,7 @@ def _on(comparison: Comparison, entry: dict[str, Any]) -> OnCluster:
 
 def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[Row]) -> str:
   goal = comparison.goal
-  where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'))} workers"
+  where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'), 'worker')}"
   ranked, rivals = ranking(table, TIME)
   if not ranked:
     return f"{where}: no algorithm reaches {goal} with every seed."

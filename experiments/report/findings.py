@@ -6,8 +6,8 @@ from experiments.report import formats
 from experiments.report.headline import Cost, costs, headline
 from experiments.report.paired_test import MOST
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.table_rows import Row, pairs, ranking
-from experiments.report.wording import layout
+from experiments.report.table_rows import EARLY, Row, pairs, ranking
+from experiments.report.wording import BEFORE, early, layout
 
 Sentence = tuple[str, str]  # its subject ("" for none), and the text
 CLAIMS = {
@@ -25,6 +25,8 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   sentences: list[Sentence] = [("", headline(table, comparison))]
   if len(ran) > 1 and all(row.seeds == 1 for row in ran):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
+  if told := early(comparison, table):
+    sentences.append((f"{BEFORE} ({EARLY})", told))
   for cost in costs(table, comparison):
     sentences.append((_claimed(cost, comparison), _claim(table, cost.name, cost.ranked, cost.rivals)))
   word = "Highest" if comparison.higher_is_better else "Lowest"
@@ -45,7 +47,7 @@ def _names(table: Sequence[Row]) -> str:
 
 
 def _figure(row: Row, name: str) -> str:
-  return formats.figure(name, row.estimates[name].mean)
+  return formats.figure(name, row.estimates[name].mean) + EARLY * (name not in SCORES and row.early > 0)
 
 
 def _claimed(cost: Cost, comparison: Comparison) -> str:

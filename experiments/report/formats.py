@@ -28,6 +28,14 @@ def figure(kind: str, mean: float, half: float | None = None) -> str:
   return _text([mean] if half is None else [mean, half], " ± ", *_unit(kind, mean))
 
 
+def with_interval(kind: str, mean: float, ends: tuple[float, float] | None) -> str:
+  """`mean ± half`, or `mean (low to high)` where the interval was cut at one of its ends."""
+  if ends is None or math.isclose(mean - ends[0], ends[1] - mean, rel_tol=1e-6, abs_tol=1e-12):
+    return figure(kind, mean, ends and (ends[1] - ends[0]) / 2)
+  scale, unit, places = _unit(kind, mean)
+  return f"{_text([mean], '', scale, '', places)} ({_text(ends, ' to ', scale, '', places)}) {unit}".rstrip()
+
+
 def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
   """`low to high`, in the unit of the mean."""
   return _text(ends, " to ", *_unit(kind, mean))
@@ -75,10 +83,16 @@ def listed(names: Sequence[str], most: int = 12) -> str:
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def between(values: Iterable[int]) -> str:
-  """8, or 1 to 16 where they differ."""
+def counted(count: int, noun: str, plural: str = "") -> str:
+  """1 device, 2 devices, 2 processes."""
+  return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def between(values: Iterable[int], noun: str = "") -> str:
+  """8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
   least, most = min(values := list(values)), max(values)
-  return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+  end = counted(most, noun) if noun else f"{most:,}"
+  return end if least == most else f"{least:,} to {end}"
 
 
 def share(part: float) -> str:

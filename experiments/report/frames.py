@@ -60,7 +60,8 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   """The table of results: a line for each label, in the order of the comparison.
 
   Columns: label; seeds, that there should be; finished, those that used the whole budget and ended finite; reached,
-  those that met the target; and of each quantity NAME four columns, NAME, NAME_low, NAME_high, NAME_mark. Quantities
+  those that met the target; early, those of them that met it before the first evaluation, so that what it cost is
+  mostly invented; and of each quantity NAME four columns, NAME, NAME_low, NAME_high, NAME_mark. Quantities
   are the score at the end (test_accuracy, a fraction, or test_loss), and what was spent when the curve first met the
   target, interpolated between evaluations: step_to_target, examples_to_target (of all workers), bytes_sent_to_target
   (bytes per worker), seconds_to_target (measured) or virtual_seconds_to_target, and, in seconds,
@@ -79,7 +80,7 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   at = [_at(*row.place, keys, 1) for row in table]
   found: dict[str, list[Any]] = {"label": [row.label for row in table]}
   found |= {key: [each[key][0] for each in at] for key in (at[0] if at else {})}
-  found |= {name: [getattr(row, name) for row in table] for name in ("seeds", "finished", "reached")}
+  found |= {name: [getattr(row, name) for row in table] for name in ("seeds", "finished", "reached", "early")}
   for quantity in quantities(comparison, table):
     name = quantity.name if quantity.name in SCORES else f"{quantity.name}_to_target"
     name += f"_{quantity.cluster}" * bool(quantity.cluster)

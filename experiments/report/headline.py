@@ -51,6 +51,7 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
   elif len(complete) == 1:
     only = f"only {complete[0].label}" if len(table) > 1 else complete[0].label
     text = f"{only} reaches {goal}{every}, after {_spent(complete[0], comparison.seconds)}"
+    text = "; ".join([text, *early_clause(complete, len(table))])
   else:
     text, found, baseline = "", costs(table, comparison), _baseline(complete, comparison)
     for details in (len(found), 1, 0):
@@ -67,19 +68,15 @@ def _clauses(
   details: int,
 ) -> list[str]:  # fmt: skip
   """The parts of the sentence; details: how many of its claims have their figures."""
-  won: dict[tuple[str, ...], list[str]] = {}  # labels: what they are best in
-  level = []
-  for cost in found:
-    tied = len(cost.best)
-    if tied == len(cost.ranked) > 1 or tied > FEW:
-      level.append(SPENT[cost.name] + f" ({tied} are level)" * (tied < len(cost.ranked)))
-      continue
-    figures = f" ({_figures(table, cost, baseline)})" if details > sum(map(len, won.values())) else ""
-    sending = "" if cost.all_send else " of those that send any"
-    labels = tuple(row.label for row in table if row in cost.best)
-    won.setdefault(labels, []).append(f"{BEST[cost.name]}{sending}{figures}")
-  clauses = []
-  for labels, claims in won.items():
+  won, level = winners(table, found)
+  clauses, claimed = [], 0
+  for labels, best in won:
+    claims = []
+    for cost in best:
+      figures = f" ({_figures(table, cost, baseline)})" if details > claimed else ""
+      sending = "" if cost.all_send else " of those that send any"
+      claims.append(f"{BEST[cost.name]}{sending}{figures}")
+      claimed += 1
     verb = f"reach{'es' * (len(labels) == 1)} {goal} " * (not clauses)
     clauses.append(f"{_named(labels, len(table))} {verb}{formats.listed(claims)}")
   if level:
@@ -87,11 +84,35 @@ def _clauses(
     clauses.append(unclear if clauses else f"{_reaching(complete, table)} reach {goal}{every}, and {unclear}")
   if never := [row.label for row in table if row.finished and not row.reached]:
     clauses.append(f"{_named(never, len(table))} never do{'es' * (len(never) == 1)}")
-  return clauses
+  return clauses + early_clause([row for cost in found for row in cost.best], len(table))
+
+
+def early_clause(best: Sequence[Row], count: int) -> list[str]:
+  """One clause on those of the best whose costs are no measurement, or none."""
+  labels = list(dict.fromkeys(row.label for row in best if row.early))
+  return [f"{_named(labels, count)} did before the first evaluation, so that the order is a guess"] if labels else []
+
+
+def winners(table: Sequence[Row], found: Sequence[Cost]) -> tuple[list[tuple[list[str], list[Cost]]], list[str]]:
+  """The rule of every first sentence: whom it names as the best, and where it names nobody.
+
+  Returns:
+    labels with the costs that no row is significantly better in, at most FEW together; the costs, in words, that have
+    more of such rows, or that do not tell any two rows apart.
+  """
+  won: dict[tuple[str, ...], list[Cost]] = {}
+  level = []
+  for cost in found:
+    tied = len(cost.best)
+    if tied == len(cost.ranked) > 1 or tied > FEW:
+      level.append(SPENT[cost.name] + f" ({tied} are level)" * (tied < len(cost.ranked)))
+    else:
+      won.setdefault(tuple(row.label for row in table if row in cost.best), []).append(cost)
+  return [(list(labels), costs) for labels, costs in won.items()], level
 
 
 def _named(labels: Sequence[str], count: int) -> str:
-  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {count} algorithms"
+  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {formats.counted(count, 'algorithm')}"
 
 
 def _reaching(complete: Sequence[Row], table: Sequence[Row]) -> str:

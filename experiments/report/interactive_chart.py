@@ -10,7 +10,7 @@ import numpy as np
 from experiments.report import formats, templates
 from experiments.report.cluster_section import PREDICTED, TIME, on_clusters
 from experiments.report.reader import COLUMNS, Comparison, Run
-from experiments.report.statistics import half_width
+from experiments.report.statistics import half_width, interval_ends
 
 SCRIPT, STYLE = (templates.FOLDER / f"interactive_chart.{kind}" for kind in ("js", "css"))
 LIBRARY = Path(__file__).parent / "vendor" / "uplot"  # github.com/leeoniya/uPlot, MIT
@@ -43,7 +43,7 @@ def content(comparison: Comparison) -> dict[str, Any] | None:
     kept = np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))
     across = {name: _stack(result.runs, name, length).mean(axis=0) for name in ACROSS}
     across |= {name: _stack(other[number].runs, TIME, length).mean(axis=0) for name, other in clocks.items()}
-    up = {name: _summary(_stack(result.runs, name, length)) for name in metrics}
+    up = {name: _summary(name, _stack(result.runs, name, length)) for name in metrics}
     lines.append(
       {
         "label": result.info["label"],
@@ -88,7 +88,7 @@ def _stack(runs: Sequence[Run], name: str, length: int) -> np.ndarray:
   return np.stack([run.columns[name][:length] for run in runs])
 
 
-def _summary(values: np.ndarray) -> list[np.ndarray]:
+def _summary(name: str, values: np.ndarray) -> list[np.ndarray]:
   """Mean, low and high over the first axis, NaN before all have begun and from where one stopped; [] without any."""
   known = np.isfinite(values)
   begun = np.logical_or.accumulate(known, axis=1)
@@ -100,8 +100,7 @@ def _summary(values: np.ndarray) -> list[np.ndarray]:
   mean = values.mean(axis=0)
   if len(values) < 3:  # a band of two covers everything
     return [mean]
-  half = half_width(values)
-  return [mean, mean - half, mean + half]
+  return [mean, *interval_ends(name, mean, half_width(values))]
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:

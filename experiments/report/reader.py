@@ -17,6 +17,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
+ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
+
+
 class Run(NamedTuple):
   """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
 
@@ -91,6 +95,7 @@ def read(folder: Path) -> Comparison:
     info = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
+  info = _completed(path, info)
   metric = info["target"]["metric"]
   if metric not in SCORES:
     raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
@@ -106,6 +111,23 @@ def read(folder: Path) -> Comparison:
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
     results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
   return Comparison(info, metric, float(info["target"]["value"]), seconds, results)
+
+
+def _completed(path: Path, info: Any) -> dict[str, Any]:
+  """The content with what files of older versions lack. ValueError where that cannot be known from the file alone."""
+  lacking = [key for key in NEEDED if not isinstance(info, dict) or key not in info]
+  if not lacking:
+    lacking = sorted({f"algorithms.{key}" for each in info["algorithms"] for key in ENTRY if key not in each})
+  if not lacking and any(not {"workers", "batch", "steps"} <= each["settings"].keys() for each in info["algorithms"]):
+    lacking = ["algorithms.settings of workers, batch and steps"]
+  if lacking:
+    raise ValueError(
+      f"{path} lacks {', '.join(lacking)}, as of an older version; `python run.py compare --resume "
+      f"--workdir={path.parent}` writes it anew from the runs"
+    )
+  info = {"expected": [], "grid": {}} | info
+  blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}}
+  return info | {"algorithms": [blank | {"group": each["label"]} | each for each in info["algorithms"]]}
 
 
 def run_name(path: str | Path) -> str:

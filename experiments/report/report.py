@@ -17,7 +17,7 @@ from experiments.report.findings import expected, finding
 from experiments.report.grid import grid_findings, grid_section
 from experiments.report.reader import Comparison, read
 from experiments.report.table_rows import Cell, Row, column, rows, spent
-from experiments.report.wording import legend, text_table, tied
+from experiments.report.wording import footnotes, legend, text_table, tied
 
 if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture
@@ -82,7 +82,7 @@ def write_report(folder: Path) -> Path:
     title=info["title"],
     info=info,
     labels=[entry["label"] for entry in entries],
-    workers=formats.between(settings_table.of_labels(info, "workers")),
+    workers=formats.between(settings_table.of_labels(info, "workers"), "worker"),
     batch=formats.between(settings_table.of_labels(info, "batch")),
     finding=sentences,
     metric=formats.NAMES[comparison.metric],
@@ -92,7 +92,7 @@ def write_report(folder: Path) -> Path:
     results=_results(comparison, summary),
     legend=legend(comparison),
     tied=tied(comparison),
-    notes=[f"{row.label}: {note}." for row in summary for note in row.notes],
+    notes=footnotes(comparison, summary),
     pairs=pair_table.tables(comparison, summary),
     chart=_chart(comparison),
     pictures=drawn,

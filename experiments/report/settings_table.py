@@ -86,7 +86,7 @@ def _origin(tuned: Mapping[str, Any] | None) -> str:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
   beside = f", that tuned {formats.listed(others)} too" if others else ""
-  count = f" of {tuned['trials']} trials" if tuned["trials"] else ""
+  count = f" of {formats.counted(tuned['trials'], 'trial')}" if tuned["trials"] else ""
   return f"a sweep{count}{beside}"
 
 

@@ -1,12 +1,18 @@
 """Statistics of curves and seeds: Student intervals, bands, the crossing of a target."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 Curve = tuple[np.ndarray, np.ndarray]  # x [points] increasing, y [points]
 Span = tuple[float, float]  # the ends of an interval
+RANGE: Mapping[str, Span] = {  # of metrics columns whose true mean cannot be outside, however few the seeds
+  "test_accuracy": (0.0, 1.0),
+  "distance": (0.0, math.inf),
+}
 
 
 def half_width(values: np.ndarray) -> np.ndarray:
@@ -20,6 +26,17 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
   if values.size < 2:
     return (float(values[0]) if values.size else float("nan")), None
   return float(values.mean()), float(half_width(values))
+
+
+def interval_ends(quantity: str, mean: Any, half: Any) -> tuple[Any, Any]:
+  """The ends of mean -+ half, cut where the quantity cannot be: an accuracy is 100 % at most.
+
+  The true mean lies inside RANGE, so that Student's interval holds it exactly as often without the part outside; no
+  other interval is put in its place. Every interval of a mean, in tables, files and pictures, is from here; those of
+  paired differences, which may have either sign, stay symmetric.
+  """
+  least, most = RANGE.get(quantity, (-math.inf, math.inf))
+  return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
 
 def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, Span | None]:
@@ -55,6 +72,19 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
     return float(steps[after])
   share = (target - values[after - 1]) / (values[after] - values[after - 1])
   return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def unseen(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> bool:
+  """Whether a curve has passed the target at its first evaluation after the start: `crossing` is mostly invented then.
+
+  All that is known then is an upper bound, the step of that evaluation. A curve that meets the target exactly there is
+  not interpolated.
+  """
+  finite = np.isfinite(values)
+  steps, values = steps[finite], values[finite]
+  met = values >= target if higher_is_better else values <= target
+  first = int(np.argmax(met))
+  return bool(met.any() and first == (1 if steps[0] == 0 else 0) and values[first] != target)
 
 
 def finite_prefix(x: np.ndarray, y: np.ndarray) -> Curve:

@@ -12,12 +12,15 @@ from experiments.grid_point import Place, comparable
 from experiments.report import formats
 from experiments.report.paired_test import Pair, paired_tests, share_resolution
 from experiments.report.reader import SCORES, Comparison, Result, Run
-from experiments.report.statistics import Span, crossing, log_summary, summary
+from experiments.report.statistics import Span, crossing, interval_ends, log_summary, summary, unseen
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
   """The columns in which reaching the target is counted; the last one is time."""
   return "step", "examples", "bytes_sent", comparison.seconds
+
+
+EARLY = "\N{DAGGER}"  # behind costs of the target that were spent before the first evaluation
 
 
 class Estimate(NamedTuple):
@@ -37,6 +40,8 @@ class Row(NamedTuple):
   sends_nothing: bool
   notes: list[str]
   place: Place  # in the grid
+  early: int = 0  # runs that met the target at their first evaluation, so that its cost is interpolated from the start
+  first: float = 0.0  # examples at that evaluation, the most of these runs
 
   def of_all(self, name: str) -> Estimate | None:
     """Return the estimate if it covers every seed, else None: a mean without the diverged seeds is biased."""
@@ -68,6 +73,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   notes = [info["failed"]] if info["failed"] else []
   notes += [f"{name}: no metrics" for name in result.missing]
   found: dict[str, dict[str, float]] = {name: {} for name in (comparison.metric, *spent(comparison))}
+  early: list[float] = []
   for run in runs:
     values, last = run.columns[comparison.metric], _shares(result, run)[-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
@@ -78,6 +84,8 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     steps = run.columns["step"]
     met = crossing(steps, values, comparison.target, comparison.higher_is_better)
     if met is not None:
+      if unseen(steps, values, comparison.target, comparison.higher_is_better):
+        early.append(float(run.columns["examples"][steps >= met][0]))
       costs = {name: float(np.interp(met, steps, run.columns[name])) for name in spent(comparison)}
       for name, cost in costs.items():
         if np.isfinite(cost):
@@ -91,6 +99,8 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     sends_nothing=bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in runs),
     notes=notes,
     place=Place(info["group"], info["point"]),
+    early=len(early),
+    first=max(early, default=0.0),
   )
 
 
@@ -100,7 +110,7 @@ def estimate(name: str, seeds: Mapping[str, float]) -> Estimate:
   if name not in SCORES:
     return Estimate(*log_summary(values), seeds)
   mean, half = summary(values)
-  return Estimate(mean, None if half is None else (mean - half, mean + half), seeds)
+  return Estimate(mean, None if half is None else interval_ends(name, mean, half), seeds)
 
 
 def _problem(run: Run, metric: str, short: bool) -> str | None:
@@ -184,13 +194,13 @@ def column(table: Sequence[Row], name: str, intervals: bool = True) -> list[Cell
     if found is None:
       cells.append(Cell("never" if name not in SCORES and (row.finished or row.reached) else "no result", "partial"))
       continue
-    ends, details = found.interval if intervals else None, ()
-    half = (ends[1] - ends[0]) / 2 if ends and name in SCORES else None
-    if ends and name not in SCORES:
-      details = (formats.interval(name, found.mean, ends),)
+    span, details = found.interval if intervals else None, ()
+    if span and name not in SCORES:
+      details = (formats.interval(name, found.mean, span),)
     kind = marked.get(row.label, "")
     if not row.of_all(name):
       kind = "partial"
       details += (f"{len(found.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}",)
-    cells.append(Cell(formats.figure(name, found.mean, half), kind, details))
+    text = formats.with_interval(name, found.mean, span if name in SCORES else None)
+    cells.append(Cell(text + EARLY * (name not in SCORES and row.early > 0), kind, details))
   return cells

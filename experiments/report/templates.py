@@ -31,4 +31,4 @@ def verbatim(*files: Path) -> Any:
 
 
 def _unbroken(text: str) -> str:
-  return re.sub(rf"(?<=\d) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text)
+  return re.sub(rf"(?<=[\d)]) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text)

@@ -7,13 +7,16 @@ from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
-from experiments.report.table_rows import Cell, Row, column, spent
+from experiments.report.table_rows import EARLY, Cell, Row, column, spent
 
 WIDTH = 100
 TESTED = (
   "Of a grid, two algorithms are tested at the same point, and two points of one algorithm where they differ in one "
   "key: these pairs are one family of Holm's correction for each quantity."
 )
+BEFORE = "Reached before the first evaluation"
+CUT = ", cut at 0 and 100 %, which no mean can pass"
+MARKS = "*: the best mean of its column; ~: not significantly worse"
 TIED = "no algorithm is significantly better."
 
 
@@ -30,7 +33,8 @@ def legend(comparison: Comparison) -> list[str]:
   else:
     sentences = [
       f"{formats.NAMES[comparison.metric].capitalize()}: mean and 95 % confidence interval over {seeds} seeds "
-      "(Student's t). Costs: geometric mean and 95 % interval of the logarithm, which is above zero as costs are.",
+      f"(Student's t{CUT if comparison.metric == 'test_accuracy' else ''}). Costs: geometric mean and 95 % interval of "
+      "the logarithm, which is above zero as costs are.",
       "Seeds are paired (same start and same order of the data for all algorithms), so that the test is of the "
       "differences within seeds, which may be significant although two intervals overlap.",
       "Two algorithms are significantly different where the paired t-test over seeds (of costs: of their logarithms, "
@@ -54,13 +58,39 @@ def legend(comparison: Comparison) -> list[str]:
   return [*sentences, f"Seconds are virtual, not measured: {'; '.join(texts)}."]
 
 
+def early(comparison: Comparison, table: Sequence[Row]) -> str:
+  """What costs are worth that were spent before the first evaluation; "" where there are none."""
+  found: dict[float, list[str]] = {}  # labels by the examples of the first evaluation
+  for row in table:
+    if row.early:
+      some = f" ({row.early} of {row.seeds} seeds)" if row.early < row.seeds else ""
+      found.setdefault(row.first, []).append(row.label + some)
+  if not found:
+    return ""
+  at = "; ".join(
+    f"{formats.listed(labels)}, at {formats.figure('examples', first)} examples" for first, labels in found.items()
+  )
+  return (
+    f"{at}. What reaching {comparison.goal} cost is a line from the untrained start to that evaluation there, mostly "
+    "invented, and so is the order of such costs; evaluate more often: config.eval_every."
+  )
+
+
+def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:
+  """Sentences on single rows of the table."""
+  told = early(comparison, table)
+  notes = [f"{EARLY} {BEFORE}: {told}"] if told else []
+  return notes + [f"{row.label}: {note}." for row in table for note in row.notes]
+
+
 def clock(comparison: Comparison) -> list[str]:
   """Sentences on measured seconds, which are of the hardware that ran all workers, not of a cluster."""
   where = layout(comparison)
   if where:
     layouts = [each for result in comparison.results for each in result.layouts]
     per_device = sorted({each.workers // each.devices for each in layouts})
-    where = f": {where}" + f", {' or '.join(map(str, per_device))} workers per device" * (per_device != [1])
+    each = f"{' or '.join(map(str, per_device))} worker{'s' * (per_device[-1] > 1)} per device"
+    where = f": {where}" + f", {each}" * (per_device != [1])
     where += ", and no message crossed a network" * all(each.processes == 1 for each in layouts)
   others = "the section on other clusters has" if comparison.info.get("clusters") else "compare --cluster=... adds"
   return [
@@ -75,12 +105,20 @@ def layout(comparison: Comparison) -> str:
   if not layouts:
     return ""
   devices = sorted({each.devices for each in layouts})
-  workers = formats.between(each.workers for each in layouts)
-  return f"{workers} workers on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
+  workers = formats.between([each.workers for each in layouts], "worker")
+  return f"{workers} on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
 def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
-  """The table for a terminal, at most 100 columns; * is the best mean of its column, ~ not significantly worse."""
+  """The table for a terminal, and the sentences below it."""
+  key = "In brackets: the mean of the seeds that met the target alone, unranked. *: the best mean of its column. ~: "
+  paragraphs = [" ".join([*legend(comparison), key + tied(comparison)]), *footnotes(comparison, table)]
+  head, rule, *lines = text_lines(comparison, table)
+  return "\n".join([head, rule, *lines, rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
+
+
+def text_lines(comparison: Comparison, table: Sequence[Row]) -> list[str]:
+  """A head, a rule and a line per row, at most 100 columns; for the marks see MARKS."""
   columns = _point_columns(comparison) or varying(comparison.info)
   labels = [row.place.group if columns and comparison.info["grid"] else row.label for row in table]
   columns |= {formats.NAMES[comparison.metric]: column(table, comparison.metric)}
@@ -95,11 +133,7 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   for label, *rest in lines:
     label = label if len(label) <= widths[0] else label[: widths[0] - 2] + ".."
     texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
-  rule = "-" * len(texts[0])
-  key = "In brackets: the mean of the seeds that met the target alone, unranked. *: the best mean of its column. ~: "
-  paragraphs = [" ".join([*legend(comparison), key + tied(comparison)])]
-  paragraphs += [f"{row.label}: {note}." for row in table for note in row.notes]
-  return "\n".join([texts[0], rule, *texts[1:], rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
+  return [texts[0], "-" * len(texts[0]), *texts[1:]]
 
 
 def _point_columns(comparison: Comparison) -> dict[str, list[Cell]]:

@@ -19,6 +19,7 @@ from ddl.runtime.workers import Workers, make_workers
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.report.formats import counted
 from experiments.train import virtual_time
 
 
@@ -118,8 +119,9 @@ def execution(components: Components, workers: Workers, options: RunOptions) -> 
 def describe(trainer: Trainer | Simulator) -> str:
   """Describe layout and execution in one line."""
   w, h = trainer.workers, trainer.execution
+  devices = counted(w.devices, f"{jax.devices()[0].platform} device")
   layout = (
-    f"{w.count} workers on {w.devices} {jax.devices()[0].platform} device(s) of {jax.process_count()} process(es), "
+    f"{counted(w.count, 'worker')} on {devices} of {counted(jax.process_count(), 'process', 'processes')}, "
     f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
   )
   if isinstance(trainer, Simulator):

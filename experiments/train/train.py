@@ -12,6 +12,7 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.report.formats import counted
 from experiments.train import compilation_cache, saved_model, train_loop
 from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
 from experiments.train.evaluate import Evaluator
@@ -94,7 +95,7 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
 def _realtime(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
   """On threads or Ray."""
   del folder
-  say(f"{components.experiment.workers} workers on {options.runtime}; {components.data.meta['description']}")
+  say(f"{counted(components.experiment.workers, 'worker')} on {options.runtime}; {components.data.meta['description']}")
   if options.runtime == "threads":
     return ThreadsRun(components), None
   say("starting Ray and its processes")

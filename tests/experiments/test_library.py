@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import Command, metrics
-from helpers.comparisons import undrawn
+from helpers.comparisons import comparison, rising, undrawn
 
 import ddl
 from experiments.config.options import RunOptions
@@ -83,6 +83,34 @@ def test_a_comparison(tmp_path):
   assert shown._repr_png_().startswith(b"\x89PNG")
   last = found.runs["mine"][1]
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
+
+
+def test_a_comparison_prints_its_progress_and_shows_its_table_as_a_value(tmp_path, empty_pictures, capsys):
+  labels = {"mine": {"algorithm": "local_sgd"}, "theirs": {"algorithm": "easgd"}}
+  chosen = {"seeds": (0, 1), "target": 0.5, "algorithms": labels}
+  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", **SMALL)
+  out, shown = capsys.readouterr().out, repr(made)
+  assert "  seed 1: test_accuracy" in out and out.splitlines()[-1].endswith(str(tmp_path / "c/report.html"))
+  assert "reached" not in out and "Student" not in out
+  lines = shown.splitlines()
+  assert lines[0].endswith(str(tmp_path / "c")) and len(lines) <= 14 and max(map(len, lines[1:])) <= 100
+  assert all(word in shown for word in ("mine and theirs", "seeds: 0 and 1", "50 %", "0/2 reached")), shown
+  run = repr(made.runs["mine"][1])
+  assert all(word in run for word in (str(tmp_path / "c/mine/seed-1"), "local_sgd", "2 workers", "step 8 of 8"))
+  for values, name in ((made.figures, "acc"), (made.runs, "yours")):
+    with pytest.raises(KeyError) as error:
+      values[name]
+    assert repr(name) in str(error.value) and all(each in str(error.value) for each in values)
+    assert values.get(name) is None
+  (tmp_path / "c/comparison.json").write_text("{")
+  (tmp_path / "c/mine/seed-1/metrics.jsonl").unlink()
+  assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "nothing to show" in repr(made.runs["mine"][1])
+
+
+def test_the_text_of_many_algorithms_is_short(tmp_path):
+  runs = {f"algorithm {n}": [rising(0.1, 0.5, 0.96)] * 2 for n in range(40)}
+  shown = repr(ddl.load(comparison(tmp_path, runs)))
+  assert len(shown.splitlines()) < 10 and "40 labels" in shown
 
 
 def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path, empty_pictures):

@@ -94,6 +94,7 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
 
   if shown.log_x:
     axes.set_xscale("log")
+    axes.set_xlim(*_log_ends(shown))
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=_ticks(*axes.get_xlim(), dense=False)))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
   else:
@@ -119,6 +120,18 @@ def _axes(axes: Any, shown: Chart, wide: bool) -> None:
       f"{word}\n{formats.target(shown.y, shown.target)}", (1.0, shown.target), (5, 0), va="center",
       xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9, color=INK,
     )  # fmt: skip
+
+
+def _log_ends(shown: Chart) -> tuple[float, float]:
+  """Of a log axis: from where the first line comes onto the axes to the last end."""
+  starts, ends = [], []
+  for line in shown.lines:
+    inside = np.flatnonzero(line.mean >= shown.limits[0])
+    starts += [line.x[max(0, inside[0] - 1)]] if len(inside) else []
+    ends += [line.x[-1], *(x[-1] for _, (x, _) in line.rest)]
+  low, high = min(starts, default=min(line.x[0] for line in shown.lines)), max(ends)
+  room = (high / low) ** 0.03 if high > low else 2.0
+  return low / room, high * room
 
 
 def _ticks(low: float, high: float, dense: bool) -> tuple[int, ...]:

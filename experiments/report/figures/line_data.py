@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.report import formats
+from experiments.report.figures import axis_limits
 from experiments.report.reader import Comparison, Result
-from experiments.report.statistics import Curve, band, finite_prefix
+from experiments.report.statistics import Curve, band, finite_prefix, interval_ends
 
 ACROSS = {  # column: its words in a title and at the axis
   "examples": ("examples", "training examples, all workers together"),
@@ -22,7 +23,6 @@ LABELS = {
   "noise_scale": "gradient noise scale, examples",
 }
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
-BELOW = 1.5  # times the range of the ends: how far an accuracy axis extends below the worst; the start may lie outside
 
 
 class Line(NamedTuple):
@@ -92,7 +92,10 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
   rest = [(name, _after(end, *curve)) for name, curve in named if short and curve[0][-1] > end]
   if len(curves) == 2:  # with Student's t of 12.7 a band of two seeds covers everything else
     rest, half = named, None
-  edges = None if half is None else (plotted(grid, mean - half)[1], plotted(grid, mean + half)[1])
+  edges = None
+  if half is not None:  # of a logarithm nothing needs to be cut
+    low, high = (mean - half, mean + half) if floor is not None else interval_ends(y, mean, half)
+    edges = plotted(grid, low)[1], plotted(grid, high)[1]
   stopped = [(name, (float(across[0]), float(up[0]))) for name, (across, up) in short if y != "noise_scale"]
   singles = [(name, plotted(*curve)) for name, curve in rest]
   return Line(result.info["label"], number, *plotted(grid, mean), edges, singles, stopped, len(curves))
@@ -126,7 +129,10 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   if y == "noise_scale":
     batches = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in results}
     target = float(min(batches)) if len(batches) == 1 else None
-  limits = _limits(results, lines, y, target, floor)
+  drawn = _lines(results, "examples", y) if y == "test_accuracy" else lines  # so that all the pictures share one axis
+  limits = axis_limits.limits(drawn, y, target, floor)
+  if y == "test_accuracy" and (below := _below(results, limits[0])):
+    absent = f"{absent} Ends below these axes: {formats.listed(below)}.".strip()
   notes = [f"{line.label}: {line.seeds} of {seeds} seeds." for line in lines if line.seeds < seeds]
   if y == "distance" and (averaged := [each.info["label"] for each in results if _averaged(each)]):
     notes.append(
@@ -145,7 +151,10 @@ def chart(comparison: Comparison, x: str, y: str) -> Chart | None:
   if log_y and any(line.seeds > 1 for line in lines):
     notes.append("Means and bands are those of the logarithm.")
   if y == "test_accuracy" and x == "examples" and limits[0] > 0:
-    notes.append(f"All accuracy axes start at {limits[0] * 100:.0f} %.")
+    notes.append(
+      f"All accuracy axes start at {limits[0] * 100:.4g} %, half the range of the ends and the target below the worst "
+      "of them, so that the differences of the ends are seen; what comes before is not."
+    )
   (words, x_label), name = ACROSS[x], formats.NAMES[y]
   title = f"{name[0].upper()}{name[1:]} against {words}"
   return Chart(x, y, x_label, LABELS[y], title, lines, log_x, log_y, limits, target, absent, notes)
@@ -188,23 +197,9 @@ def _silent(results: Sequence[Result], ends: dict[str, float], y: str) -> list[s
   return list(silent.values())
 
 
-def _limits(
-  results: Sequence[Result], lines: Sequence[Line], y: str, target: float | None, floor: float | None
-) -> tuple[float, float]:
-  targets = [] if target is None else [target]
-  if y == "test_accuracy":
-    drawn = _lines(results, "examples", y)  # so that all the pictures share one axis
-    lowest = min([*targets, *(line.mean[-1] for line in drawn)])
-    highest = max([*targets, *(line.mean.max() for line in drawn)])
-    lowest = max(0.0, np.floor((lowest - BELOW * (highest - lowest) - 0.005) * 20) / 20)
-    return float(lowest), min(1.005, highest + 0.06 * (highest - lowest) + 0.005)
-  values = np.concatenate([line.mean for line in lines])
-  values = values[values > floor] if floor is not None else values  # leaves out NaN too
-  highest = float(values.max())
-  if y == "test_loss":  # a diverging loss must not set the scale
-    highest = min(highest, 3 * max(float(np.nan_to_num(line.mean[0])) for line in lines))
-  lowest, highest = min([float(values.min()), *targets]), max([highest, *targets])
-  if floor is not None:
-    return lowest / 1.3, highest * 1.3
-  pad = 0.05 * (highest - lowest) or 0.05 * abs(highest) or 1.0
-  return max(0.0, lowest - pad) if lowest >= 0 else lowest - pad, highest + pad
+def _below(results: Sequence[Result], lowest: float) -> list[str]:
+  """The labels whose accuracy ends below the axis, with these ends."""
+  lines = _lines(results, "examples", "test_accuracy")
+  return [
+    f"{line.label} ({formats.figure('test_accuracy', line.mean[-1])})" for line in lines if line.mean[-1] < lowest
+  ]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from experiments.report.figures.compact_svg import compact
 from experiments.report.figures.style import DARK, settings
 
 FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
@@ -35,17 +36,18 @@ class Picture:
   @cached_property
   def svg(self) -> str:
     """For a screen, in the colours of a light page."""
-    return _svg(self.figure)
+    # A hundredth of a point is enough; the file is a fifth smaller.
+    return re.sub(r' d="M[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), _written(self.figure))
 
   @property
   def wide(self) -> str:
     """For a screen: a data URI of an SVG whose colours follow the page's scheme."""
-    return _embedded(self.svg)
+    return _embedded(compact(_written(self.figure)))
 
   @property
   def narrow(self) -> str:
     """The same for a phone."""
-    return _embedded(_svg(_laid_out(self.draw, wide=False)))
+    return _embedded(compact(_written(_laid_out(self.draw, wide=False))))
 
   def content(self, kind: str) -> bytes:
     """The content of a file. kind: one of FORMATS."""
@@ -112,11 +114,11 @@ def _save(figure: Any, file: Any, **how: Any) -> None:
     figure.savefig(file, **how)
 
 
-def _svg(figure: Any) -> str:
+def _written(figure: Any) -> str:
+  """As SVG."""
   file = io.StringIO()
   _save(figure, file, format="svg", metadata={"Date": None})
-  # A hundredth of a point is enough; the page is a fifth smaller.
-  return re.sub(r' d="M[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), file.getvalue())
+  return file.getvalue()
 
 
 def _embedded(svg: str) -> str:

@@ -120,6 +120,10 @@ def _chart(
   notes = _notes(shown, word, name, comparison)
   if name == "bytes_sent" and (silent := [row.label for row in table if row.sends_nothing]):
     notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
+  if name not in SCORES and (early := [row.label for row in table if row.early and row.label in estimates]):
+    notes.append(
+      f"Reached before the first evaluation, so that the cost is mostly invented: {formats.listed(early, 6)}."
+    )
   log_y = name != "test_accuracy" and _spans(means, HALF)
   return Chart(
     key, name, f"{title[0].upper()}{title[1:]} against {word}", word, quantity, ticks, numeric(values),
@@ -127,6 +131,12 @@ def _chart(
     len(grid[others[-1]]) if len(others) == 2 and len(panels) == len(grid[others[0]]) * len(grid[others[1]]) else 0,
     notes,
   )  # fmt: skip
+
+
+def _early(table: Sequence[Row], estimates: Mapping[str, Estimate]) -> list[str]:
+  labels = [row.label for row in table if row.early and row.label in estimates]
+  text = "Reached before the first evaluation, so that the cost is mostly invented"
+  return [f"{text}: {formats.listed(labels, 6)}."] if labels else []
 
 
 def _line(
@@ -175,6 +185,7 @@ def _speedup(comparison: Comparison, table: Sequence[Row], name: str) -> Chart |
     return None
   unit, over = formats.NAMES[name], f"{least} worker{'s' * (least > 1)}"
   notes = [f"The time of a step is not in it: {unit} alone are counted."] if name == "step" else []
+  notes += _early(table, ratios)
   if none := [group for group in dict.fromkeys(row.place.group for row in table) if group not in
               {line.group for panel in chart.panels for line in panel.lines}]:  # fmt: skip
     notes.append(f"Not every seed met {comparison.goal} with {over}: {formats.listed(none)}.")

@@ -7,19 +7,22 @@ from experiments.grid_point import text, words
 from experiments.report import formats
 from experiments.report.findings import Sentence
 from experiments.report.grid import grid_data, grid_slopes
-from experiments.report.headline import SPENT
+from experiments.report.headline import SPENT, costs, early_clause, winners
 from experiments.report.paired_test import Pair
 from experiments.report.reader import Comparison
-from experiments.report.table_rows import Row, pairs
+from experiments.report.table_rows import EARLY, Row, pairs
+from experiments.report.wording import BEFORE, early
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   """What the grid shows in plain words; means are called so, differences only where they are significant."""
   grid = grid_data.axes(comparison)
   groups = list(dict.fromkeys(row.place.group for row in table))
-  sentences: list[Sentence] = [("", _headline(comparison, table))]
+  sentences: list[Sentence] = [("", headline(table, comparison))]
   if all(row.seeds == 1 for row in table):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
+  if told := early(comparison, table):
+    sentences.append((f"{BEFORE} ({EARLY})", told))
   alike = []
   for one, other in combinations(groups, 2):
     if told := _between(comparison, table, one, other):
@@ -44,22 +47,24 @@ def _quantities(comparison: Comparison) -> dict[str, str]:
   return {comparison.metric: formats.NAMES[comparison.metric]} | costs
 
 
-def _headline(comparison: Comparison, table: Sequence[Row]) -> str:
-  """How many points reached the target, and which of them was cheapest on average."""
+def headline(table: Sequence[Row], comparison: Comparison) -> str:
+  """How many points reached the target, and which of them was the cheapest, if any was by the rule of `winners`."""
   goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
   complete, every = [row for row in table if row.reached == row.seeds], f"{len(table)} points of the grid"
   seeds = "every seed" if any(row.seeds > 1 for row in table) else "the one seed"
   if not complete:
     return f"None of the {every} reached {goal} with {seeds}."
-  won: dict[str, list[str]] = {}
-  for name in ("examples", "bytes_sent", comparison.seconds):
-    if counted := [row for row in complete if row.ranked_by(name)]:
-      won.setdefault(min(counted, key=lambda row: row.estimates[name].mean).label, []).append(SPENT[name])
   count = f"All {every}" if len(complete) == len(table) else f"{len(complete)} of {every}"
-  if len(complete) == 1 or not won:
-    return f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}."
-  best = "; ".join(f"{label} in {formats.listed(what)}" for label, what in won.items())
-  return f"{count} reached {goal} with {seeds}. Cheapest on average: {best}."
+  found = costs(table, comparison)
+  if not found:
+    text = f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}"
+    return ". ".join([text, *early_clause(complete, len(table))]) + "."
+  won, level = winners(table, found)
+  best = [f"{formats.listed(labels)} in {formats.listed([SPENT[cost.name] for cost in each])}" for labels, each in won]
+  told = [f"Cheapest: {'; '.join(best)}"] if best else []
+  told += [f"No point is clearly the cheapest in {formats.listed(level).replace(' and ', ' or ')}"] if level else []
+  told += early_clause([row for cost in found for row in cost.best], len(table))
+  return f"{count} reached {goal} with {seeds}. {'. '.join(told)}."
 
 
 def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], key: str) -> str:

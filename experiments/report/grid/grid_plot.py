@@ -13,7 +13,7 @@ from experiments.report.grid.grid_data import SPEEDUP, Chart, Line
 from experiments.report.reader import SCORES
 
 BESIDE = 3  # points between the bars of two algorithms
-BEYOND = 0.6  # of the range of the means: how far an axis goes for the ends of bars
+BEYOND = 1.0  # times the range of the means: how far an axis goes for the ends of bars; arrows mark those cut there
 
 
 def picture(shown: Chart) -> Picture:
@@ -31,7 +31,11 @@ def picture(shown: Chart) -> Picture:
     f"{SPEEDUP}_{shown.title.partition(' to ')[0].split()[-1]}" if shown.quantity == SPEEDUP else shown.quantity
   )
   name = f"grid_{quantity.removeprefix('test_').removesuffix('_sent')}_vs_{shown.x_label}".replace(" ", "_")
-  return Picture(name, shown.title, alt, shown.notes, lambda wide: _draw(shown, wide), drawn_points(shown))
+  low, high = _limits(shown)
+  bars = [each.interval for panel in shown.panels for line in panel.lines for each in line.estimates if each.interval]
+  cut = any(bar[0] < low or bar[1] > high for bar in bars)
+  notes = [*shown.notes, *["An arrow at the edge: the interval's bar goes on beyond the axis."] * cut]
+  return Picture(name, shown.title, alt, notes, lambda wide: _draw(shown, wide), drawn_points(shown))
 
 
 def drawn_points(shown: Chart) -> dict[str, list[Any]]:
@@ -74,7 +78,7 @@ def _draw(shown: Chart, wide: bool) -> Any:
     if panel.title:
       axes.set_title(textwrap.fill(panel.title, 30), size=10, weight="normal", loc="left")
     for line in panel.lines:
-      _line(axes, line, len(_groups(shown)))
+      _line(axes, line, len(_groups(shown)), limits)
     if shown.ideal is not None:
       ends = np.array([min(shown.ticks), max(shown.ticks)])
       axes.plot(ends, ends / shown.ideal, color=MUTED, linewidth=1.1, linestyle=(0, (1, 2)), zorder=1.5)
@@ -95,7 +99,7 @@ def _groups(shown: Chart) -> dict[str, int]:
   return dict(sorted(found.items(), key=lambda each: each[1]))
 
 
-def _line(axes: Any, line: Line, count: int) -> None:
+def _line(axes: Any, line: Line, count: int, limits: tuple[float, float]) -> None:
   """A line with bars, a little aside of the others'; a level one is dashed, without markers."""
   from matplotlib.transforms import ScaledTranslation
 
@@ -109,6 +113,11 @@ def _line(axes: Any, line: Line, count: int) -> None:
   placed = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
   ends = np.array([each.interval or (each.mean, each.mean) for each in line.estimates])
   axes.vlines(line.x, ends[:, 0], ends[:, 1], color=colour, linewidth=1.4, alpha=0.75, transform=placed, zorder=2.5)
+  for edge, marker, beyond in ((limits[0], "v", ends[:, 0] < limits[0]), (limits[1], "^", ends[:, 1] > limits[1])):
+    cut = np.array(line.x)[beyond]
+    axes.plot(
+      cut, np.full(len(cut), edge), marker, color=colour, markersize=5, transform=placed, zorder=5, clip_on=False
+    )
   axes.plot(line.x, means, color=colour, linewidth=1.8, transform=placed, zorder=3)
   for x, mean, partial in zip(line.x, means, line.partial, strict=True):
     axes.plot(

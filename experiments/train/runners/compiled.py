@@ -15,6 +15,7 @@ from ddl.runtime.hosts import Vote
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
+from experiments.report.formats import counted
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
 from experiments.train.progress import has_bar
@@ -151,4 +152,5 @@ def warm_up(components: Components, trainer: Trainer | Simulator, label: str) ->
 
 
 def _words(layout: dict[str, Any]) -> str:
-  return f"{layout['processes']} process(es), {layout['devices']} device(s), {tuple(layout['execution'])}"
+  processes = counted(layout["processes"], "process", "processes")
+  return f"{processes}, {counted(layout['devices'], 'device')}, {tuple(layout['execution'])}"

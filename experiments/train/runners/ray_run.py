@@ -12,6 +12,7 @@ import numpy as np
 from ddl.runtime.consensus import Consensus
 from experiments.config.experiment import initial_key
 from experiments.config.options import RunOptions
+from experiments.report.formats import counted
 from experiments.train import noise_scale
 from experiments.train.build import Components, build
 from experiments.train.metrics import FIGURES
@@ -64,7 +65,7 @@ class RayRun(RealTimeRun):
       self._add(snapshot.progress, losses, lambda: Consensus(params, extra, None), report)
 
     stop_when(asked, self._cluster.stop)
-    say(f"starting {self.components.experiment.workers} workers, each of which loads the model and compiles")
+    say(f"starting {counted(self.components.experiment.workers, 'worker')}, each of which loads the model and compiles")
     return self._end(self._cluster.run(*self.model, self.total, watch, [count for count, _ in self.due]))
 
   def kept(self) -> str:

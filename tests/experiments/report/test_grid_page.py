@@ -9,7 +9,7 @@ from helpers.grids import grid
 
 from experiments.grid_point import comparable
 from experiments.report import frames, reader, report, table_rows
-from experiments.report.grid import grid_findings
+from experiments.report.grid import grid_data, grid_findings, grid_plot
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
 LACKS = {"sync": ["algorithm.period"]}
@@ -84,6 +84,40 @@ def test_findings_tell_the_best_values_and_what_differs(folder):
   assert "All 8 points" in found[""] and "lowest mean test loss at 4," in found["local, period"]
   assert "local lower at 6 of 6" in found["sync and local at the same point"]
   assert "sync, period" not in found and "speed-up in steps 2 with 4 over 2 workers" in found["local, workers"]
+
+
+def test_the_first_sentence_names_a_cheapest_point_only_where_the_tests_do(tmp_path):
+  places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
+  shapes = [
+    (rising(0.1, 0.5, 0.96), rising(0.1, 0.2, 0.3, 0.96)),
+    (rising(0.1, 0.2, 0.96), rising(0.1, 0.4, 0.5, 0.97)),
+  ]
+
+  def told(name, *runs):
+    runs = dict(zip(places, ([list(each) for each in runs]), strict=True))
+    found = reader.read(comparison(tmp_path / name, runs, places=places, grid={"workers": [1, 2, 4]}))
+    table = table_rows.rows(found)
+    ranked = {cost: table_rows.ranking(table, cost) for cost in ("examples", "bytes_sent", "seconds")}
+    return grid_findings.headline(table, found), ranked
+
+  text, ranked = told("level", shapes[0] * 2, shapes[1] * 2, shapes[1] * 2)
+  assert all(len(rivals) == 2 for _, rivals in ranked.values())  # the tests tell none apart
+  assert not any(label in text for label in places) and "measured time" in text
+  slow, fast = [rising(*[0.1] * 30, 0.96)] * 3, [rising(0.1, 0.2, 0.96, *[0.97] * 28)] * 3
+  text, ranked = told("clear", slow, fast, slow)
+  assert all(first[0].label == "easgd, workers 2" and not rivals for first, rivals in ranked.values())
+  assert "easgd, workers 2" in text and "easgd, workers 1" not in text
+
+
+def test_bars_that_an_axis_cuts_have_arrows(tmp_path):
+  places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2)}
+  for name, ends, cut in (("wide", (0.5, 0.6), True), ("narrow", (0.5399, 0.5401), False)):
+    runs = {label: [rising(0.1, 0.3, end + 0.01 * n) for end in ends] for n, label in enumerate(places)}
+    found = reader.read(comparison(tmp_path / name, runs, places=places, grid={"workers": [1, 2]}))
+    chart = grid_data.charts(found, table_rows.rows(found), "workers")[0]
+    picture = grid_plot.picture(chart)
+    arrows = {str(line.get_marker()): len(line.get_xdata()) for line in picture.figure.axes[0].lines}
+    assert [arrows["^"], arrows["v"]] == [2 * cut, 2 * cut] and any("arrow" in note for note in picture.caption) == cut
 
 
 def test_one_seed_claims_no_significance(tmp_path):

@@ -23,7 +23,8 @@ def test_costs_are_those_of_the_first_crossing_of_the_target(tmp_path):
   per_step = [row.estimates[name].mean / mean for name in ("examples", "bytes_sent", "seconds")]
   np.testing.assert_allclose(per_step, (128, 100, 0.5))
   accuracy, half = summary([0.96, 0.97])
-  np.testing.assert_allclose(row.estimates["test_accuracy"].interval, (accuracy - half, accuracy + half))
+  assert accuracy + half > 1
+  np.testing.assert_allclose(row.estimates["test_accuracy"].interval, (accuracy - half, 1.0))
 
 
 def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_path):
@@ -146,7 +147,7 @@ def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(t
   folder = comparison(tmp_path, runs)
   chart = line_data.chart(reader.read(folder), "bytes_sent", "test_accuracy")
   assert [line.label for line in chart.lines] == ["easgd", "local_sgd"]
-  assert chart.absent == "Sends nothing, so not on this axis: independent (ends at 96.00 %)."
+  assert chart.absent.startswith("Sends nothing, so not on this axis: independent (ends at 96.00 %).")
   assert all((line.x > 0).all() for line in chart.lines)
   assert (
     finding_of(folder)["Fewest bytes per worker to 95 %, of those that send any"] == "easgd (1.98 kB)."

@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     assert "On other clusters" not in (path / "report.html").read_text()
     before = {p: p.stat().st_mtime_ns for p in path.glob("*/seed-*/metrics.jsonl")}
     with contextlib.redirect_stdout(io.StringIO()) as out:
-      ddl.compare(**chosen, clusters=("ethernet_10g", "h100_ib400"), options=RunOptions(resume=True))
+      print(ddl.compare(**chosen, clusters=("ethernet_10g", "h100_ib400"), options=RunOptions(resume=True)))
   assert len(before) == 4 and {p: p.stat().st_mtime_ns for p in before} == before  # nothing was trained anew
   return path, out.getvalue()
 

@@ -5,10 +5,11 @@ import re
 
 import pytest
 from helpers.commands import Command, complaint
-from helpers.comparisons import undrawn
+from helpers.comparisons import comparison, rising, undrawn, undrawn_page
 
 from experiments.config import base, default_experiment
 from experiments.config.variants import variants
+from experiments.report import report
 from experiments.train.run_dir import RunFolder
 
 SMALL = (
@@ -83,6 +84,28 @@ def test_the_target_of_a_loss_is_finite(wrong, tmp_path):
   squares = ["--config=configs/least_squares.py", f"--workdir={tmp_path}/a", "--config.compare.target=inf"]
   wrong(squares, "config.compare.target is inf", command="compare")
   assert not (tmp_path / "a").exists()
+
+
+def test_the_file_of_an_older_version_is_drawn_or_refused_in_one_line(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "local_sgd": [rising(0.1, 0.6, 0.97)] * 2})
+  file = folder / "comparison.json"
+  new, page = json.loads(file.read_text()), undrawn_page(folder)
+  for key in ("group", "point", "lockstep", "tuned"):
+    old = new | {"algorithms": [{k: v for k, v in each.items() if k != key} for each in new["algorithms"]]}
+    file.write_text(json.dumps({k: v for k, v in old.items() if k not in ("grid", "expected")}))
+    assert undrawn_page(folder) == page
+  less = {"workers": 8, "batch": 16}
+  without = {k: v for k, v in new["algorithms"][0].items() if k not in ("settings", "runs")}
+  for lacking, word in (
+    ({k: v for k, v in new.items() if k != "seeds"}, "lacks seeds,"),
+    (new | {"algorithms": [without]}, r"lacks algorithms\.runs, algorithms\.settings,"),
+    (new | {"algorithms": [new["algorithms"][0] | {"settings": less}]}, "steps"),
+    ([], "lacks"),
+  ):
+    file.write_text(json.dumps(lacking))
+    with pytest.raises(ValueError, match=word) as error:
+      report.write_report(folder)
+    assert "compare --resume" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_labels_keep_the_order_of_the_file():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.report.statistics import band, crossing, finite_prefix, log_summary, summary
+from experiments.report.statistics import band, crossing, finite_prefix, interval_ends, log_summary, summary, unseen
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
@@ -79,3 +79,30 @@ def test_band_covers_what_all_seeds_cover():
 def test_finite_prefix_ends_before_the_first_nan():
   x, y = finite_prefix(np.arange(4.0), np.array([1.0, 2.0, math.inf, 3.0]))
   np.testing.assert_array_equal((x, y), ([0, 1], [1, 2]))
+
+
+def test_an_interval_is_cut_where_the_quantity_cannot_be_and_nowhere_else():
+  assert interval_ends("test_accuracy", 0.99, 0.02) == pytest.approx((0.97, 1.0))
+  assert interval_ends("test_accuracy", 0.01, 0.02) == pytest.approx((0.0, 0.03))
+  assert interval_ends("test_accuracy", 0.5, 0.02) == pytest.approx((0.48, 0.52))
+  assert interval_ends("distance", 0.1, 0.3) == pytest.approx((0.0, 0.4))
+  assert interval_ends("test_loss", 0.1, 0.3) == pytest.approx((-0.2, 0.4))
+  low, high = interval_ends("test_accuracy", np.array([0.5, 0.99]), np.array([0.6, 0.02]))
+  np.testing.assert_allclose((low, high), ([0.0, 0.97], [1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+  "steps, values, expected",
+  [
+    ([0, 10, 20], [0.1, 0.96, 0.97], True),
+    ([0, 10, 20], [0.1, 0.95, 0.97], False),  # exactly there: nothing is interpolated
+    ([0, 10, 20], [0.1, 0.94, 0.97], False),
+    ([0, 10, 20], [0.96, 0.97, 0.97], False),  # the start meets it, at no cost
+    ([10, 20], [0.96, 0.97], True),  # no start is known
+    ([0, 10, 20], [0.1, math.nan, 0.97], True),
+    ([0, 10], [0.1, 0.2], False),
+  ],
+)
+def test_a_target_that_is_passed_at_the_first_evaluation_was_met_unseen(steps, values, expected):
+  assert unseen(np.array(steps), np.array(values), 0.95, True) is expected
+  assert unseen(np.array(steps), 1 - np.array(values), 1 - 0.95, False) is expected
