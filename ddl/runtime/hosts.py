@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 JOINED = "DDL_PROCESS"  # rank/count@coordinator, set for the processes that `launch` starts
 
@@ -98,6 +99,9 @@ def join() -> None:
     jax.distributed.initialize(_open_mpi_coordinator(), processes(), int(env["OMPI_COMM_WORLD_RANK"]), gpu)
   else:
     jax.distributed.initialize()  # JAX reads Slurm's variables itself
+  # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
+  # be compiling.
+  multihost_utils.sync_global_devices("joined")
 
 
 def _stop_with(parent: int) -> None:

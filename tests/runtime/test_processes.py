@@ -74,7 +74,7 @@ def test_stopped_and_resumed_is_one_run(tmp_path):
   os.kill(process.process.pid, signal.SIGTERM)
   done = process.end()
   assert done.code == 128 + signal.SIGTERM and "Traceback" not in done.error, done
-  assert "and saved; python run.py train --resume --workdir=" in done.out
+  assert "and saved; " in done.out and "python run.py train --resume --workdir=" in done.out
   assert 3 <= len(metrics(tmp_path / "two")) < 21
   done = Command(*command, "--resume").end()
   assert done.code == 0, done
