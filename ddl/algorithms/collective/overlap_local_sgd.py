@@ -37,7 +37,8 @@ def overlap_local_sgd(inner: optax.GradientTransformation, *, period: int, pull:
     momentum: of the anchor (beta).
 
   Returns:
-    An `Algorithm` that sends parameters once per period, tested at the mean of the models.
+    An `Algorithm` that sends parameters once per period, first before step 0, when all know their mean already; tested
+    at the mean of the models.
 
   Raises:
     ValueError: if pull is not in 0..1.

@@ -26,7 +26,8 @@ def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algori
   """mean(g) becomes IDCT(q): k values of each chunk and k uint16 places, gathered from all workers.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
+    algorithm: one that uses means and sums of its group alone, of gradients or differences: of models the momentum
+      would be a sum of models.
     decay: of the momentum that each worker keeps (beta), from 0 to below 1.
     kept: coefficients of each chunk that are sent (k), at most all of them.
     chunk: values along each axis of a chunk, at most 256.

@@ -40,7 +40,8 @@ def eager_diloco(
     outer_momentum: Nesterov momentum of the outer steps (mu).
 
   Returns:
-    An `Algorithm` that sends differences once per period, tested at the mean of the theta_i.
+    An `Algorithm` that sends differences once per period, first before step 0, when they are zero; tested at the mean
+    of the theta_i.
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=True)
   return eager_diloco_with(inner, outer, period=period, delay=period)
