@@ -80,6 +80,8 @@ def test_the_commands_run(name, folder, pytestconfig):
       continue
     if words[0] == "make":
       subprocess.run(["make", "--dry-run", *words[1:]], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    elif words[:3] == ["python", "-m", "pytest"]:  # which this suite has itself
+      assert all((ROOT / path).exists() for path in words[3:] if not path.startswith("-"))
     elif words[:2] == ["pip", "install"]:
       check_installs(words[2:])
     elif slow or words[:2] != ["python", "run.py"]:

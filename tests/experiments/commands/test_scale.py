@@ -304,6 +304,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     "--batch=64",
     "--measure",
     f"--workdir={tmp_path / 'o'}",
+    XDG_CACHE_HOME=str(tmp_path),
   ).end()
   assert done.code == 0, done.error
   tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
