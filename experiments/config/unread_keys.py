@@ -27,7 +27,8 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise ValueError(f"{command} does not read config.{path}: {why}")
-  names = [changes.get("algorithm", {}).get("name") for changes in labels]
+  chosen = [changes.get("algorithm", {}) for changes in labels]
+  names = [each if isinstance(each, str) else each.get("name") for each in chosen]
   if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
     raise ValueError(
       f"{command} does not read config.algorithm.name: every label of config.compare.algorithms names its own; "

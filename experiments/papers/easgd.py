@@ -55,7 +55,7 @@ def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.n
 
 def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
   """M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a run of its own."""
-  algorithm = original_easgd(optax.sgd(1.0), alpha=alpha)
+  algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
   rate = jnp.asarray(etas)[:, None]
   unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
   models, center = [unit[:, i] for i in range(workers)], unit[:, workers]

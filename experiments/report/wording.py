@@ -10,6 +10,7 @@ from experiments.report.settings_table import varying
 from experiments.report.table_rows import EARLY, Cell, Row, column, spent
 
 WIDTH = 100
+LABEL = 28  # characters of a label that a wide table keeps
 TESTED = (
   "Of a grid, two algorithms are tested at the same point, and two points of one algorithm where they differ in one "
   "key: these pairs are one family of Holm's correction for each quantity."
@@ -128,7 +129,7 @@ def text_lines(comparison: Comparison, table: Sequence[Row]) -> list[str]:
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip(labels, *map(_marked, columns.values()), reached, strict=True))
   widths = [max(map(len, each)) for each in zip(*lines, strict=True)]
-  widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
+  widths[0] = min(widths[0], max(LABEL, WIDTH - sum(widths[1:]) - 2 * len(widths[1:])))
   texts = []
   for label, *rest in lines:
     label = label if len(label) <= widths[0] else label[: widths[0] - 2] + ".."

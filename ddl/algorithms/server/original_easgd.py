@@ -11,12 +11,13 @@ from ddl.algorithms.server.async_easgd import async_easgd
 from ddl.api import Arrivals, Hyper, ServerAlgorithm, Spec, Taxonomy
 
 
-def original_easgd(inner: optax.GradientTransformation, *, alpha: float) -> ServerAlgorithm:
+def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers: int) -> ServerAlgorithm:
   """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker after the other by rank.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho).
+    workers: number of workers p, as of every server algorithm; the rule does not depend on it.
 
   Returns:
     A `ServerAlgorithm` of one step a worker round, served round robin.
@@ -25,6 +26,7 @@ def original_easgd(inner: optax.GradientTransformation, *, alpha: float) -> Serv
     ValueError: if alpha is not in 0..1. A center that is pulled by one worker at a time keeps 1 - alpha of itself, so
       that p does not matter.
   """
+  del workers
   if not 0 <= alpha <= 1:
     raise ValueError(
       f"Original EASGD: alpha is {alpha}; invalid: must be in 0..1, above which worker and center diverge"

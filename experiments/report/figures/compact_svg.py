@@ -16,6 +16,7 @@ from experiments.report.figures.svg_path import Box, moved, number, parse, seen,
 
 Element = ET.Element
 NAMESPACE, HREF = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
+PATH = f"{{{NAMESPACE}}}path"
 SHARED = 60  # characters from which on a shape is defined for several uses
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -23,9 +24,12 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def compact(svg: str) -> str:
   """The picture of a file of matplotlib's, without metadata; comments, which hold its texts, are kept."""
   root = ET.fromstring(svg, ET.XMLParser(target=ET.TreeBuilder(insert_comments=True)))
+  for parent in list(root.iter()):  # a line that lies outside its axes as a whole
+    for child in [each for each in parent if each.tag == PATH and not {"d", "id"} & {*each.attrib}]:
+      parent.remove(child)
   used = Counter(a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
   names = dict(zip(used, _names(), strict=False))
-  _clean(root, {f"#{each.attrib['id']}" for each in root.iter(f"{{{NAMESPACE}}}path") if "d" not in each.attrib})
+  _clean(root, {f"#{each.attrib['id']}" for each in root.iter(PATH) if "d" not in each.attrib})
   _inline(root, used)
   _outlines(root, _boxes(root), None)
   classes: dict[str, str] = {}

@@ -115,9 +115,10 @@ def _line(axes: Any, line: Line, count: int, limits: tuple[float, float]) -> Non
   axes.vlines(line.x, ends[:, 0], ends[:, 1], color=colour, linewidth=1.4, alpha=0.75, transform=placed, zorder=2.5)
   for edge, marker, beyond in ((limits[0], "v", ends[:, 0] < limits[0]), (limits[1], "^", ends[:, 1] > limits[1])):
     cut = np.array(line.x)[beyond]
-    axes.plot(
-      cut, np.full(len(cut), edge), marker, color=colour, markersize=5, transform=placed, zorder=5, clip_on=False
-    )
+    if len(cut):  # an empty line that is not clipped counts as one at the figure's corner, and all axes shrink
+      axes.plot(
+        cut, np.full(len(cut), edge), marker, color=colour, markersize=5, transform=placed, zorder=5, clip_on=False
+      )
   axes.plot(line.x, means, color=colour, linewidth=1.8, transform=placed, zorder=3)
   for x, mean, partial in zip(line.x, means, line.partial, strict=True):
     axes.plot(

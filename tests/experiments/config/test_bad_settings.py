@@ -18,7 +18,7 @@ from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
 from experiments.commands import cli, compare, train
 from experiments.compare import sweep
-from experiments.config import base, config_file, default_experiment
+from experiments.config import base, config_file, default_experiment, unread_keys
 from experiments.config.experiment import Experiment
 from experiments.config.factories import as_type, hyper, settings
 from experiments.config.options import RunOptions
@@ -444,3 +444,10 @@ def test_more_classes_than_a_data_set_can_have(tmp_path):
 
   assert data(10**6 - 1).meta["num_outputs"] == 10**6
   refused(lambda: data(2 * 10**9), "x.npz", "labels up to 2,000,000,000", "number the classes from 0")
+
+
+@pytest.mark.parametrize("label", [{"algorithm": "sync_sgd"}, {"algorithm": {"name": "sync_sgd"}}])
+def test_flags_beside_labels_in_the_short_form(label):
+  unread_keys.check("compare", "steps", [label])
+  with pytest.raises(ValueError, match=r"compare does not read config\.algorithm\.name: every label"):
+    unread_keys.check("compare", "algorithm.name", [label])

@@ -9,7 +9,7 @@ import pytest
 from helpers.comparisons import comparison, metrics
 
 from experiments.report import reader
-from experiments.report.figures import curves, picture, svg_path
+from experiments.report.figures import curves, picture, style, svg_path
 from experiments.report.figures.compact_svg import compact
 
 MOST = 2.4e6 / 10  # of three megabytes of a page what its ten pictures, five of them for phones, may have each
@@ -98,3 +98,16 @@ def test_a_band_is_cut_as_a_polygon():
                                          (100.25, "100.25"), (20.1, "20.1"), (0.0, "0"), (10.05, "10.05")])  # fmt: skip
 def test_numbers_are_short(value, text):
   assert svg_path.number(value) == text
+
+
+def test_a_line_that_lies_outside_its_axes_as_a_whole_is_left_out():
+  """Such as that of an algorithm far below the others: its path has neither a shape nor a name."""
+  figure = style.blank((4, 3))
+  axes = figure.add_subplot()
+  axes.plot([0, 1, 2], [0.1, 0.1, 0.1])
+  axes.plot([0, 1, 2], [0.91, 0.95, 0.97])
+  axes.set_ylim(0.9, 1.0)
+  large = picture._written(figure)
+  assert re.search(r"<path (?![^>]*\bd=)(?![^>]*\bid=)[^>]*/>", large)
+  paths = [each for each in ET.fromstring(compact(large)).iter() if each.tag.endswith("path")]
+  assert paths and all("d" in each.attrib for each in paths)

@@ -8,7 +8,7 @@ from helpers.comparisons import Tags, comparison, rising, rows_of, undrawn
 from helpers.grids import grid
 
 from experiments.grid_point import comparable
-from experiments.report import frames, reader, report, table_rows
+from experiments.report import frames, reader, report, table_rows, wording
 from experiments.report.grid import grid_data, grid_findings, grid_plot
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
@@ -117,7 +117,9 @@ def test_bars_that_an_axis_cuts_have_arrows(tmp_path):
     chart = grid_data.charts(found, table_rows.rows(found), "workers")[0]
     picture = grid_plot.picture(chart)
     arrows = {str(line.get_marker()): len(line.get_xdata()) for line in picture.figure.axes[0].lines}
-    assert [arrows["^"], arrows["v"]] == [2 * cut, 2 * cut] and any("arrow" in note for note in picture.caption) == cut
+    assert [arrows.get("^", 0), arrows.get("v", 0)] == [2 * cut, 2 * cut] and any(
+      "arrow" in note for note in picture.caption
+    ) == cut
 
 
 def test_one_seed_claims_no_significance(tmp_path):
@@ -148,3 +150,14 @@ def test_the_table_for_a_terminal_has_the_points_in_columns(folder):
   assert head[:3] == ["algorithm", "workers", "period"]
   assert first[:3] == ["sync", "2", "-"]
   assert ["local", "4", "16"] in [line[:3] for line in rest]
+
+
+def test_two_panels_fill_their_figure_and_labels_stay_whole(folder):
+  """Bars that are cut have arrows outside of the clipping; a line without any must not stretch what is laid out."""
+  found = reader.read(folder)
+  chart = grid_data.charts(found, table_rows.rows(found), "workers")[0]
+  figure = grid_plot.picture(chart).draw(True)
+  figure.draw_without_rendering()
+  assert len(figure.axes) > 1 and sum(axes.get_position().width for axes in figure.axes) > 0.7
+  lines = wording.text_lines(found, table_rows.rows(found))[2:]
+  assert {line.split()[0] for line in lines} == {"sync", "local"}
