@@ -10,7 +10,7 @@ from experiments.report.settings_table import varying
 from experiments.report.table_rows import EARLY, Cell, Row, column, spent
 
 WIDTH = 100
-LABEL = 28  # characters of a label that a wide table keeps
+LABEL = 16  # characters of a label that a wide table keeps
 TESTED = (
   "Of a grid, two algorithms are tested at the same point, and two points of one algorithm where they differ in one "
   "key: these pairs are one family of Holm's correction for each quantity."
