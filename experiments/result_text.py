@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from ddl.perf.units import counted
 from experiments.report import cluster_section, formats, headline, reader, table_rows, wording
 from experiments.report.grid import grid_findings
 from experiments.train import run_dir
@@ -31,7 +32,7 @@ def of_run(folder: Path) -> str:
   try:
     config = run_dir.read_json(folder / run_dir.CONFIG)
     names = {key: config[key]["name"].rpartition(":")[2] for key in ("algorithm", "model", "data")}
-    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {formats.counted(config['workers'], 'worker')}"
+    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {counted(config['workers'], 'worker')}"
     text += f", seed {config['seed']}"
     last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
     found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
@@ -51,7 +52,7 @@ def of_comparison(folder: Path) -> str:
     goal = f"{formats.NAMES[found.metric]} {found.goal}"
     first = (grid_findings if found.info["grid"] else headline).headline
     texts = [
-      f"{formats.counted(len(table), 'label')}: {labels}",
+      f"{counted(len(table), 'label')}: {labels}",
       f"{'seed' if len(found.info['seeds']) == 1 else 'seeds'}: {seeds}; target: {goal}",
       first(table, found),
       *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in cluster_section.on_clusters(found)),

@@ -25,3 +25,8 @@ def rate_text(rate: float) -> str:
 def percent(share: float) -> str:
   """0.1234 -> 12.3 %."""
   return f"{100 * share:.3g} %"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+  """1 device, 2 devices, 2 processes."""
+  return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
+from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
@@ -18,7 +19,6 @@ from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
-from experiments.report.formats import counted
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components

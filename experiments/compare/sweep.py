@@ -13,6 +13,7 @@ from optuna import TrialPruned
 
 from ddl.api import Data
 from ddl.data import source
+from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.compare import study
@@ -20,7 +21,6 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.variants import slug
-from experiments.report.formats import counted
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
 from experiments.train.evaluate import Evaluator, has_accuracy

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from ddl.perf.units import counted
+
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 NAMES = {
@@ -81,11 +83,6 @@ def listed(names: Sequence[str], most: int = 12) -> str:
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-  """1 device, 2 devices, 2 processes."""
-  return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def between(values: Iterable[int], noun: str = "") -> str:

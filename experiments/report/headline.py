@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ddl.perf.units import counted
 from experiments.report import formats
 from experiments.report.reader import Comparison
 from experiments.report.table_rows import Row, pairs, ranking
@@ -112,7 +113,7 @@ def winners(table: Sequence[Row], found: Sequence[Cost]) -> tuple[list[tuple[lis
 
 
 def _named(labels: Sequence[str], count: int) -> str:
-  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {formats.counted(count, 'algorithm')}"
+  return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {counted(count, 'algorithm')}"
 
 
 def _reaching(complete: Sequence[Row], table: Sequence[Row]) -> str:

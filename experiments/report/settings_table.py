@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ddl.perf.units import counted
 from experiments.report import formats
 from experiments.report.table_rows import Cell
 
@@ -86,7 +87,7 @@ def _origin(tuned: Mapping[str, Any] | None) -> str:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
   beside = f", that tuned {formats.listed(others)} too" if others else ""
-  count = f" of {formats.counted(tuned['trials'], 'trial')}" if tuned["trials"] else ""
+  count = f" of {counted(tuned['trials'], 'trial')}" if tuned["trials"] else ""
   return f"a sweep{count}{beside}"
 
 

@@ -11,15 +11,16 @@ from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data.order import Order, batches, round_batches
 from ddl.events.record import Events
+from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.execution import ExecutionConfig, choose_execution
 from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import Workers, make_workers
 from ddl.schedule import Schedule
+from experiments.config.catalog import is_address
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.report.formats import counted
 from experiments.train import virtual_time
 
 
@@ -50,7 +51,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
     ValueError: whatever the parts find wrong with their settings.
   """
   algorithm = experiment.make_algorithm()
-  pull = experiment.algorithm.get("alpha", 0.0) * experiment.workers
+  pull = _pull(experiment)
   if pull > 2:
     raise ValueError(
       f"config.algorithm.alpha x {experiment.workers} workers is {pull:g}: above 2 the center diverges; the authors "
@@ -72,6 +73,22 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
     warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
   return Components(experiment, data, model, algorithm, order)
+
+
+def _pull(experiment: Experiment) -> float:
+  """Return p alpha where all workers can pull at a center at the same time; an own algorithm's alpha is anything.
+
+  Raises:
+    ValueError: if alpha is not in 0..1 where one worker at a time does.
+  """
+  alpha = experiment.algorithm.get("alpha", 0.0)
+  if is_address(experiment.algorithm.name):
+    return 0.0
+  if experiment.spec.taxonomy.pattern != "round robin":
+    return alpha * experiment.workers
+  if not 0 <= alpha <= 1:
+    raise ValueError(f"config.algorithm.alpha is {alpha:g}; invalid: must be in 0..1, above which the center diverges")
+  return 0.0
 
 
 def load(experiment: Experiment) -> Data:

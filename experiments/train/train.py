@@ -7,12 +7,12 @@ from typing import Any
 import jax
 
 from ddl.algorithms import SERVER
+from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.report.formats import counted
 from experiments.train import compilation_cache, saved_model, train_loop
 from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
 from experiments.train.evaluate import Evaluator

@@ -76,6 +76,8 @@ def test_a_permute_is_priced_by_who_hears_whom(duplex):
   assert one_way == pytest.approx(1e-5 + 2 * N / 1e9, rel=1e-12)
   slow = Network(between, Link(1.0, 1e3, duplex), 4)  # the ring's messages inside take longer than those between
   assert collectives.permute(N, P, slow, [(i - 1) % P for i in range(P)]) == pytest.approx(1.0 + both / 1e3, rel=1e-12)
+  far = collectives.permute(N, P, slow, [(i + 4) % P for i in range(P)])  # none inside
+  assert far == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
   assert price(range(P)) == 0
 
 

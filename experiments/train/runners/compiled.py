@@ -9,13 +9,13 @@ import jax
 import numpy as np
 from tqdm.auto import tqdm
 
+from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus, NotFinite
 from ddl.runtime.hosts import Vote
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
-from experiments.report.formats import counted
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
 from experiments.train.progress import has_bar

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl.perf.units import counted
 from ddl.runtime.consensus import Consensus
 from experiments.config.experiment import initial_key
 from experiments.config.options import RunOptions
-from experiments.report.formats import counted
 from experiments.train import noise_scale
 from experiments.train.build import Components, build
 from experiments.train.metrics import FIGURES

@@ -116,6 +116,12 @@ COMMANDS = [  # command, its arguments, words
   ("compare", f"{COMPARE} --config.algorithm.delay=2", "label 'sync SGD'", "config.algorithm.delay"),
   ("sweep", f"{COMPARE} --config.algorithm.delay=2", "label 'sync SGD'", "config.algorithm.delay"),
   ("train", f"{DIGITS} --config.algorithm.name=original_easgd --config.algorithm.alpha=1.01", "alpha is 1.01", "0..1"),
+  (
+    "train",
+    f"{DIGITS} --config.algorithm.name=round_robin_easgd --config.algorithm.alpha=1.01",
+    "alpha is 1.01",
+    "0..1",
+  ),
   ("compare", f"{COMPARE} --config.algorithm.name=easgd", "config.compare.algorithms", "--only"),
   ("compare", f"{COMPARE} --config.network.service_seconds=1.0", "config.network.service_seconds", "sync_sgd", "easgd"),
   ("compare", f"{COMPARE} --config.compare.seeds={2**32},", "config.compare.seeds"),

@@ -149,3 +149,15 @@ def test_flags_are_read_by_the_commands_alone(path):
       names = [f"{node.module}.{alias.name}" for alias in node.names]
     for name in names:
       assert name.partition(".")[0] != "absl" and not name.startswith("experiments.commands"), f"{path}: {name}"
+
+
+@pytest.mark.parametrize("name", ["original_easgd", "round_robin_easgd"])
+def test_workers_that_pull_in_turn_may_pull_together_by_more_than_two(name, recwarn):
+  experiment = default_experiment(**SMALL | {"workers": 8}, algorithm={"name": name, "alpha": 0.9})
+  build(experiment)
+  assert not [each for each in recwarn if "overshoots" in str(each.message)]
+
+
+def test_workers_that_pull_at_the_same_time_may_not():
+  with pytest.raises(ValueError, match="above 2 the center diverges"):
+    build(default_experiment(**SMALL | {"workers": 8}, algorithm={"name": "easgd", "alpha": 0.9}))
