@@ -162,12 +162,12 @@ class Present(Group):
 
   def sum(self, tree: Tree) -> Tree:
     """The sum over the workers that are present."""
-    return self.group.sum(jax.tree.map(lambda x: jnp.where(self.present, x, jnp.zeros_like(x)), tree))
+    return self.group.sum(self._own(tree))
 
   def mean(self, tree: Tree) -> Tree:
     """The mean over the workers that are present."""
-    count = self.group.sum(jnp.asarray(self.present, jnp.int32))
-    return jax.tree.map(lambda x: x / count.astype(x.dtype), self.sum(tree))
+    total, count = self.group.sum((self._own(tree), jnp.asarray(self.present, jnp.int32)))  # in one message
+    return jax.tree.map(lambda x: x / count.astype(x.dtype), total)
 
   def max(self, tree: Tree) -> Tree:
     """The maximum over the workers that are present."""
@@ -176,3 +176,7 @@ class Present(Group):
       return jnp.full_like(x, -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min)
 
     return self.group.max(jax.tree.map(lambda x: jnp.where(self.present, x, lowest(x)), tree))
+
+  def _own(self, tree: Tree) -> Tree:
+    """What this worker adds to a sum."""
+    return jax.tree.map(lambda x: jnp.where(self.present, x, jnp.zeros_like(x)), tree)

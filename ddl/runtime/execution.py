@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from ddl.api import Tree
+from ddl.api import Model, Tree
 from ddl.runtime.workers import Workers, nbytes
 
 CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
 PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
+TOGETHER_BYTES = 2**17  # of parameters, above which runs side by side lose more in caches than they save in dispatch
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; dispatch then takes less than a hundredth even of a 0.1 ms step
 
@@ -55,6 +56,12 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
     return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
   # Each unrolled gradient is compiled separately; a few per call hide the dispatch of a convolution.
   return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
+
+
+def most_together(model: Model) -> int:
+  """Return how many runs that differ in their seeds are made side by side: where a step is mostly dispatch."""
+  params, _ = jax.eval_shape(model.init, jax.random.key(0))
+  return 16 if model.dense and nbytes(params) <= TOGETHER_BYTES else 1
 
 
 def packs(params: Tree) -> bool:

@@ -32,14 +32,19 @@ class Rounds:
     self.execution, self.replication = execution, replication
     self._conditional = ConditionalExchanges(functions, clocks)
 
-  def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
+  def make_call(self, kind: Kind, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the jitted function of a kind of calls.
 
     call(carry, batches, step, key, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the first
     step's number; key: the experiment's, as key data; losses: [steps], means over the workers. clock: for a kind
     without a unit that of `ConditionalExchanges.run`, else (). The carry is donated.
+    together: several runs, each with its key: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...],
+    key [runs], losses [runs, steps].
     """
-    lifted = self.workers.lift(partial(self._on_device, kind), (True, True, False, False, False), (True, False))
+    call = partial(self._on_device, kind)
+    if together:
+      call = jax.vmap(call, (1, 1, None, 0, None), (1, 0))
+    lifted = self.workers.lift(call, (True, True, False, False, False), (True, False))
     return jax.jit(lifted, donate_argnums=0)
 
   def _on_device(

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -41,6 +41,8 @@ class Trainer:
     self._calls: dict[Any, Any] = {}
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
     self._start = jax.jit(workers.lift(self._start_of, (False, False, False), True))
+    self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=workers.split)
+    self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=workers.split)
 
   def start(self, key: jax.Array) -> Carry:
     """Return the carry before the first step, with the model of `key`. ValueError if it exceeds the memory."""
@@ -49,6 +51,14 @@ class Trainer:
     params, extra = jax.jit(self.model.init)(key)
     everywhere = self.workers.replicate
     return self._start(everywhere(params), everywhere(extra), everywhere(jax.random.key_data(key)))
+
+  def join(self, carries: Sequence[Carry]) -> Carry:
+    """Put several runs side by side, to be run together: [workers, runs, ...]."""
+    return self._join(*carries)
+
+  def part(self, carry: Carry, run: int) -> Carry:
+    """Return the carry of one of the runs that were joined."""
+    return self._part(carry, run)
 
   def shapes(self, carry: Carry) -> Carry:
     """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
@@ -69,36 +79,41 @@ class Trainer:
     The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
     most two are running, as the collectives of many can deadlock on XLA:CPU.
 
+    Several runs are made together from the carry of `join`, batches [local workers, runs, steps, batch, ...] and a key
+    each: one dispatch serves all, and each has the result that it has alone, up to rounding.
+
     Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
     """
+    together = key.ndim > 0
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
-      batches = self.workers.put(_padded(feed(call.first, call.steps), call))
+      batches = self.workers.put(_padded(feed(call.first, call.steps), call, 2 if together else 1))
       step, clock = self.workers.replicate((np.int32(call.first), _clock(call)))
       jax.block_until_ready(before_last)
-      carry, losses = self.compiled(call.kind, carry, batches, step, key, clock)(carry, batches, step, key, clock)
+      args = carry, batches, step, key, clock
+      carry, losses = self.compiled(call.kind, *args, together=together)(*args)
       before_last, last = last, losses
       yield call, carry, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
-    """Wait for the call and return its losses on the host: [steps]."""
-    return np.asarray(losses.addressable_data(0))[: call.steps]
+    """Wait for the call and return its losses on the host: [steps], or [runs, steps]."""
+    return np.asarray(losses.addressable_data(0))[..., : call.steps]
 
   def nbytes(self, call: Call) -> float:
     """Return the bytes that a worker sends in a call."""
     return self.traffic.nbytes(call.due)
 
-  def compiled(self, kind: Kind, *args: Any) -> Callable[..., tuple[Carry, jax.Array]]:
+  def compiled(self, kind: Kind, *args: Any, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the executable of a kind of calls, compiled on first use."""
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
-    key = (kind, jax.tree.structure(args), *jax.tree.leaves(avals))
+    key = (kind, together, jax.tree.structure(args), *jax.tree.leaves(avals))
     if key not in self._calls:
       began = time.perf_counter()
       with warnings.catch_warnings():
         # A slot that is only read, or only written, leaves a donated buffer unused.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        self._calls[key] = self.rounds.make_call(kind).lower(*args).compile()
+        self._calls[key] = self.rounds.make_call(kind, together).lower(*args).compile()
       self.compile_seconds += time.perf_counter() - began
     return self._calls[key]
 
@@ -131,12 +146,12 @@ class Trainer:
     return jax.tree.map(lambda x: x[0], tested)
 
 
-def _padded(batches: dict[str, np.ndarray], call: Call) -> dict[str, np.ndarray]:
-  """Pad [workers, steps, ...] to the steps of the executable."""
+def _padded(batches: dict[str, np.ndarray], call: Call, axis: int) -> dict[str, np.ndarray]:
+  """Pad the axis of the steps to those of the executable."""
   if call.kind.unit or call.steps == call.kind.longest:
     return batches
   rest = call.kind.longest - call.steps
-  return {k: np.concatenate([x, np.repeat(x[:, -1:], rest, axis=1)], axis=1) for k, x in batches.items()}
+  return {k: np.concatenate([x, np.repeat(x.take([-1], axis), rest, axis)], axis) for k, x in batches.items()}
 
 
 def _clock(call: Call) -> Any:

@@ -3,30 +3,25 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ddl.api import ServerAlgorithm
-from ddl.events import lockstep, record
 from ddl.perf.units import counted
 from ddl.runtime import hosts
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.simulator import Simulator
-from experiments.compare import comparison_record
+from experiments.compare import comparison_record, label_runs
 from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
+from experiments.train import compilation_cache, run_dir
 from experiments.train.build import Components
-from experiments.train.evaluate import Evaluator, has_accuracy
-from experiments.train.exit_codes import Failed, Stopped
+from experiments.train.evaluate import has_accuracy
+from experiments.train.exit_codes import Failed
 from experiments.train.processes import check_processes, launch, say, start_devices
-from experiments.train.runners.compiled import CompiledRun, warm_up
-from experiments.train.workdir import check_folder, resume_command, workdir
+from experiments.train.workdir import check_folder, workdir
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   for label, experiment in comparison.experiments.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
-  there = _there(path)
+  there = label_runs.there(path)
   workers = {each.workers for each in comparison.experiments.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options.devices)
@@ -70,7 +65,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   what = counted(len(components), "label" if comparison.grid else "algorithm")
   what += " at points of the grid" * bool(comparison.grid)
   say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
-  runs, failed, ended = _runs(comparison, components, path, there, options)
+  runs, failed, ended = label_runs.run(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned, options)
@@ -81,87 +76,6 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
   return page | {"folder": str(path)}
-
-
-class There(NamedTuple):
-  """Folders of runs that an earlier comparison left."""
-
-  begun: set[Path]
-  complete: set[Path]
-
-
-def _there(path: Path) -> There:
-  """Look once, before any of several processes adds another."""
-  begun, result, failed = (
-    {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
-  )
-  return There(begun, result | failed)
-
-
-def _runs(
-  comparison: Comparison, components: Mapping[str, Components], path: Path, there: There, options: RunOptions
-) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """All runs: (folders by label, why labels diverged, how many runs came to their end)."""
-  runs, failed, ended, how = {}, {}, 0, ""
-  first = components[next(iter(components))]
-  evaluator = Evaluator(first.model, first.data.test)
-  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
-  for label, each in components.items():
-    model = saved_model.started_from(options.init_from, each.model)
-    each = each._replace(model=model)
-    trainer = made.make_trainer(each, options)
-    before, how = how, made.describe(trainer)
-    say(label if how == before else f"{label}: {how}")
-    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
-    if not all(path / run in there.complete for run in runs[label]):
-      warm_up(each, trainer, label)
-    for seed, run in zip(comparison.seeds, runs[label], strict=True):
-      experiment = replace(each.experiment, seed=seed)
-      try:
-        read = " (complete, read from its folder)" if options.resume and path / run in there.complete else ""
-        virtual_seconds = made.follow(trainer, experiment)
-        parts = made.build(experiment, first.data)._replace(model=model)
-        words = f"{label}, seed {seed}"
-        last = _run(parts, trainer, path / run, there, evaluator, words, virtual_seconds, options)
-        ended += 1
-      except train_loop.Diverged as error:
-        failed[label] = str(error)
-        say(f"  seed {seed}: {error}")
-        continue
-      except Stopped as stopped:
-        stopped.message = f"stopped in {label}, seed {seed}, and saved; resume with: {resume_command('compare', path)}"
-        raise
-      if hosts.is_main() and seed == comparison.seeds[0]:
-        if isinstance(trainer, Simulator):
-          record.save(path / slug(label) / run_dir.EVENTS, trainer.events)
-        elif isinstance(trainer, Trainer) and beside:
-          charged = virtual_time.charges(experiment, trainer.traffic)
-          waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
-          lockstep.save(path / slug(label) / run_dir.LOCKSTEP, waits)
-      shown = ", ".join(f"{k} {last[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in last)
-      say(f"  seed {seed}: {shown}{read}")
-  return runs, failed, ended
-
-
-def _run(
-  components: Components, trainer: Any, path: Path, there: There, evaluator: Evaluator, label: str,
-  virtual_seconds: Callable[[int], float], options: RunOptions,
-) -> dict[str, Any]:  # fmt: skip
-  """One run, or what it left if it was complete before a resume."""
-  resume = options.resume and path in there.begun
-  files = run_dir.RunFolder(path, writes=hosts.is_main())
-  if resume and path in there.complete:
-    files.reopen(components.experiment)
-    if (path / run_dir.FAILED).exists():
-      raise train_loop.Diverged(str(run_dir.read_json(path / run_dir.FAILED).get("diverged")))
-    return run_dir.read_result(path)
-  runner = CompiledRun(components, trainer, keep_final=False)
-  loop = train_loop.Options(resume, options.batch_stats, label, virtual_seconds, options.keep_models)
-  try:
-    return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
-  except train_loop.Diverged as error:
-    files.fail(str(error))
-    raise
 
 
 def _check_target(target: float, components: Mapping[str, Components]) -> None:

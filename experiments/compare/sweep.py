@@ -161,9 +161,9 @@ def _run(
   if resume and (files.path / run_dir.RESULT).exists():
     files.reopen(components.experiment)
     return run_dir.read_result(files.path)
-  runner = CompiledRun(components, trainer, keep_final=False)
-  loop = train_loop.Options(resume, options.batch_stats, label)
-  return train_loop.run(components, runner, files, evaluator, loop, run_dir.about(options.command))
+  runner = CompiledRun([components], trainer, keep_final=False)
+  loop, about = train_loop.Options(options.batch_stats, label), run_dir.about(options.command)
+  return train_loop.run(components, runner, files, evaluator, loop, about, resume=resume)
 
 
 def _load(chosen: Sweep) -> Data:

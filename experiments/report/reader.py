@@ -29,11 +29,12 @@ class Run(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """Numbers of workers, and of the devices and processes that ran them."""
+  """Numbers of workers, of the devices and processes that ran them, and of the seeds that ran side by side."""
 
   workers: int
   devices: int
   processes: int
+  together: int = 1
 
 
 class Result(NamedTuple):
@@ -139,4 +140,4 @@ def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
   """The layouts of an algorithm's runs, from their folders."""
   found = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
   known = [each for each in found if isinstance(each, dict) and {"devices", "processes"} <= each.keys()]
-  return {Layout(workers, each["devices"], each["processes"]) for each in known}
+  return {Layout(workers, each["devices"], each["processes"], each.get("together", 1)) for each in known}

@@ -93,6 +93,8 @@ def clock(comparison: Comparison) -> list[str]:
     each = f"{' or '.join(map(str, per_device))} worker{'s' * (per_device[-1] > 1)} per device"
     where = f": {where}" + f", {each}" * (per_device != [1])
     where += ", and no message crossed a network" * all(each.processes == 1 for each in layouts)
+    together = max(each.together for each in layouts)
+    where += f"; up to {together} seeds ran side by side, and share their seconds" * (together > 1)
   others = "the section on other clusters has" if comparison.info.get("clusters") else "compare --cluster=... adds"
   return [
     f"Seconds were measured on the hardware that ran this, without compilation and evaluation{where}.",

@@ -40,8 +40,15 @@ class Metrics:
     return self.figures["last"]
 
   def add(self, report: Report) -> Consensus | None:
-    """Account a report; return its model. Raises NotFinite if that, about to be tested or saved, is not finite."""
+    """Account a report; return its model. Raises NotFinite if a loss, or a model to test or save, is not."""
     losses = report.losses.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if bad.size:
+      # Losses of single workers have steps of their own, apart from the average that is counted.
+      before = self.figures["step"]
+      exact = losses.size == report.step - before
+      where = f"at step {before + bad[0] + 1}" if exact else f"between step {before + 1} and step {report.step}"
+      raise NotFinite(f"its loss is {losses[bad[0]]} {where}")
     self.figures |= {"step": report.step, "nbytes": report.nbytes, "seconds": report.seconds}
     self.figures["loss_sum"] += math.fsum(losses)
     self.figures["loss_count"] += losses.size

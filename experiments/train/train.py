@@ -59,9 +59,10 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
     runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)
-    loop = train_loop.Options(options.resume, options.batch_stats, name, virtual_seconds, keep_model=True)
+    loop = train_loop.Options(options.batch_stats, name, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
-    last = train_loop.run(components, runner, folder, evaluator, loop, _about(options))
+    about = _about(options)
+    last = train_loop.run(components, runner, folder, evaluator, loop, about, virtual_seconds, options.resume)
   except Stopped as stopped:
     kept = f"saved; resume with: {resume_command('train', path)}"
     if options.runtime == "threads":
@@ -88,7 +89,7 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
-  runner = CompiledRun(components, trainer, every=options.checkpoint_every)
+  runner = CompiledRun([components], trainer, every=options.checkpoint_every)
   return runner, virtual_seconds(trainer, components.experiment)
 
 

@@ -1,7 +1,7 @@
 """One run from its first step to its last, whatever makes the steps: metrics, checkpoints, stopping and resuming."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,24 +23,27 @@ class Diverged(ValueError):
   """The loss is no longer finite."""
 
 
-class Options(NamedTuple):
-  """Resuming, evaluation and labels of a run."""
+class Part(NamedTuple):
+  """One of the runs that are made together."""
 
-  resume: bool = False
+  components: Components
+  folder: RunFolder
+  virtual_seconds: Callable[[int], float] | None = None  # of a step
+  resume: bool = False  # its folder holds it already
+
+
+class Options(NamedTuple):
+  """Evaluation and label."""
+
   batch_stats: str = "mean"  # of the consensus model, or "reestimate"
   label: str = ""  # of the progress
-  virtual_seconds: Callable[[int], float] | None = None  # of a step
   keep_model: bool = False  # write the tested model beside each checkpoint, and at the end
 
 
 def run(
-  components: Components,
-  runner: Runner,
-  folder: RunFolder,
-  evaluator: Evaluator,
-  options: Options,
-  about: dict[str, Any],
-) -> dict[str, Any]:
+  components: Components, runner: Runner, folder: RunFolder, evaluator: Evaluator, options: Options,
+  about: dict[str, Any], virtual_seconds: Callable[[int], float] | None = None, resume: bool = False,
+) -> dict[str, Any]:  # fmt: skip
   """Train, and leave the run in its folder; return the last line of metrics.
 
   Raises:
@@ -48,49 +51,85 @@ def run(
     Stopped: after SIGTERM or Ctrl-C; the run is saved if its runner saves runs.
     ValueError: if the folder does not fit (see `RunFolder`), or the runner cannot start.
   """
-  experiment = components.experiment
-  metrics = Metrics(components, folder, evaluator, options.batch_stats == "reestimate", options.virtual_seconds)
+  found = run_together([Part(components, folder, virtual_seconds, resume)], runner, evaluator, options, about)[0]
+  if isinstance(found, Diverged):
+    raise found
+  return found
+
+
+def run_together(
+  parts: Sequence[Part], runner: Runner, evaluator: Evaluator, options: Options, about: dict[str, Any]
+) -> list[dict[str, Any] | Diverged]:
+  """Train several runs in step that differ in their seeds; return the last line of each, or why it diverged.
+
+  Raises:
+    Stopped, ValueError: as `run`.
+  """
+  steps, reestimate = parts[0].components.experiment.steps, options.batch_stats == "reestimate"
+  metrics = [Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds) for each in parts]
+  diverged: dict[int, Diverged] = {}
+
+  def diverge(run: int, error: NotFinite) -> None:
+    experiment = parts[run].components.experiment
+    diverged[run] = Diverged(
+      f"{experiment.label} diverged: {error}; a config.optimizer.learning_rate below "
+      f"{experiment.optimizer.learning_rate} may help; {runner.kept()}"
+    )
+    diverged[run].__cause__ = error
+
   with StopRequest() as asked:  # before the first file, so that a stop always saves
     try:
-      _open(folder, runner, metrics, experiment, options.resume, about)
-      if options.resume:
-        say(f"{options.label}: resuming from step {metrics.figures['step']} of {experiment.steps}")
+      _open(parts, runner, metrics, about)
+      if any(each.resume for each in parts):
+        say(f"{options.label}: resuming from step {metrics[0].figures['step']} of {steps}")
       asked.listen()  # Ray has handlers of its own
-      with Progress(options.label, experiment.steps, metrics.figures["step"]) as progress:
+      with Progress(options.label, steps, metrics[0].figures["step"]) as progress:
 
-        def report(each: Report) -> None:
-          consensus = metrics.add(each)
-          if consensus and options.keep_model and (each.save or each.step == experiment.steps) and is_main():
-            saved_model.save(folder.path, each.step, consensus)
-          progress.show(each.step, metrics.last if each.line else {})
+        def report(each: Report) -> bool:
+          if each.run in diverged:
+            return False
+          try:
+            consensus = metrics[each.run].add(each)
+          except NotFinite as error:
+            diverge(each.run, error)
+            if len(diverged) == len(parts):
+              raise
+            return False
+          if consensus and options.keep_model and (each.save or each.step == steps) and is_main():
+            saved_model.save(parts[each.run].folder.path, each.step, consensus)
+          progress.show(each.step, metrics[each.run].last if each.line else {})
+          return True
 
-        stopped = runner.run(metrics.figures, report, asked)
+        stopped = runner.run([each.figures for each in metrics], report, asked)
     except NotFinite as error:
-      rate = experiment.optimizer.learning_rate
-      raise Diverged(
-        f"{experiment.label} diverged: {error}; a config.optimizer.learning_rate below {rate} may help; {runner.kept()}"
-      ) from error
+      stopped = None
+      for run in range(len(parts)):
+        if run not in diverged:
+          diverge(run, error)
     finally:
       runner.close()
-      folder.close()
-    if stopped is not None and stopped < experiment.steps:
+      for each in parts:
+        each.folder.close()
+    if stopped is not None and stopped < steps:
       raise Stopped(stopped, asked.number or signal.SIGTERM)
-    folder.finish(metrics.last)
-    if stopped is not None or (asked.number is not None and jax.process_count() == 1):
-      raise Stopped(experiment.steps, asked.number or signal.SIGTERM)  # what would come after this run must not begin
-    return metrics.last
+    for run, each in enumerate(parts):
+      if run not in diverged:
+        each.folder.finish(metrics[run].last)
+    if len(diverged) < len(parts) and (stopped is not None or (asked.number is not None and jax.process_count() == 1)):
+      raise Stopped(steps, asked.number or signal.SIGTERM)  # what would come after this run must not begin
+    return [diverged.get(run) or each.last for run, each in enumerate(metrics)]
 
 
-def _open(
-  folder: RunFolder, runner: Runner, metrics: Metrics, experiment: Any, resume: bool, about: dict[str, Any]
-) -> None:
-  """A new folder, or the old one with the lines of metrics that its checkpoint knows."""
-  if resume:
-    folder.reopen(experiment)
-  found = runner.open(folder, resume)
-  if found:
-    metrics.figures = found
-  if resume:
-    folder.truncate(metrics.figures["lines"])
-  else:
-    folder.create(experiment, about | {"layout": runner.layout})
+def _open(parts: Sequence[Part], runner: Runner, metrics: Sequence[Metrics], about: dict[str, Any]) -> None:
+  """New folders, or the old ones with the lines of metrics that their checkpoints know."""
+  for each in parts:
+    if each.resume:
+      each.folder.reopen(each.components.experiment)
+  found = runner.open([each.folder for each in parts], any(each.resume for each in parts))
+  for run, each in enumerate(parts):
+    if found:
+      metrics[run].figures = found[run]
+    if each.resume:
+      each.folder.truncate(metrics[run].figures["lines"])
+    else:
+      each.folder.create(each.components.experiment, about | {"layout": runner.layout | {"together": len(parts)}})

@@ -289,6 +289,19 @@ def test_bytes_that_are_really_sent(workers):
   assert sent("demo", decay=0.9, kept=2, chunk=5) == (3 * 2 * (4 + 2) * (workers - 1), 0)
 
 
+KINDS = {"powersgd": ["all_reduce"] * 2, "randomk": ["all_reduce"], "topk": ["all_gather"], "demo": ["all_gather"]}
+
+
+@pytest.mark.parametrize("wrapper", KINDS)
+def test_all_arrays_go_in_one_message(wrapper):
+  """As those of the plain algorithm do: a cost model charges a latency for each."""
+  algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **LOSSY[wrapper])
+  assert [op.kind for op in traffic.of(algorithm, PARAMS, 4).local] == KINDS[wrapper]
+  more_params = PARAMS | {"none": jax.ShapeDtypeStruct((0,), jnp.float32)}  # sent whole
+  more = [] if wrapper in ("powersgd", "randomk") else ["all_reduce"]
+  assert [op.kind for op in traffic.of(algorithm, more_params, 4).local] == more + KINDS[wrapper]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_a_share_of_the_parameters_is_sent_after_each_step(workers):
   algorithm = WRAPPERS["sparta"].factory(build("independent", optax.sgd(0.1)), share=0.1)

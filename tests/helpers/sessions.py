@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,24 @@ class Run:
     self.steps = chosen.steps
 
   def __call__(
-    self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, **options: Any
+    self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, resume: bool = False, **options: Any
   ) -> dict[str, Any]:
     """Runs or resumes it."""
-    runner = CompiledRun(self.experiment, self.trainer, every=checkpoint_every)
+    runner = CompiledRun([self.experiment], self.trainer, every=checkpoint_every, keep_final=keep_final)
     chosen = train_loop.Options(**options)
-    return train_loop.run(self.experiment, runner, RunFolder(path), self.evaluator, chosen, {})
+    return train_loop.run(self.experiment, runner, RunFolder(path), self.evaluator, chosen, {}, resume=resume)
+
+  def together(
+    self, path: Path, seeds: dict[int, int], width: int = 3, *, resume: bool = False, **options: Any
+  ) -> list[dict[str, Any] | train_loop.Diverged]:
+    """Runs or resumes it with several seeds side by side; seeds: seed -> lane."""
+    parts = []
+    for seed in seeds:
+      made = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
+      folder = RunFolder(path / f"seed-{seed}")
+      parts.append(train_loop.Part(made, folder, resume=resume and folder.begun))
+    runner = CompiledRun([each.components for each in parts], self.trainer, lanes=list(seeds.values()), width=width)
+    return train_loop.run_together(parts, runner, self.evaluator, train_loop.Options(**options), {})
 
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
     """The metrics and the bits of the last checkpoint's carry."""

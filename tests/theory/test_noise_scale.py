@@ -112,7 +112,7 @@ def lines_of(path, runtime, count):
     if runtime == "threads":
       runner = ThreadsRun(components)
     else:
-      runner = CompiledRun(components, make_trainer(components, RunOptions(devices=1)))
+      runner = CompiledRun([components], make_trainer(components, RunOptions(devices=1)))
     evaluator = Evaluator(components.model, components.data.test)
     train_loop.run(components, runner, RunFolder(path), evaluator, train_loop.Options(), {})
   return metrics(path)

@@ -51,21 +51,23 @@ def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algori
     return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
-    out, after = [], []
-    for x, m in zip(arrays, memory, strict=True):
+    after, sent, spectra = list(memory), {}, {}
+    for i, (x, m) in enumerate(zip(arrays, memory, strict=True)):
       if m is None:
-        out.append(group.mean(x))
-        after.append(None)
         continue
       transform = _Transform(x, chunk)
       m = decay * m + x  # m_i <- beta m_i + g_i
       coefficients = transform.forward(m)  # [chunks, values]
       _, places = lax.top_k(jnp.abs(coefficients), min(kept, coefficients.shape[1]))
       values = jnp.take_along_axis(coefficients, places, axis=1).astype(x.dtype)  # q_i
-      message = (values, places.astype(jnp.uint16))
-      after.append(m - transform.inverse(_mean_of_senders(coefficients, *(y[None] for y in message))))
-      out.append(transform.inverse(_mean_of_senders(coefficients, *group.gather(message))))
-    return out, tuple(after)
+      sent[i] = values, places.astype(jnp.uint16)
+      after[i] = m - transform.inverse(_mean_of_senders(coefficients, *(y[None] for y in sent[i])))
+      spectra[i] = transform, coefficients
+    whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
+    for i, message in group.gather(sent).items():
+      transform, coefficients = spectra[i]
+      whole[i] = transform.inverse(_mean_of_senders(coefficients, *message))
+    return [whole[i] for i in range(len(arrays))], tuple(after)
 
   return compressed(algorithm, Compressor("demo", init, mean))
 

@@ -39,19 +39,18 @@ def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
     return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
-    out, after = [], []
-    for x, e in zip(arrays, memory, strict=True):
+    after, sent = list(memory), {}
+    for i, (x, e) in enumerate(zip(arrays, memory, strict=True)):
       if e is None:
-        out.append(group.mean(x))
-        after.append(None)
         continue
       v = (x + e).reshape(-1)  # v_i = x_i + e_i
       _, places = lax.top_k(jnp.abs(v), max(1, round(share * v.size)))
-      values = v[places]  # s_i
-      total = _add_up(v.size, *group.gather((values, places)))
-      out.append((total / group.size()).reshape(x.shape))  # (1/p) sum_i s_i
-      after.append(v.at[places].set(jnp.zeros_like(values)).reshape(x.shape))  # e_i <- v_i - s_i
-    return out, tuple(after)
+      sent[i] = v[places], places  # s_i
+      after[i] = v.at[places].set(jnp.zeros_like(sent[i][0])).reshape(x.shape)  # e_i <- v_i - s_i
+    whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
+    for i, message in group.gather(sent).items():
+      whole[i] = (_add_up(arrays[i].size, *message) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
+    return [whole[i] for i in range(len(arrays))], tuple(after)
 
   return compressed(algorithm, Compressor("topk", init, mean))
 

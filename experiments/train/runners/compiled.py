@@ -2,16 +2,18 @@
 
 import collections
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
 from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.consensus import Consensus, NotFinite
+from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import Vote
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
@@ -26,65 +28,87 @@ NO_LOSSES = np.zeros(0)
 
 
 class CompiledRun:
-  """One run of a trainer, whose compiled calls serve several runs."""
+  """A run of a trainer, or several together that differ in their seeds; the compiled calls serve further ones."""
 
-  def __init__(self, components: Components, trainer: Trainer | Simulator, *, every: int = 0, keep_final: bool = True):
-    """every: steps between checkpoints, 0: none on the way; keep_final: save the last step too."""
-    self._components, self.trainer, self._every, self._keep_final = components, trainer, every, keep_final
-    self._checkpoints: Checkpoints | None = None
+  def __init__(
+    self, runs: Sequence[Components], trainer: Trainer | Simulator, *, every: int = 0, keep_final: bool = True,
+    lanes: Sequence[int] = (), width: int = 1,
+  ):  # fmt: skip
+    """every: steps between checkpoints, 0: none on the way; keep_final: save the last step too.
+
+    width: of a program for several runs; lanes: those of these runs. In the lanes of runs that are not made any more
+    the first one is made again: a run has the same bits whatever the others are, but not with another width or lane.
+    """
+    self._runs, self.trainer, self._every, self._keep_final = runs, trainer, every, keep_final
+    self._lanes, self._alone = lanes or (0,), width == 1
+    self._made = [self._lanes.index(lane) if lane in self._lanes else 0 for lane in range(width)]  # by lane
+    self._checkpoints: list[Checkpoints] = []
+    self._carry: Any = None
     self.layout = {
       "devices": trainer.workers.devices, "execution": list(trainer.execution), "processes": jax.process_count()
     }  # fmt: skip
 
-  def open(self, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
+  def warm_up(self, label: str) -> None:
+    """Make the first calls and forget them: the first time is slower, and seconds are to be compared."""
+    experiment = self._runs[0].experiment
+    calls: Any = self.trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `open`
+    calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
+    with tqdm(total=len(calls), disable=not has_bar(), desc=f"{label}: compiling", leave=False) as bar:
+      for _, carry, _ in self.trainer.run(self._start(), calls, self._feed(), self._key()):
+        jax.block_until_ready(carry)
+        bar.update()
+
+  def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
-    experiment, self._folder = self._components.experiment, folder.checkpoints
+    experiment, self._folders = self._runs[0].experiment, folders
     # of the whole run, as that decides which calls are alike
     self._calls: list[Any] = self.trainer.plan(0, experiment.steps, experiment.eval_every)
-    self._carry: Any = self.trainer.start(initial_key(experiment.seed))
+    self._carry = self._start()
     if resume or self._every or self._keep_final:
-      self._checkpoints = Checkpoints(self._folder)
-    step = self._checkpoints.latest() if self._checkpoints and resume else None
-    if self._checkpoints is None or step is None:  # new, or stopped before its first checkpoint
-      return None
-    figures = self._checkpoints.figures(step)
-    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures}:
-      raise ValueError(f"{self._folder / str(step)} is damaged; without that folder the run resumes from before it")
-    layout = figures.pop("layout")
-    if layout != self.layout:
-      raise ValueError(
-        f"{folder.path} was run as {_words(layout)}, now it is {_words(self.layout)}; a run resumes bit for bit only "
-        "as it was: pass its --devices, --virtual_grad, --step_loop, --steps_per_call, --overlap and --processes"
-      )
-    self._carry = self._checkpoints.carry(step, self.trainer.shapes(self._carry))
+      self._checkpoints = [Checkpoints(each.checkpoints) for each in folders]
+    step = self._checkpoints[0].latest() if resume else None
+    figures = None
+    if step is not None:  # else new, or stopped before its first checkpoint
+      figures = [self._figures(each, step) for each in range(len(folders))]
+      shapes = self.trainer.shapes(self._carry_of(0))
+      self._carry = self._joined([each.carry(step, shapes) for each in self._checkpoints])
     return figures
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
+  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
     """See `Runner`. One call stays in flight while the losses of the one before are read."""
-    experiment, trainer = self._components.experiment, self.trainer
-    if not figures["lines"]:
-      report(Report(0, NO_LOSSES, 0.0, 0.0, self._consensus, line=True))
-    calls = [call for call in self._calls if call.first >= figures["step"]]
-    feed, key = self._components.training_feed(trainer.workers.local), training_key(experiment.seed)
-    clock, vote, nbytes, stop = Clock(trainer, figures["seconds"]), Vote(), figures["nbytes"], False
+    experiment, trainer, runs = self._runs[0].experiment, self.trainer, range(len(self._runs))
+    goes_on = [True for _ in runs]
+
+    def tell(each: Report) -> None:
+      goes_on[each.run] = report(each)
+
+    if not figures[0]["lines"]:
+      for run in runs:
+        tell(Report(0, NO_LOSSES, 0.0, 0.0, partial(self._consensus, run), line=True, run=run))
+    calls = [call for call in self._calls if call.first >= figures[0]["step"]]
+    clock, vote = Clock(trainer, sum(each["seconds"] for each in figures)), Vote()
+    nbytes, stop = figures[0]["nbytes"], False
     pending = collections.deque[tuple[Any, jax.Array, Any]]()
     clock.go()
-    for call, carry, losses in trainer.run(self._carry, calls, feed, key):
+    for call, carry, losses in trainer.run(self._carry, calls, self._feed(), self._key()):
       self._carry = carry
       pending.append((call, losses, vote.cast(asked.number is not None)))
       line, save = call.end == experiment.steps or call.end % experiment.eval_every == 0, self._save_due(call)
       while len(pending) > (0 if line or save or stop else 1):
         done, losses, ballot = pending.popleft()
-        values = self._finite(done, losses)
+        values = np.atleast_2d(trainer.losses(done, losses))
         nbytes += trainer.nbytes(done)
         stop |= vote.count(ballot)
-        if pending or not (line or save or stop):
-          report(Report(done.end, values, nbytes, clock.seconds))
+        rest = bool(pending) or not (line or save or stop)
+        if not rest:
+          clock.stop()
+        for run in runs:
+          each = Report(done.end, values[self._lanes[run]], nbytes, clock.seconds / len(runs), run=run)
+          tell(each if rest else each._replace(consensus=partial(self._consensus, run), line=line, save=save or stop))
+        if rest:
           continue
-        clock.stop()
-        report(Report(done.end, values, nbytes, clock.seconds, self._consensus, line, save=save or stop))
         if save or stop:
-          self._save(figures)
+          self._save(figures, goes_on)
         clock.go()
       if stop:
         return call.end
@@ -92,34 +116,69 @@ class CompiledRun:
 
   def kept(self) -> str:
     """See `Runner`."""
-    step = self._checkpoints.latest() if self._checkpoints else None
+    step = self._checkpoints[0].latest() if self._checkpoints else None
     return "there was no checkpoint yet" if step is None else f"the last good checkpoint, of step {step}, is kept"
 
   def close(self) -> None:
     """Wait for what is being saved."""
-    if self._checkpoints:
-      self._checkpoints.close()
+    for each in self._checkpoints:
+      each.close()
 
-  def _save(self, figures: dict[str, Any]) -> None:
-    self._checkpoints = self._checkpoints or Checkpoints(self._folder)
-    self._checkpoints.save(figures["step"], self._carry, figures | {"layout": self.layout})
+  def _figures(self, run: int, step: int) -> dict[str, Any]:
+    """Those of a checkpoint."""
+    folder = self._folders[run]
+    figures = self._checkpoints[run].figures(step)
+    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures}:
+      raise ValueError(
+        f"{folder.checkpoints / str(step)} is damaged; without that folder the run resumes from before it"
+      )
+    layout = figures.pop("layout")
+    if layout != self.layout:
+      raise ValueError(
+        f"{folder.path} was run as {_words(layout)}, now it is {_words(self.layout)}; a run resumes bit for bit only "
+        "as it was: pass its --devices, --virtual_grad, --step_loop, --steps_per_call, --overlap and --processes"
+      )
+    return figures
 
-  def _consensus(self) -> Consensus:
-    return self.trainer.consensus(self._carry)
+  def _start(self) -> Any:
+    return self._joined([self.trainer.start(initial_key(each.experiment.seed)) for each in self._runs])
+
+  def _joined(self, carries: list[Any]) -> Any:
+    trainer: Any = self.trainer
+    return carries[0] if self._alone else trainer.join([carries[run] for run in self._made])
+
+  def _feed(self) -> Any:
+    """The batches of the run; of several [workers, runs, ...]."""
+    feeds = [each.training_feed(self.trainer.workers.local) for each in self._runs]
+    if self._alone:
+      return feeds[0]
+
+    def feed(first: int, steps: int) -> dict[str, np.ndarray]:
+      batches = [each(first, steps) for each in feeds]
+      return {name: np.stack([batches[run][name] for run in self._made], axis=1) for name in batches[0]}
+
+    return feed
+
+  def _key(self) -> jax.Array:
+    keys = [training_key(each.experiment.seed) for each in self._runs]
+    return keys[0] if self._alone else jnp.stack([keys[run] for run in self._made])
+
+  def _carry_of(self, run: int) -> Any:
+    trainer: Any = self.trainer
+    return self._carry if self._alone else trainer.part(self._carry, self._lanes[run])
+
+  def _save(self, figures: Sequence[dict[str, Any]], goes_on: Sequence[bool]) -> None:
+    self._checkpoints = self._checkpoints or [Checkpoints(each.checkpoints) for each in self._folders]
+    for run, each in enumerate(self._checkpoints):
+      if goes_on[run]:
+        each.save(figures[run]["step"], self._carry_of(run), figures[run] | {"layout": self.layout})
+
+  def _consensus(self, run: int) -> Consensus:
+    return self.trainer.consensus(self._carry_of(run))
 
   def _save_due(self, call: Any) -> bool:
-    at_end = self._keep_final and call.end == self._components.experiment.steps
+    at_end = self._keep_final and call.end == self._runs[0].experiment.steps
     return at_end or bool(self._every and call.end // self._every > call.first // self._every)
-
-  def _finite(self, call: Any, losses: jax.Array) -> np.ndarray:
-    values = self.trainer.losses(call, losses)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-      # A simulator's losses are those of single workers, whose own steps run apart from the average that is counted.
-      exact = values.size == call.steps
-      where = f"at step {call.first + bad[0] + 1}" if exact else f"between step {call.first + 1} and step {call.end}"
-      raise NotFinite(f"its loss is {values[bad[0]]} {where}")
-    return values
 
 
 class Clock:
@@ -136,19 +195,6 @@ class Clock:
   def stop(self) -> None:
     """Stop; call it once the devices are done."""
     self.seconds += time.perf_counter() - self._since - (self.trainer.compile_seconds - self._compiled)
-
-
-def warm_up(components: Components, trainer: Trainer | Simulator, label: str) -> None:
-  """Make the first calls of a run and forget them: the first time is slower, and seconds are to be compared."""
-  experiment = components.experiment
-  calls: Any = trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `CompiledRun.open`
-  calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
-  feed, key = components.training_feed(trainer.workers.local), training_key(experiment.seed)
-  with tqdm(total=len(calls), disable=not has_bar(), desc=f"{label}: compiling", leave=False) as bar:
-    start: Any = trainer.start(initial_key(experiment.seed))
-    for _, carry, _ in trainer.run(start, calls, feed, key):
-      jax.block_until_ready(carry)
-      bar.update()
 
 
 def _words(layout: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """`--runtime=ray`: a server algorithm in real time in many processes, with checkpoints of its shards."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -35,11 +35,11 @@ class RayRun(RealTimeRun):
     sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(components.model.init, initial_key(0))[0])]
     cut(sum(sizes), options.shards)
 
-  def open(self, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
+  def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
     """See `Runner`. ValueError if Ray is missing, too small or out of reach."""
     from ddl.runtime.ray_ps.cluster import RayCluster
 
-    config, options = self.components.experiment, self._options
+    folder, config, options = folders[0], self.components.experiment, self._options
 
     def make(worker: int) -> tuple[Any, Any]:
       del worker
@@ -52,12 +52,13 @@ class RayRun(RealTimeRun):
       gpus=options.worker_gpus, checkpoint_every=options.checkpoint_every * config.workers // self.algorithm.period,
     )  # fmt: skip
     self._init(folder)
-    return covered(folder, self._cluster.label or 0) if resume else None
+    found = covered(folder, self._cluster.label or 0) if resume else None
+    return [found] if found else None
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
+  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
     """See `Runner`. ValueError if a shard dies."""
     assert self._cluster
-    self._begin(figures, report, None)
+    self._begin(figures[0], report, None)
 
     def watch(snapshot: Any) -> None:
       params, extra = jax.tree.map(jnp.asarray, (snapshot.params, snapshot.extra))

@@ -52,7 +52,7 @@ class RealTimeRun:
     self.folder = folder.path
     self.model: tuple[Tree, Tree] = jax.jit(model.init)(initial_key(self.components.experiment.seed))
 
-  def _begin(self, figures: dict[str, Any], report: Callable[[Report], None], distance: jax.Array | None) -> None:
+  def _begin(self, figures: dict[str, Any], report: Callable[[Report], bool], distance: jax.Array | None) -> None:
     """Report the first line, of this distance; `due`: (visits, step) of those to come."""
     config, done = self.components.experiment, figures["last"].get("visits", -1)
     ends = [*range(0, config.steps, config.eval_every), config.steps]
@@ -63,7 +63,7 @@ class RealTimeRun:
       self._add(Progress(0, 0, 0.0), np.zeros(0), lambda: start, report)
 
   def _add(
-    self, progress: Progress, losses: np.ndarray, consensus: Callable[[], Consensus], report: Callable[[Report], None]
+    self, progress: Progress, losses: np.ndarray, consensus: Callable[[], Consensus], report: Callable[[Report], bool]
   ) -> None:
     """After a visit; losses: since the last one."""
     self._losses.append(losses)

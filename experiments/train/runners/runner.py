@@ -1,7 +1,7 @@
 """The interface between the training loop and what makes the steps (compiled calls, threads or Ray), and its stop."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ class Report(NamedTuple):
   line: bool = False  # metrics are due
   save: bool = False  # a checkpoint is due
   visits: int | None = None  # to the server, in real time
+  run: int = 0  # which of the runs that are made together
 
 
 class StopRequest:
@@ -53,18 +54,19 @@ class StopRequest:
 
 
 class Runner(Protocol):
-  """Makes the steps of one run, from its first or from a checkpoint."""
+  """Makes the steps of a run, or of several together, from the first or from a checkpoint."""
 
   layout: dict[str, Any]  # what a bit-exact resume depends on
 
-  def open(self, folder: RunFolder, resume: bool) -> dict[str, Any] | None:
-    """Load or initialise the model; return the figures that were saved with a checkpoint, None at step 0."""
+  def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
+    """Load or initialise the models; return each run's figures of its checkpoint, None at step 0."""
     ...
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
+  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
     """Make the remaining steps, and save them where that is due; return the step of an early stop.
 
-    figures: kept up to date by `report`, to be saved with a checkpoint.
+    figures: of each run, kept up to date by `report`, to be saved with a checkpoint. report: says whether the run goes
+    on; False once it has diverged, beside others that go on.
 
     Raises:
       NotFinite: for a loss or message that is not finite.

@@ -1,6 +1,6 @@
 """`--runtime=threads`: a server algorithm in real time in one process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,14 +28,14 @@ class ThreadsRun(RealTimeRun):
     )
     self.layout: dict[str, Any] = {"devices": len({*self._threads.devices})}
 
-  def open(self, folder: RunFolder, resume: bool) -> None:
+  def open(self, folders: Sequence[RunFolder], resume: bool) -> None:
     """See `Runner`."""
     assert not resume
-    self._init(folder)
+    self._init(folders[0])
 
-  def run(self, figures: dict[str, Any], report: Callable[[Report], None], asked: StopRequest) -> int | None:
+  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
     """See `Runner`."""
-    self._begin(figures, report, jnp.zeros(()))
+    self._begin(figures[0], report, jnp.zeros(()))
 
     def watch(_: int, losses: np.ndarray, snapshot: Callable[[], Consensus]) -> None:
       self._add(self._threads.progress(), losses, snapshot, report)

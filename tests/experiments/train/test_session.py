@@ -77,7 +77,7 @@ def test_batch_statistics_are_estimated_again(tmp_path, runtime):
   components = build(config(algorithm={"name": "async_sgd"}, steps=4, eval_every=4))._replace(model=normalized())
   runner, tested = ThreadsRun(components), {}
   if runtime == "compiled":
-    runner = CompiledRun(components, make_trainer(components, RunOptions()))
+    runner = CompiledRun([components], make_trainer(components, RunOptions()))
   evaluator = Evaluator(components.model, components.data.test)
   loop = train_loop.Options(batch_stats="reestimate")
   train_loop.run(components, runner, RunFolder(tmp_path), evaluator, loop, {})
@@ -114,4 +114,4 @@ def test_the_folder_says_what_was_run(tmp_path):
   }  # fmt: skip
   assert resolved["model"] == {"name": "mlp", "hidden": [16], "dropout": 0.0} and resolved["batch"] == 8
   about = json.loads((tmp_path / "about.json").read_text())
-  assert about["layout"] == {"devices": 2, "execution": ["vmap", "scan", 64, True], "processes": 1}
+  assert about["layout"] == {"devices": 2, "execution": ["vmap", "scan", 64, True], "processes": 1, "together": 1}

@@ -1,0 +1,177 @@
+"""The runs of a comparison: the seeds of each label, together where that is faster."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ddl.api import ServerAlgorithm
+from ddl.events import lockstep, record
+from ddl.perf.units import counted
+from ddl.runtime import execution, hosts
+from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.virtual.simulator import Simulator
+from experiments.config.comparison import Comparison
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.config.variants import slug
+from experiments.train import build as made
+from experiments.train import run_dir, saved_model, train_loop, virtual_time
+from experiments.train.build import Components
+from experiments.train.evaluate import Evaluator
+from experiments.train.exit_codes import Stopped
+from experiments.train.processes import say
+from experiments.train.run_dir import RunFolder
+from experiments.train.runners.compiled import CompiledRun
+from experiments.train.train_loop import Diverged, Part
+from experiments.train.workdir import resume_command
+
+GROUPS = "together.json"  # the seeds of a label that are made together, in the order of their lanes
+
+
+class There(NamedTuple):
+  """Folders of runs that an earlier comparison left."""
+
+  complete: set[Path]
+  saved: dict[Path, int]  # the step of the last checkpoint of those that were not ended, -1 without one
+
+
+def there(path: Path) -> There:
+  """Look once, before any of several processes adds another."""
+  begun, result, failed = (
+    {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
+  )
+  return There(result | failed, {run: _saved(run) for run in begun - result - failed})
+
+
+def run(
+  comparison: Comparison, components: Mapping[str, Components], path: Path, there: There, options: RunOptions
+) -> tuple[dict[str, list[str]], dict[str, str], int]:
+  """Make all runs: (folders by label, why labels diverged, how many runs came to their end)."""
+  runs, failed, ended, how = {}, {}, 0, ""
+  first = components[next(iter(components))]
+  evaluator = Evaluator(first.model, first.data.test)
+  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
+  most = 1 if beside else execution.most_together(first.model)  # their seconds are compared
+  for label, each in components.items():
+    each = each._replace(model=saved_model.started_from(options.init_from, each.model))
+    trainer = made.make_trainer(each, options)
+    before, how = how, made.describe(trainer)
+    say(label if how == before else f"{label}: {how}")
+    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
+    folders = {
+      path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
+    }
+    for folder, outcome in _outcomes(label, each, folders, trainer, most, there, evaluator, options):
+      seed, read = folders[folder].seed, " (complete, read from its folder)" if folder in there.complete else ""
+      if hosts.is_main() and seed == comparison.seeds[0]:
+        _keep_schedule(folder, folders[folder], trainer, beside, bool(read))
+      if isinstance(outcome, Diverged):
+        failed[label] = str(outcome)
+        say(f"  seed {seed}: {outcome}")
+        continue
+      ended += 1
+      shown = ", ".join(f"{k} {outcome[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in outcome)
+      say(f"  seed {seed}: {shown}{read}")
+  return runs, failed, ended
+
+
+def _outcomes(
+  label: str, components: Components, folders: Mapping[Path, Experiment], trainer: Trainer | Simulator, most: int,
+  there: There, evaluator: Evaluator, options: RunOptions,
+) -> Iterator[tuple[Path, dict[str, Any] | Diverged]]:  # fmt: skip
+  """The last line of each run, or why it diverged; complete ones are read. most: runs that are made together."""
+  for folder in folders:
+    if folder in there.complete:
+      yield folder, _read(RunFolder(folder), folders[folder])
+  parent = next(iter(folders)).parent
+  first = True
+  for group in _groups(parent, list(folders), most, there):
+    left = sorted((run for run in group if run in folders and run not in there.complete), key=lambda x: _step(x, there))
+    for _, equal in groupby(left, lambda x: _step(x, there)):
+      some = list(equal)
+      parts = [
+        Part(
+          made.build(folders[folder], components.data)._replace(model=components.model),
+          RunFolder(folder, writes=hosts.is_main()),
+          made.follow(trainer, folders[folder]),
+          folder in there.saved,
+        )
+        for folder in some
+      ]
+      runner = CompiledRun(
+        [part.components for part in parts],
+        trainer,
+        keep_final=False,
+        lanes=[*map(group.index, some)],
+        width=len(group),
+      )
+      if first:
+        runner.warm_up(label)
+      first = False
+      words = f"{label}, " + (f"seed {folders[some[0]].seed}" if len(some) == 1 else counted(len(some), "seed"))
+      loop = train_loop.Options(options.batch_stats, words, options.keep_models)
+      try:
+        found = train_loop.run_together(parts, runner, evaluator, loop, run_dir.about(options.command))
+      except Stopped as stopped:
+        stopped.message = f"stopped in {words}, and saved; resume with: {resume_command('compare', parent.parent)}"
+        raise
+      for part, outcome in zip(parts, found, strict=True):
+        if isinstance(outcome, Diverged):
+          part.folder.fail(str(outcome))
+      yield from zip(some, found, strict=True)
+
+
+def _groups(parent: Path, folders: Sequence[Path], most: int, there: There) -> list[list[Path]]:
+  """Runs that are made together, as recorded before the first of them: a resume gives each run the same bits."""
+  file = parent / GROUPS
+  groups = [[parent / run for run in group] for group in run_dir.read_json(file)["runs"]] if file.exists() else []
+  known = {run for group in groups for run in group}
+  groups += [[run] for run in folders if run not in known and (run in there.complete or run in there.saved)]
+  new = [run for run in folders if run not in {run for group in groups for run in group}]
+  if new:
+    size = -(-len(new) // -(-len(new) // most))  # the fewest groups, of nearly equal size
+    groups += [new[i : i + size] for i in range(0, len(new), size)]
+    if hosts.is_main():
+      parent.mkdir(parents=True, exist_ok=True)
+      file.write_text(json.dumps({"runs": [[run.name for run in group] for group in groups]}) + "\n")
+  return groups
+
+
+def _step(folder: Path, there: There) -> int:
+  return there.saved.get(folder, -1)
+
+
+def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverged:
+  """What a complete run left."""
+  folder.reopen(experiment)
+  if (folder.path / run_dir.FAILED).exists():
+    return Diverged(str(run_dir.read_json(folder.path / run_dir.FAILED).get("diverged")))
+  return run_dir.read_result(folder.path)
+
+
+def _saved(folder: Path) -> int:
+  """The step of its last checkpoint, -1 without one."""
+  if not RunFolder(folder).checkpoints.exists():
+    return -1
+  checkpoints = Checkpoints(RunFolder(folder).checkpoints)
+  step = checkpoints.latest()
+  checkpoints.close()
+  return -1 if step is None else step
+
+
+def _keep_schedule(
+  folder: Path, experiment: Experiment, trainer: Trainer | Simulator, beside: bool, read: bool
+) -> None:
+  """Who was served when, or who waited for whom; beside: labels with a server, read: the run was made before."""
+  if isinstance(trainer, Simulator):
+    if read:
+      made.follow(trainer, experiment)
+    record.save(folder.parent / run_dir.EVENTS, trainer.events)
+  elif beside:
+    charged = virtual_time.charges(experiment, trainer.traffic)
+    waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
+    lockstep.save(folder.parent / run_dir.LOCKSTEP, waits)

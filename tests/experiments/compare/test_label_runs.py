@@ -1,0 +1,93 @@
+"""The seeds of a label that are made together: who is, and that a resume gives each the bits that it would have had."""
+
+import json
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import pytest
+from helpers.commands import metrics
+from helpers.comparisons import undrawn
+from helpers.sessions import at_call, send
+
+from ddl.api import Model
+from ddl.runtime import execution
+from experiments.compare.compare import compare
+from experiments.config import default_experiment
+from experiments.config.comparison import Comparison
+from experiments.config.options import RunOptions
+from experiments.train.exit_codes import Stopped
+
+SMALL = {"workers": 2, "batch": 8, "steps": 20, "eval_every": 10, "model": {"hidden": (8,)}}
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def as_commands_do():
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    yield
+
+
+def run(path, names=("local_sgd",), seeds=SEEDS, **options):
+  labels = {name: default_experiment(algorithm={"name": name}, **SMALL) for name in names}
+  return compare(
+    Comparison(labels, seeds=seeds, target=0.5), RunOptions(workdir=str(path), print_table=False, **options)
+  )
+
+
+def together(path, name="local_sgd"):
+  return [json.loads((path / name / f"seed-{s}" / "about.json").read_text())["layout"]["together"] for s in SEEDS]
+
+
+def all_metrics(path):
+  return [metrics(path / "local_sgd" / f"seed-{seed}") for seed in SEEDS]
+
+
+def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
+  run(tmp_path / "whole")
+  assert together(tmp_path / "whole") == [3, 3, 3]
+  shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+  label = tmp_path / "killed" / "local_sgd"
+  shutil.rmtree(label / "seed-0")  # not begun
+  (label / "seed-2" / "result.json").unlink()  # begun
+  run(tmp_path / "killed", resume=True)
+  assert all_metrics(tmp_path / "killed") == all_metrics(tmp_path / "whole")
+  run(tmp_path / "killed", seeds=(*SEEDS, 3, 4), resume=True)
+  assert all_metrics(tmp_path / "killed") == all_metrics(tmp_path / "whole")
+  groups = json.loads((label / "together.json").read_text())["runs"]
+  assert groups == [["seed-0", "seed-1", "seed-2"], ["seed-3", "seed-4"]]
+
+
+def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(execution, "most_together", lambda model: 2)
+  run(tmp_path / "whole")
+  with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
+    run(tmp_path / "stopped")
+  assert "stopped in local_sgd, 2 seeds, and saved; resume with: " in stopped.value.message
+  shutil.rmtree(tmp_path / "stopped" / "local_sgd" / "seed-1" / "checkpoints")  # killed before the second was saved
+  run(tmp_path / "stopped", resume=True)
+  assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")
+
+
+def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(execution, "most_together", lambda model: 1)
+    run(tmp_path / "alone")
+  shutil.copytree(tmp_path / "alone", tmp_path / "old")
+  label = tmp_path / "old" / "local_sgd"
+  (label / "together.json").unlink()  # as earlier versions left it
+  (label / "seed-1" / "result.json").unlink()
+  run(tmp_path / "old", resume=True)
+  assert all_metrics(tmp_path / "old") == all_metrics(tmp_path / "alone")
+
+
+def test_seconds_that_are_compared_are_all_of_runs_alone_or_of_none(tmp_path):
+  run(tmp_path, names=("local_sgd", "async_sgd"))
+  assert together(tmp_path) == together(tmp_path, "async_sgd") == [1, 1, 1]
+
+
+@pytest.mark.parametrize("dense, size, expected", [(True, 2**15, 16), (True, 2**15 + 1, 1), (False, 4, 1)])
+def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, expected):
+  model = Model(lambda key: (jnp.zeros(size, jnp.float32), {}), lambda *_: None, dense=dense)  # pyright: ignore
+  assert execution.most_together(model) == expected
