@@ -10,13 +10,14 @@ from ml_collections import ConfigDict
 
 from experiments.compare import compare as comparing
 from experiments.config.base import base, with_own
-from experiments.config.catalog import REGISTRIES, own
+from experiments.config.catalog import REGISTRIES
 from experiments.config.comparison import Comparison
 from experiments.config.config_file import absolute
 from experiments.config.config_file import load as load_config
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, check_keys
 from experiments.config.options import RunOptions
+from experiments.config.own_objects import own
 from experiments.config.sweep import Sweep
 from experiments.config.variants import apply, recorded
 from experiments.results import Compared, Run, Swept, load
@@ -27,6 +28,7 @@ from experiments.train.workdir import workdir
 __all__ = ["compare", "load", "own", "sweep", "train"]  # what `ddl` lends
 NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
+
 
 
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
@@ -48,6 +50,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
   options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
   training.train(experiment, options)
   return Run(Path(options.workdir))
+
 
 
 def compare(
@@ -78,6 +81,7 @@ def compare(
   options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
   comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
   return Compared(Path(options.workdir))
+
 
 
 def sweep(

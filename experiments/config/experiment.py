@@ -129,8 +129,8 @@ class Experiment:
     inner = self.make_optimizer()
     if self.spec.taxonomy.pattern == STRIPS and not elementwise(inner):
       raise ValueError(
-        f"{self.algorithm.name} updates strips of one vector; {self.optimizer.name} with these settings looks at whole "
-        "layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
+        f"{self.algorithm.short_name} updates strips of one vector; {self.optimizer.short_name} with these settings "
+        "looks at whole layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
       )
     algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
     if self.wrapper_spec:
@@ -142,7 +142,7 @@ class Experiment:
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm, spec: Wrapper) -> Algorithm:
-    name, of = self.wrapper.name, self.algorithm.name
+    name, of = self.wrapper.short_name, self.algorithm.short_name
     if isinstance(algorithm, ServerAlgorithm):
       raise ValueError(
         f"config.wrapper.name is {name}: invalid: must be {NO_WRAPPER} with {of}, which has no collective"
