@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.call_words import in_calls
 from experiments.compare import compare as comparing
 from experiments.config.base import base, with_own
 from experiments.config.catalog import REGISTRIES
@@ -25,12 +26,12 @@ from experiments.train import run_dir
 from experiments.train import train as training
 from experiments.train.workdir import workdir
 
-__all__ = ["compare", "load", "own", "sweep", "train"]  # what `ddl` lends
+__all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
 NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
-
+@in_calls()
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
@@ -52,7 +53,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
   return Run(Path(options.workdir))
 
 
-
+@in_calls()
 def compare(
   config: Given = None,
   *,
@@ -83,7 +84,7 @@ def compare(
   return Compared(Path(options.workdir))
 
 
-
+@in_calls()
 def sweep(
   config: Given = None,
   *,
