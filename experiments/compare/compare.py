@@ -19,6 +19,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
+from experiments.report.formats import listed
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
@@ -67,6 +68,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
+  groups = dict.fromkeys(comparison.place(label).group for label in components)
+  if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
+    say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
   what = counted(len(components), "label" if comparison.grid else "algorithm")
   what += " at points of the grid" * bool(comparison.grid)
   say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
@@ -120,7 +124,7 @@ def _runs(
       try:
         read = " (complete, read from its folder)" if options.resume and path / run in there.complete else ""
         virtual_seconds = made.follow(trainer, experiment)
-        parts = made.build(experiment, first.data)._replace(model=model)
+        parts = made.reseeded(each, seed)
         words = f"{label}, seed {seed}"
         last = _run(parts, trainer, path / run, there, evaluator, words, virtual_seconds, options)
         ended += 1
