@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments.call_words import in_calls
 from experiments.compare import compare as comparing
-from experiments.config.base import base, with_own
+from experiments.config.base import base, renamed, with_own
 from experiments.config.catalog import REGISTRIES
 from experiments.config.comparison import Comparison
 from experiments.config.config_file import absolute
@@ -133,7 +133,7 @@ def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
     named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
     with chosen.sweep.unlocked():
       chosen.sweep.space = ConfigDict({label: dict(each) for label, each in space.items()})
-  chosen = with_own(with_own(chosen), named)
+  chosen = renamed(with_own(chosen), named)
   apply(chosen, base(), named, "the changes")
   check_keys(chosen, with_own(base(), chosen))
   return absolute(chosen)

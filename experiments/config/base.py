@@ -97,13 +97,13 @@ def renamed(config: Config, changes: Any) -> Config:
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
     chosen = changes.get(kind) if isinstance(changes, Mapping) else None
-    name = chosen.get("name") if isinstance(chosen, Mapping | ConfigDict) else None
-    old = config[kind].name
+    chosen = chosen if isinstance(chosen, Mapping | ConfigDict) else {}
+    name, old = chosen.get("name"), config[kind].name
     if isinstance(name, str) and (name != old or is_address(name)):
-      kept = {
-        key: value if name == old or takes(kind, name, key) or not takes(kind, old, key) else None
-        for key, value in config[kind].items()
-      }
+      kept = {key: None for key in chosen if key in config[kind]}  # that it may unset
+      for key, value in config[kind].items():
+        if value is not None and (name == old or takes(kind, name, key) or not takes(kind, old, key)):
+          kept[key] = value
       out[kind] = with_keys(kind, kept | {"name": name}, base()[kind])
   return out
 

@@ -48,6 +48,13 @@ def test_settings_of_what_a_label_replaces_stay_with_it():
   assert other.experiments["sgd"].optimizer.weight_decay == 0.1
 
 
+def test_a_change_in_python_names_parts_by_the_same_rule():
+  mine = resolve(None, {"algorithm": own(heavy, beta=0.5, period=2)})
+  found = resolve(mine, {"algorithm": "easgd"})
+  assert (found.algorithm.name, found.algorithm.period, found.algorithm.get("beta")) == ("easgd", 2, None)
+  assert resolve(found, {"algorithm": heavy}).algorithm.period == 2 and mine.algorithm.beta == 0.5
+
+
 def test_what_nobody_reads_is_still_refused():
   with pytest.raises(ValueError, match=r"label 'synchronous': .*config\.algorithm\.alpha is set"):
     compared({"synchronous": {"algorithm": {"name": "sync_sgd", "alpha": 0.1}}})

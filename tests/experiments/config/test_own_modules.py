@@ -47,11 +47,17 @@ def write(folder, start="HALF", value=0.5, scale=2.0):
 
 @pytest.fixture(autouse=True)
 def same_modules(monkeypatch):
-  """What a test imports is forgotten after it."""
+  """A test begins and ends without what others imported."""
   monkeypatch.setattr(sys, "path", [*sys.path])
-  before = {*sys.modules}
+  for kept in ("_FILES", "_ASIDE"):
+    monkeypatch.setattr(modules, kept, {})
+  forget()
   yield
-  for name in {*sys.modules} - before:
+  forget()
+
+
+def forget():
+  for name in [*sys.modules]:
     if name.partition(".")[0] in ("mine", "parts", "later", "pack"):
       del sys.modules[name]
 
