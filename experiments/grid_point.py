@@ -32,8 +32,8 @@ def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
 
 
 def quoted(label: str) -> str:
-  """A label in a list: in quotation marks where it has a comma of its own."""
-  return f"'{label}'" if "," in label else label
+  """A label in a list: in quotation marks where it has a comma of its own, as --only takes it."""
+  return f'"{label}"' if "," in label else label
 
 
 def text(value: Any) -> str:

@@ -65,6 +65,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   told = f"config.workers is {experiment.workers}: the examples of one step of all"
   memory.require(step + 16 * experiment.workers, told)
   order = _order(experiment, data)
+  _warn_of_wrapper(experiment)
   _warn_of_silence(experiment, algorithm)
   _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
@@ -157,6 +158,17 @@ def describe(trainer: Trainer | Simulator) -> str:
   alike = not any(jax.tree.leaves(trainer.replication.params))
   copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
+
+
+def _warn_of_wrapper(experiment: Experiment) -> None:
+  """Warn of a compressor of small changes where whole models are sent."""
+  spec = experiment.wrapper_spec
+  if spec and experiment.spec.taxonomy.payload == "parameters" != spec.payload:
+    warnings.warn(
+      f"{experiment.algorithm.short_name} sends parameters; {experiment.wrapper.short_name} is made for gradients and "
+      "differences, as diloco's",
+      stacklevel=2,
+    )
 
 
 def _warn_of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:

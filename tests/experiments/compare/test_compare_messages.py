@@ -16,6 +16,7 @@ def get_config():
   config.compare.algorithms = {
     "slow, heavy": {"algorithm": {"name": "sma", "period": 1}},
     "sync": {"algorithm": "sync_sgd"},
+    "few": {"algorithm": {"name": "local_sgd", "period": 1}, "wrapper": {"name": "topk"}},
     "tuned": {"algorithm": {"name": "local_sgd", "period": 1}},
   }
   return config
@@ -31,5 +32,6 @@ def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   ).end()
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
+  assert done.error.count("topk is made for gradients") == 1, done.error
   (told,) = [line for line in done.out.splitlines() if "sets nothing for" in line]
-  assert "'slow, heavy' and sync:" in told and "tuned.json" in told.partition("sets")[0]
+  assert '"slow, heavy", sync and few:' in told and "tuned.json" in told.partition("sets")[0]

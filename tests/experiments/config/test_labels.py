@@ -98,9 +98,9 @@ def test_a_misspelt_setting_is_told_those_that_are_read_here():
 
 def test_labels_with_commas_are_told_apart():
   labels = {"a, fast": {"steps": 100}, "b": {}}
-  with pytest.raises(ValueError, match="'a, fast': "):
+  with pytest.raises(ValueError, match='"a, fast": '):
     compared(labels)
-  with pytest.raises(ValueError, match="known are 'a, fast', b"):
+  with pytest.raises(ValueError, match='known are "a, fast", b'):
     Comparison.from_config(resolve(None, {"compare": {"algorithms": labels}}), ["c"])
 
 
