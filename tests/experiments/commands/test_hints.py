@@ -17,7 +17,7 @@ def net(meta):
     (("--steps=10",), ("--config.steps=10",)),
     (("--steps", "10"), ("--config.steps=VALUE",)),
     (("--learning_rate=0.1",), ("--config.optimizer.learning_rate=0.1",)),
-    (("--period=4",), ("--config.algorithm.period=4",)),
+    (("--fragments=4",), ("--config.algorithm.fragments=4",)),
     (("--devises=2",), ("devices",)),
     (("--config.algorithm.name={own}:SPEK",), ("has no SPEK; did you mean 'SPEC'? it has SPEC, net",)),
     (("--config.algorithm.name={own}:mine",), ("it has SPEC, net",)),
