@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from experiments.short_name import short_name
+
 
 class Place(NamedTuple):
   """The label without the grid, and its point: the keys of the grid that its algorithm reads, {} without a grid."""
@@ -29,9 +31,14 @@ def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
   return word.replace("_", " ")
 
 
+def quoted(label: str) -> str:
+  """A label in a list: in quotation marks where it has a comma of its own, as --only takes it."""
+  return f'"{label}"' if "," in label else label
+
+
 def text(value: Any) -> str:
   """A value of a grid."""
   if isinstance(value, float):
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
-  return "not set" if value is None else str(value)
+  return "not set" if value is None else short_name(str(value))

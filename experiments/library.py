@@ -8,15 +8,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.call_words import in_calls
 from experiments.compare import compare as comparing
-from experiments.config.base import base, with_own
-from experiments.config.catalog import REGISTRIES, own
+from experiments.config.base import base, renamed, with_own
+from experiments.config.catalog import REGISTRIES
 from experiments.config.comparison import Comparison
 from experiments.config.config_file import absolute
 from experiments.config.config_file import load as load_config
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, check_keys
 from experiments.config.options import RunOptions
+from experiments.config.own_objects import own
 from experiments.config.sweep import Sweep
 from experiments.config.variants import apply, recorded
 from experiments.results import Compared, Run, Swept, load
@@ -24,11 +26,12 @@ from experiments.train import run_dir
 from experiments.train import train as training
 from experiments.train.workdir import workdir
 
-__all__ = ["compare", "load", "own", "sweep", "train"]  # what `ddl` lends
+__all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
 NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
+@in_calls()
 def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
@@ -50,6 +53,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
   return Run(Path(options.workdir))
 
 
+@in_calls()
 def compare(
   config: Given = None,
   *,
@@ -80,6 +84,7 @@ def compare(
   return Compared(Path(options.workdir))
 
 
+@in_calls()
 def sweep(
   config: Given = None,
   *,
@@ -128,7 +133,7 @@ def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
     named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
     with chosen.sweep.unlocked():
       chosen.sweep.space = ConfigDict({label: dict(each) for label, each in space.items()})
-  chosen = with_own(with_own(chosen), named)
+  chosen = renamed(with_own(chosen), named)
   apply(chosen, base(), named, "the changes")
   check_keys(chosen, with_own(base(), chosen))
   return absolute(chosen)

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ddl.perf.units import counted
 from experiments.report import cluster_section, formats, headline, reader, table_rows, wording
 from experiments.report.grid import grid_findings
+from experiments.short_name import short_name
 from experiments.train import run_dir
 
 Value = TypeVar("Value")
@@ -31,7 +32,7 @@ def of_run(folder: Path) -> str:
   """Its folder, what was trained, and the last evaluation."""
   try:
     config = run_dir.read_json(folder / run_dir.CONFIG)
-    names = {key: config[key]["name"].rpartition(":")[2] for key in ("algorithm", "model", "data")}
+    names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
     text = f"{names['algorithm']}, {names['model']} on {names['data']}; {counted(config['workers'], 'worker')}"
     text += f", seed {config['seed']}"
     last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])

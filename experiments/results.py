@@ -12,6 +12,7 @@ from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
 from experiments import result_text
+from experiments.call_words import in_calls
 from experiments.config.experiment import Experiment
 from experiments.report import frames, reader, report
 from experiments.result_text import Named
@@ -68,7 +69,8 @@ class Run:
 
   @cached_property
   def _saved(self) -> saved_model.SavedModel:
-    return saved_model.load(self.folder, self.model)
+    with in_calls():
+      return saved_model.load(self.folder, self.model)
 
   @property
   def step(self) -> int:

@@ -31,6 +31,9 @@ def _run(command: str, arguments: list[str]) -> int:
     return 0
   try:
     config_args = _flags(command, arguments)
+  except flags.UnrecognizedFlagError as error:
+    hint = config_flag.as_keys(error.flagname, arguments) if command in WITH_CONFIG else ""
+    raise ValueError(hint or error_messages.plain(error)) from error
   except flags.Error as error:
     raise ValueError(error_messages.plain(error)) from error
   config, paths, stored = None, [], None

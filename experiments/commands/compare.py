@@ -19,6 +19,7 @@ flags.DEFINE_bool("keep_models", False, "keep the final model of each run, for d
 def main(line: CommandLine) -> int:
   """Runs the comparison; returns the exit code."""
   comparison = Comparison.from_config(line.config, ONLY.value, TUNED.value, CLUSTER.value)
+  unread_keys.check_taken("compare", line.paths, comparison.experiments)
   unread_keys.check_virtual("compare", line.paths, [each.algorithm.name for each in comparison.experiments.values()])
   compare(comparison, run_options(line.words, record(line)))
   return 0

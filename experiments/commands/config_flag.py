@@ -1,9 +1,8 @@
 """The config of a command line: --config=FILE, with --config.key=value over it as config_flags parses them."""
 
 import ast
-import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from ml_collections import config_flags
 
 from experiments.config import unread_keys
 from experiments.config.base import SECTIONS, base, with_own
+from experiments.config.catalog import REGISTRIES, unknown_key
 from experiments.config.config_file import absolute, load
 from experiments.config.factories import Config
 from experiments.config.variants import in_order
@@ -64,17 +64,29 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
   config = stored or load(Path(files[-1]))
   overrides = [a for a in config_args if a.startswith("--config.")]
   names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.*:.*)", a))}
+  chosen = {found[1]: found[2] for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.+)", a))}
   config = with_own(config, {found[1]: {"name": found[2]} for found in names.values()})
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
-    _check(config, path)
+    _check(config, path, chosen)
     unread_keys.check(command, path, in_order(config.compare.algorithms).values())
     if override.endswith("=None"):
       _unset(config, path)
   config = _overridden(config, [_pairs(o) for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
+
+
+def as_keys(name: str, arguments: Sequence[str]) -> str:
+  """How the config sets what a flag that does not exist is named after; "" if it has no such key."""
+  config: Any = base()
+  places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # the first that has it
+  found = [[f"{s}.{name}" if s else name for s in each if name in (config[s] if s else config)] for each in places]
+  found = next(filter(None, found), []) if name != "name" else []
+  words = {key: value for key, _, value in (argument.lstrip("-").partition("=") for argument in arguments)}
+  keys = " or ".join(f"--config.{key}={words.get(name) or 'VALUE'}" for key in found)
+  return f"there is no flag --{name}, but a key of the config: {keys}" if found else ""
 
 
 def _pairs(override: str) -> str:
@@ -115,15 +127,15 @@ def _overridden(config: Config, overrides: list[str]) -> Config:
   return holder.value
 
 
-def _check(config: Any, path: str) -> None:
-  node = config
+def _check(config: Any, path: str, chosen: Mapping[str, str]) -> None:
+  """chosen: section -> the name that a flag gives it."""
+  node: Any = config
   for i, key in enumerate(path.split(".")):
     if not isinstance(node, ml_collections.ConfigDict) or key not in node:
       where = ".".join(["config", *path.split(".")[:i]])
-      known = list(node) if isinstance(node, ml_collections.ConfigDict) else []
-      near = difflib.get_close_matches(key, known, n=1)
-      hint = f"did you mean '{near[0]}'? " if near else ""
-      raise ValueError(f"no key '{key}' in {where}: {hint}known are {', '.join(known) or 'none'}")
+      section = where.removeprefix("config.")
+      keys = node if isinstance(node, ml_collections.ConfigDict) else {}
+      raise ValueError(unknown_key(key, where, section, keys, chosen.get(section)))
     node = node[key]
   if isinstance(node, ml_collections.ConfigDict) and path in SECTIONS:
     raise ValueError(f"config.{path} is a section; set its keys, such as --config.{path}.{next(iter(node))}=VALUE")

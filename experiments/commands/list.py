@@ -16,8 +16,10 @@ from experiments.commands.config_flag import CommandLine
 from experiments.config import catalog
 from experiments.config.comparison import Comparison
 from experiments.config.factories import Config
+from experiments.config.own_objects import is_address
 from experiments.config.part import NETWORK, Network
 from experiments.config.variants import variants
+from experiments.short_name import short_name
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 
@@ -63,7 +65,7 @@ def _own(config: Config) -> list[str]:
   """Lines for each object of one's own that the config or a label of its comparison names."""
   found: dict[tuple[str, str], None] = {}
   for each in [config, *(variants(config).values() if config.compare.algorithms else [])]:
-    found |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if catalog.is_address(each[kind].name)}
+    found |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if is_address(each[kind].name)}
   out = []
   for kind, name in found:
     entry, made = catalog.entry(kind, name), catalog.factory(kind, name)
@@ -80,6 +82,7 @@ def _labels(config: Config) -> list[str]:
   labels = Comparison.from_config(config).to_json()["algorithms"]
   out = ["labels of config.compare: what differs between them"]
   for label, keys in labels.items():
-    text = ", ".join(f"{key} = {value}" for key, value in keys.items()) or "nothing"
+    shown = {key: short_name(value) if key.endswith(".name") else value for key, value in keys.items()}
+    text = ", ".join(f"{key} = {value}" for key, value in shown.items()) or "nothing"
     out += [f"  {label}", textwrap.fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 4)]
   return out

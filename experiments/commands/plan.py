@@ -20,6 +20,7 @@ from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.config.experiment import Experiment
 from experiments.costs import local_cluster
+from experiments.short_name import short_name
 
 shared_flags.cluster()
 MODEL = shared_flags.model()
@@ -45,7 +46,10 @@ def main(line: CommandLine) -> int:
       f"--workers={WORKERS.value} is invalid: must be one integer of 1 or more; default: the config's, or chosen"
     )
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
-  wish = planner.Wish(BATCH.value or 0, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value)
+  batch, origin = BATCH.value or 0, "as given"
+  if not batch and config is not None:
+    batch, origin = config.batch, "config.batch, which --batch overrides"
+  wish = planner.Wish(batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin)
   job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
@@ -74,7 +78,7 @@ def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
     there = Experiment.from_json(config.to_dict() | {"workers": workers})
     return pattern_of(there.make_algorithm(), vector(job.params_bytes), workers)
 
-  return job, (config.algorithm.name.rpartition(":")[2], recorded)
+  return job, (short_name(config.algorithm.name), recorded)
 
 
 def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:

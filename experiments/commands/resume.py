@@ -13,6 +13,7 @@ from experiments.commands.config_flag import CommandLine
 from experiments.config.base import base, with_own
 from experiments.config.factories import Config
 from experiments.config.options import RunOptions
+from experiments.config.own_objects import Unavailable
 from experiments.config.variants import recorded, restored
 from experiments.train.run_dir import EVENTS, EXPERIMENT, TUNED
 from experiments.train.workdir import HERE, without, workdir
@@ -47,6 +48,8 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
     words = [str(word) for word in found["arguments"]]
     config = _filled(with_own(base(), found["config"]), found["config"])
     _set(found["options"], folder)
+  except Unavailable as error:  # which the folder is not to blame for
+    raise ValueError(f"{folder / EXPERIMENT}: {error}") from error
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, flags.Error) as error:
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
     raise ValueError(

@@ -17,6 +17,7 @@ ONLY = shared_flags.only()
 def main(line: CommandLine) -> int:
   """Runs the sweep; returns the exit code."""
   chosen = Sweep.from_config(line.config, ONLY.value, TRIALS.value)
+  unread_keys.check_taken("sweep", line.paths, chosen.experiments)
   unread_keys.check_virtual("sweep", line.paths, [each.algorithm.name for each in chosen.experiments.values()])
   sweep(chosen, run_options(line.words, record(line)))
   return 0

@@ -15,6 +15,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
+from experiments.report.formats import listed
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir
 from experiments.train.build import Components
@@ -62,6 +63,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
+  groups = dict.fromkeys(comparison.place(label).group for label in components)
+  if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
+    say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
   what = counted(len(components), "label" if comparison.grid else "algorithm")
   what += " at points of the grid" * bool(comparison.grid)
   say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")

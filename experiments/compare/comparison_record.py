@@ -14,6 +14,7 @@ from experiments.config.options import RunOptions
 from experiments.config.part import jsonable
 from experiments.config.variants import slug
 from experiments.grid_point import Place, words
+from experiments.short_name import short_name
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 from experiments.train.evaluate import has_accuracy
@@ -44,14 +45,14 @@ def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
   failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions,
 ) -> dict[str, Any]:  # fmt: skip
-  """What comparison.json holds, but for the clusters. runs, failed, tuned: by label."""
+  """What comparison.json holds, but for the clusters. runs, failed, tuned: by label, the last without the grid."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
   accuracy = has_accuracy(parts.model, parts.data.test)
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
     entry(path, label, each, asynchronous, comparison.place(label))
-    | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
+    | {"tuned": tuned.get(comparison.place(label).group), "failed": failed.get(label), "runs": runs[label]}
     for label, each in comparison.experiments.items()
   ]
   trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
@@ -103,5 +104,5 @@ def model_text(model: Mapping[str, Any]) -> str:
   sizes = ", ".join(
     f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
   )
-  name = model["name"].rpartition(":")[2]  # without the file of one of the user's own
+  name = short_name(model["name"])
   return f"{name} ({sizes})" if sizes else name

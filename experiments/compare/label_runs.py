@@ -95,7 +95,7 @@ def _outcomes(
       some = list(equal)
       parts = [
         Part(
-          made.build(folders[folder], components.data)._replace(model=components.model),
+          made.reseeded(components, folders[folder].seed),
           RunFolder(folder, writes=hosts.is_main()),
           made.follow(trainer, folders[folder]),
           folder in there.saved,

@@ -118,7 +118,8 @@ def _trial(
   The first seed alone is judged on the way.
   """
   try:
-    runs = [made.build(replace(experiment.changed(by_section(point)), seed=seed), data) for seed in seeds]
+    first = made.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
+    runs = [first, *(made.reseeded(first, seed) for seed in seeds[1:])]
     trainer = made.make_trainer(runs[0], options)
   except ValueError as error:
     say(f"  {error}")

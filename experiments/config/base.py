@@ -1,5 +1,6 @@
 """The config that every experiment starts from: all keys, which a config file and `--config.key=value` edit."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import ml_collections
 from ml_collections import ConfigDict, config_dict
 
-from experiments.config.catalog import NO_WRAPPER, REGISTRIES, factory, is_address, with_own_keys
+from experiments.config.catalog import NO_WRAPPER, REGISTRIES, factory, takes, with_keys
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, section
+from experiments.config.own_objects import is_address
 from experiments.config.part import Network
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
@@ -83,8 +85,27 @@ def with_own(config: Config, sections: Any = None) -> Config:
     there, chosen = config.get(kind), config.get(kind) if sections is None else sections.get(kind)
     if isinstance(chosen, Mapping | ConfigDict) and is_address(chosen.get("name")):
       given = {key: value for key, value in there.items() if value is not None} | {"name": chosen["name"]}
-      config[kind] = with_own_keys(kind, given, base()[kind])
+      config[kind] = with_keys(kind, given, base()[kind])
   return config
+
+
+def renamed(config: Config, changes: Any) -> Config:
+  """A copy in which a section that the changes give another name has kept the keys that this one reads.
+
+  Keys that neither the old name nor the new one reads stay: they are mistakes. Raises as `with_own` does.
+  """
+  out = copy.deepcopy(config)
+  for kind in REGISTRIES:
+    chosen = changes.get(kind) if isinstance(changes, Mapping) else None
+    chosen = chosen if isinstance(chosen, Mapping | ConfigDict) else {}
+    name, old = chosen.get("name"), config[kind].name
+    if isinstance(name, str) and (name != old or is_address(name)):
+      kept = {key: None for key in chosen if key in config[kind]}  # that it may unset
+      for key, value in config[kind].items():
+        if value is not None and (name == old or takes(kind, name, key) or not takes(kind, old, key)):
+          kept[key] = value
+      out[kind] = with_keys(kind, kept | {"name": name}, base()[kind])
+  return out
 
 
 def default_experiment(**changes: Any) -> Experiment:

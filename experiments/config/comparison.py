@@ -10,7 +10,7 @@ from experiments.config.factories import Config, named
 from experiments.config.grid import expanded, values
 from experiments.config.part import jsonable
 from experiments.config.variants import of_label, only, variants
-from experiments.grid_point import Place, comparable
+from experiments.grid_point import Place, comparable, quoted
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Comparison:
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):
         if getattr(experiment, part) != getattr(self.first, part):
-          raise ValueError(f"{label} changes the {part}; a comparison is of algorithms on one {part}")
+          raise ValueError(f"{quoted(label)} changes the {part}; a comparison is of algorithms on one {part}")
     if "steps" not in self.grid:
       self._check_budget()
 
@@ -53,7 +53,7 @@ class Comparison:
     budgets = {label: step[label] * each.steps for label, each in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0
     if max(budgets.values()) - min(budgets.values()) > rounding:
-      told = ", ".join(f"{label}: {budget}" for label, budget in budgets.items())
+      told = ", ".join(f"{quoted(label)}: {budget}" for label, budget in budgets.items())
       raise ValueError(
         f"workers x batch x steps differ ({told} examples); a comparison has one budget of examples, or steps among "
         "the keys of config.compare.grid"

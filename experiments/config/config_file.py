@@ -1,16 +1,18 @@
 """The file of a config: what its `get_config()` returns, checked and complete."""
 
-import importlib.util
 import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 import ml_collections
 
 from ddl import files
+from experiments.config import catalog, modules, own_objects
 from experiments.config.base import base, with_own
 from experiments.config.factories import Config, check_keys
 
+NEEDED = "a config file defines it, and it returns what experiments.config.base() gives, with its changes"
 PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
@@ -19,14 +21,15 @@ def load(file: Path) -> Config:
   if not file.is_file() or file.suffix != ".py":
     here = sorted(str(p) for p in Path("configs").glob("*.py"))
     raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
-  spec = importlib.util.spec_from_file_location(file.stem, file)
-  assert spec and spec.loader
-  module = importlib.util.module_from_spec(spec)
+  there = file.resolve()
   try:
-    spec.loader.exec_module(module)
-    config = module.get_config()
+    with modules.beside(there):
+      module = modules.run(there)
+      config = module.get_config() if (found := callable(getattr(module, "get_config", None))) else None
   except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
-    raise ValueError(f"{file}{_where(file, error)}") from error
+    raise ValueError(f"{file}{_where(there, error)}") from error
+  if not found:
+    raise ValueError(f"{file} has no get_config(): {NEEDED}")
   if isinstance(config, ml_collections.FrozenConfigDict):
     config = config.as_configdict()
   if not isinstance(config, ml_collections.ConfigDict):
@@ -39,13 +42,29 @@ def load(file: Path) -> Config:
 
 
 def absolute(config: Config) -> Config:
-  """The config with paths that hold in any working directory."""
+  """The config with paths, and addresses of objects of one's own, that hold in any working directory."""
   for key, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):
       absolute(value)
     elif key in PATHS and value and isinstance(value, str):
       config[key] = str(files.local(value).absolute())
+    elif key in ("name", *catalog.REGISTRIES):  # of a section, or in its place
+      config[key] = _held(value)
+    elif key == "grid":
+      config[key] = tuple(map(_held_pair, value))
   return config
+
+
+def _held(name: Any) -> Any:
+  if isinstance(name, tuple | list):
+    return type(name)(map(_held, name))
+  return own_objects.absolute(name) if own_objects.is_address(name) else name
+
+
+def _held_pair(pair: Any) -> Any:
+  """A key of a grid and its values; what is no such pair is refused where the grid is read."""
+  named = isinstance(pair, tuple) and len(pair) == 2 and str(pair[0]).endswith(".name")
+  return (pair[0], _held(pair[1])) if named else pair
 
 
 def _where(file: Path, error: BaseException) -> str:

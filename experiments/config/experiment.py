@@ -1,7 +1,6 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -129,26 +128,24 @@ class Experiment:
     inner = self.make_optimizer()
     if self.spec.taxonomy.pattern == STRIPS and not elementwise(inner):
       raise ValueError(
-        f"{self.algorithm.name} updates strips of one vector; {self.optimizer.name} with these settings looks at whole "
-        "layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
+        f"{self.algorithm.short_name} updates strips of one vector; {self.optimizer.short_name} with these settings "
+        "looks at whole layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
       )
     algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
     if self.wrapper_spec:
-      algorithm = self._wrapped(algorithm, self.wrapper_spec)
+      algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
       Schedule(algorithm.exchanges)  # raises for a clock that does not fit, before anything runs
       return algorithm
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
-  def _wrapped(self, algorithm: Algorithm | ServerAlgorithm, spec: Wrapper) -> Algorithm:
-    name, of = self.wrapper.name, self.algorithm.name
+  def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
+    name, of = self.wrapper.short_name, self.algorithm.short_name
     if isinstance(algorithm, ServerAlgorithm):
       raise ValueError(
         f"config.wrapper.name is {name}: invalid: must be {NO_WRAPPER} with {of}, which has no collective"
       )
-    if self.spec.taxonomy.payload == "parameters" != spec.payload:
-      warnings.warn(f"{of} sends parameters; {name} is made for gradients and differences, as diloco's", stacklevel=2)
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
     record(

@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from ddl.api import Spec, Wrapper
+from experiments.grid_point import quoted
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
@@ -47,7 +48,8 @@ def named(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     return registry[name]
   near = difflib.get_close_matches(str(name), registry, n=1, cutoff=0.5)
   hint = f"did you mean '{near[0]}'? " if near else ""
-  raise ValueError(f"no {kind} named '{name}': {hint}known are {', '.join(registry)}")
+  known = ", ".join(map(quoted, registry)) or "none"
+  raise ValueError(f"no {kind} named '{name}': {hint}known are {known}")
 
 
 def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.config.base import base, with_own
-from experiments.config.catalog import NO_WRAPPER, factory
-from experiments.config.factories import Config, keywords
-from experiments.config.unread_keys import VIRTUAL, unread, within
+from experiments.config.base import base, renamed
+from experiments.config.factories import Config
+from experiments.config.unread_keys import reads
 from experiments.config.variants import apply, check_labels
-from experiments.grid_point import Place, text, words
+from experiments.grid_point import Place, quoted, text, words
 
 WHERE = "config.compare.grid"
 COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # in steps, scaled as these are
@@ -63,7 +62,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   for key, given in grid.items():
     found = {repr(each.place.point[key]) for each in out.values() if key in each.place.point}
     if not found:
-      raise ValueError(f"{WHERE} has {key}, which no label reads: {', '.join(labels)}")
+      raise ValueError(f"{WHERE} has {key}, which no label reads: {', '.join(map(quoted, labels))}")
     if len(found) < len(given):
       raise ValueError(f"{WHERE} has a value of {key} twice: {', '.join(map(str, given))}")
   check_labels(out)
@@ -100,37 +99,17 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
 
 def _at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
   """The label's config at a point, and those keys of the point that it reads, with the values as they are read."""
-  made = copy.deepcopy(variant)
-  found: dict[str, Any] = {}
+  made, found = copy.deepcopy(variant), dict[str, Any]()
   for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
     section, _, name = key.rpartition(".")
     if reads(made, key):
       changes = {section: {name: point[key]}} if section else {name: point[key]}
-      made = with_own(made, changes)
+      made = renamed(made, changes)
       apply(made, defaults, changes, WHERE)
-      if name == "name":
-        _unset_unread(made, section)
       found[key] = made[section][name] if section else made[name]
   if "steps" not in point:
     _keep_budget(made, variant, found)
   return made, {key: found[key] for key in point if key in found}
-
-
-def _unset_unread(config: Config, section: str) -> None:
-  """Unsets what the label set for another name than the grid's."""
-  for key, value in config[section].items():
-    if value is not None and not reads(config, f"{section}.{key}"):
-      config[section][key] = None
-
-
-def reads(config: Config, key: str) -> bool:
-  """Whether what the config names in the key's section takes the key; all read a key without a section."""
-  section, _, name = key.rpartition(".")
-  if section in VIRTUAL and any(within(key, each) for each in unread("compare", config.algorithm.name)):
-    return False
-  if section in ("", "network") or name == "name" or key == "optimizer.learning_rate":
-    return True
-  return config[section].name != NO_WRAPPER and name in keywords(factory(section, config[section].name))
 
 
 def _keep_budget(made: Config, before: Config, point: Mapping[str, Any]) -> None:

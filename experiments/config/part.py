@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.short_name import short_name
+
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
 
 
@@ -23,8 +25,8 @@ class Part:
 
   @property
   def short_name(self) -> str:
-    """Without the file of an object of the user's own."""
-    return self.name.rpartition(":")[2]
+    """As `short_name` has it: without the file of an object of the user's own."""
+    return short_name(self.name)
 
   def get(self, key: str, default: Any = None) -> Any:
     """The setting, or the default where the factory does not take it."""

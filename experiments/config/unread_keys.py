@@ -1,12 +1,14 @@
 """Keys of a config that a command does not read: a flag that sets one is a mistake. A file may, as several share it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import optax
 
-from experiments.config.catalog import entry, has_server, make_algorithm
-from experiments.config.factories import hyper
+from experiments.config.catalog import REGISTRIES, entry, has_server, make_algorithm, takes
+from experiments.config.experiment import Experiment
+from experiments.config.factories import Config, hyper
+from experiments.short_name import short_name
 
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
@@ -20,6 +22,7 @@ UNREAD = {  # command: what it does not read of the config, and why
   | {"compare.grid": "it tunes each label once, for all points of the grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
+SETTINGS = tuple(kind for kind in REGISTRIES if kind not in VIRTUAL)  # sections of what is trained
 
 
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
@@ -47,17 +50,36 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 def unread(command: str, name: str) -> dict[str, str]:
   """The keys of virtual time that the algorithm does not read, and why."""
+  told = short_name(name)
   if not has_server(name) and command == "sweep":
-    return dict.fromkeys(VIRTUAL, f"{name} takes no virtual time while it is tuned")
+    return dict.fromkeys(VIRTUAL, f"{told} takes no virtual time while it is tuned")
   if not has_server(name):
     return dict.fromkeys(
-      ("barrier", "network.service_seconds", "network.blocks"), f"{name} has neither a server nor peers"
+      ("barrier", "network.service_seconds", "network.blocks"), f"{told} has neither a server nor peers"
     )
-  out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{name} has no collective")
+  out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{told} has no collective")
   spec = entry("algorithm", name)
   if not make_algorithm(name, optax.sgd(0.1), 1, hyper(spec, {"name": name}, 1)).lock_free:
-    out["network.blocks"] = f"{name} has a lock, the hogwild algorithms do without"
+    out["network.blocks"] = f"{told} has a lock, the hogwild algorithms do without"
   return out
+
+
+def reads(config: Config, key: str, command: str = "compare") -> bool:
+  """Whether what the config names in the key's section takes the key; all read a key without a section."""
+  section, _, name = key.rpartition(".")
+  if section in VIRTUAL and any(within(key, each) for each in unread(command, config.algorithm.name)):
+    return False
+  return section in ("", "network") or name == "name" or takes(section, config[section].name, name)
+
+
+def check_taken(command: str, paths: Sequence[str], experiments: Mapping[str, Experiment]) -> None:
+  """ValueError for a setting, as it stands in a flag, of what every label has replaced by what does not take it."""
+  for path in paths:
+    section, _, key = path.partition(".")
+    parts = [getattr(each, section) for each in experiments.values()] if section in SETTINGS and key != "name" else []
+    if parts and all(key not in part.settings for part in parts):
+      names = ", ".join(dict.fromkeys(part.short_name for part in parts))
+      raise ValueError(f"{command} does not read config.{path}: no label's {section} takes it ({names})")
 
 
 def within(path: str, key: str) -> bool:

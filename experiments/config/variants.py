@@ -1,18 +1,19 @@
 """The labels of a comparison: a config for each, made from `config.compare.algorithms`; and what a sweep found."""
 
-import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from ddl import files
-from experiments.config.base import base, with_own
-from experiments.config.catalog import REGISTRIES
+from experiments.config.base import base, renamed
+from experiments.config.catalog import REGISTRIES, unknown_key
 from experiments.config.experiment import Experiment
 from experiments.config.factories import Config, as_type, named
 from experiments.config.part import jsonable
+from experiments.short_name import short_name
 from experiments.train.run_dir import read_json
 
 CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple
@@ -33,7 +34,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   """
   labels = in_order(config.compare.algorithms)
   if not labels and config.compare.grid:
-    labels = {config.algorithm.name.rpartition(":")[2]: {}}
+    labels = {short_name(config.algorithm.name): {}}
   if not labels:
     raise ValueError("config.compare.algorithms is empty; it maps labels to changes, as in configs/digits_compare.py")
   check_labels(labels)
@@ -44,7 +45,8 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   for label, changes in labels.items():
     if isinstance(changes, Mapping):  # {"algorithm": "easgd"} for {"algorithm": {"name": "easgd"}}
       changes = {k: {"name": v} if isinstance(v, str) and k in REGISTRIES else v for k, v in changes.items()}
-    out[label] = with_own(copy.deepcopy(config), changes if isinstance(changes, Mapping) else {})
+    with told(label):
+      out[label] = renamed(config, changes)
     apply(out[label], base(), changes, f"config.compare.algorithms['{label}']")
     apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
   return out
@@ -52,8 +54,15 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 def of_label(label: str, config: Config) -> Experiment:
   """The experiment of a label. Raises as `Experiment.from_config` does, in a line that names the label."""
-  try:
+  with told(label):
     return Experiment.from_config(config)
+
+
+@contextmanager
+def told(label: str) -> Iterator[None]:
+  """Names the label in a ValueError."""
+  try:
+    yield
   except ValueError as error:
     raise ValueError(f"label '{label}': {error}") from error
 
@@ -76,7 +85,10 @@ def only(chosen: Mapping[str, Config], labels: Sequence[str], groups: Mapping[st
     ValueError: for an unknown name.
   """
   groups = groups or {}
-  known = {label: {label, variant.algorithm.name, groups.get(label, label)} for label, variant in chosen.items()}
+  known = {
+    label: {label, name := variant.algorithm.name, short_name(name), groups.get(label, label)}
+    for label, variant in chosen.items()
+  }
   every = set().union(*known.values())
   for label in labels:
     if label not in every:
@@ -141,7 +153,8 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
   if not isinstance(changes, Mapping):
     raise ValueError(f"{where} is {changes!r}; a section maps keys to values, such as {_example(config)}")
   for key, value in changes.items():
-    named(f"key in {where}", config, key)
+    if key not in config:
+      raise ValueError(unknown_key(key, where, where.rpartition(".")[2], config))
     if isinstance(config[key], ConfigDict):
       apply(config[key], base.get(key, {}), value, f"{where}.{key}")
     elif value is not None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ddl.perf.units import counted
+from experiments.grid_point import quoted
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -79,7 +80,7 @@ def target(kind: str, value: float) -> str:
 
 def listed(names: Sequence[str], most: int = 12) -> str:
   """ "a, b and c", or the first ones and the number of others."""
-  names = list(names)
+  names = list(map(quoted, names))
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ddl.perf.units import counted
 from experiments.report import formats
 from experiments.report.table_rows import Cell
+from experiments.short_name import short_name
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
@@ -28,6 +29,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
+  flat = [{k: short_name(v) if k.endswith(".name") else v for k, v in each.items()} for each in flat]
   keys = dict.fromkeys(key for each in flat for key in each)
   found = {key: [_text(each[key]) if key in each else "" for each in flat] for key in keys}
   columns, note = {}, ""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,9 @@ from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from ddl.runtime.workers import Workers, make_workers
 from ddl.schedule import Schedule
-from experiments.config.catalog import is_address
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.config.own_objects import is_address
 from experiments.train import virtual_time
 
 
@@ -63,16 +64,27 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
   told = f"config.workers is {experiment.workers}: the examples of one step of all"
   memory.require(step + 16 * experiment.workers, told)
-  shards = experiment.make_part(
-    "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
-  )
-  repeat = experiment.partition.get("repeat", False)
-  order = Order(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
+  order = _order(experiment, data)
+  _warn_of_wrapper(experiment)
   _warn_of_silence(experiment, algorithm)
   _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
     warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
   return Components(experiment, data, model, algorithm, order)
+
+
+def reseeded(components: Components, seed: int) -> Components:
+  """The same parts with another seed, which the order of the examples follows; no warning is said again."""
+  experiment = replace(components.experiment, seed=seed)
+  return components._replace(experiment=experiment, order=_order(experiment, components.data))
+
+
+def _order(experiment: Experiment, data: Data) -> Order:
+  shards = experiment.make_part(
+    "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
+  )
+  repeat = experiment.partition.get("repeat", False)
+  return Order(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
 
 
 def _pull(experiment: Experiment) -> float:
@@ -148,6 +160,17 @@ def describe(trainer: Trainer | Simulator) -> str:
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
 
 
+def _warn_of_wrapper(experiment: Experiment) -> None:
+  """Warn of a compressor of small changes where whole models are sent."""
+  spec = experiment.wrapper_spec
+  if spec and experiment.spec.taxonomy.payload == "parameters" != spec.payload:
+    warnings.warn(
+      f"{experiment.algorithm.short_name} sends parameters; {experiment.wrapper.short_name} is made for gradients and "
+      "differences, as diloco's",
+      stacklevel=2,
+    )
+
+
 def _warn_of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:
   """Warn of a run that ends before any exchange does: each worker trains alone."""
   clocks = Schedule(algorithm.exchanges).clocks if isinstance(algorithm, Algorithm) else []
@@ -161,7 +184,7 @@ def _warn_of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgori
 
 def _warn_of_momentum(experiment: Experiment) -> None:
   """Warn of a second momentum: the algorithm's own, or the implicit one of asynchrony."""
-  name, workers = experiment.algorithm.name, experiment.workers
+  name, workers = experiment.algorithm.short_name, experiment.workers
   own, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
   if own and momentum:
     warnings.warn(

@@ -26,7 +26,7 @@ class Progress:
     self._bar = tqdm(total=total, initial=done, disable=not has_bar(), desc=f"{label}: compiling", leave=False)
     self._lines = is_main() and not has_bar()
     self._since = self._said = time.monotonic()
-    self._first = done
+    self._first, self._timed = done, 0  # step after which the clock of the rest runs
 
   def __enter__(self) -> "Progress":
     return self
@@ -36,15 +36,17 @@ class Progress:
 
   def show(self, step: int, line: dict[str, Any]) -> None:
     """step: made so far; line: new metrics, or nothing."""
-    if step > self._first:
+    if step > self._first and not self._timed:  # the steps until here waited for the compiler: no rate is theirs
+      self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
+      self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
     if line:
       self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
     self._bar.update(step - self._bar.n)
     now = time.monotonic()
     if self._lines and line and now - self._said >= QUIET_SECONDS:
       shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
-      done = step - self._first
+      done = step - (self._timed or step)
       left = f", about {(now - self._since) / done * (self._total - step):.0f} s left" if done else ""
       print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
       self._said = now

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ddl.algorithms import SERVER
+from ddl.api import Data
 from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
@@ -84,13 +85,19 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
   events = replay.schedule(options.replay, folder.path if options.resume else None, components)
   trainer = make_trainer(components, options, events)
   say(describe(trainer))
-  say(f"{components.data.meta['description']}; {components.data.train.size} training examples")
+  say(_data_text(components.data))
   if not has_bar():
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
   runner = CompiledRun([components], trainer, every=options.checkpoint_every)
   return runner, virtual_seconds(trainer, components.experiment)
+
+
+def _data_text(data: Data) -> str:
+  """The description, with the number of training examples where it does not have that."""
+  description, size = data.meta["description"], f"{data.train.size:,}"
+  return description if size in description.split() else f"{description}; {size} training examples"
 
 
 def _realtime(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
@@ -104,8 +111,8 @@ def _realtime(components: Components, folder: RunFolder, options: RunOptions) ->
 
 
 def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
-  name = experiment.algorithm.name
-  if not has_server(name):
+  name = experiment.algorithm.short_name
+  if not has_server(experiment.algorithm.name):
     raise ValueError(
       f"--runtime={options.runtime} is for algorithms with a server or peers, not {name}; there are {', '.join(SERVER)}"
     )

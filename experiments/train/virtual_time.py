@@ -51,7 +51,7 @@ def whole_run(
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
     raise ValueError(
       f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
-      f"workers start from the reply of the server, such as async_sgd, not {config.algorithm.name}"
+      f"workers start from the reply of the server, such as async_sgd, not {config.algorithm.short_name}"
     )
   if events:
     return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
@@ -148,11 +148,11 @@ def describe(config: Experiment) -> str:
   """Describe the step times, network and barrier in words."""
   times = config.times.settings
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
-  jitter = f" ({config.times.name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
+  jitter = f" ({config.times.short_name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
   slow = times.get("slow", ())
   more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
-  chosen = config.barrier.name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
+  chosen = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
   network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
   exchange = config.network.exchange_seconds

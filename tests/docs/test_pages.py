@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 from importlib import metadata
 
 import numpy as np
@@ -112,7 +113,8 @@ def check_installs(wanted):
 def test_the_python_blocks_run(name, folder, monkeypatch, capsys):
   """A page's blocks one after another, as one module; what a `text` block right behind prints is what comes out."""
   monkeypatch.chdir(folder)
-  names, page = {"__name__": "page"}, (ROOT / name).read_text()
+  monkeypatch.setitem(sys.modules, "page", types.ModuleType("page"))  # a notebook's functions are found again, too
+  names, page = vars(sys.modules["page"]), (ROOT / name).read_text()
   for code, printed in re.findall(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL):
     exec(compile(code, name, "exec"), names)
     out = capsys.readouterr().out

@@ -9,17 +9,17 @@ from ddl.perf.planning.batch import ENOUGH, Batch, Job, Program
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
 
-def rows(job: Job, cluster: Cluster, batch: Batch, given: bool) -> tuple[Row, ...]:
-  """All rows on one worker. given: the examples are given, not chosen."""
+def rows(job: Job, cluster: Cluster, batch: Batch, given: str) -> tuple[Row, ...]:
+  """All rows on one worker. given: where the examples are from, "" if they are chosen."""
   found = (_examples(job, batch, given), _step(job, cluster, batch), _memory(cluster, batch))
   return (*found, _convolutions(cluster, batch, batch.program)) if batch.program else found
 
 
-def _examples(job: Job, batch: Batch, given: bool) -> Row:
+def _examples(job: Job, batch: Batch, given: str) -> Row:
   x = batch.examples
   rule = f"the fewest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
   why = (
-    f"{'as given' if given else rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
+    f"{given or rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
     f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
   )
   limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"

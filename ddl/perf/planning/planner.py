@@ -25,6 +25,7 @@ class Wish(NamedTuple):
   servers: int = 0
   efficiency: float = 0.8  # of the workers, at least
   exposed: float = 0.05  # share of a round spent waiting, at most
+  origin: str = "as given"  # of `batch`, in words
 
 
 class Plan(NamedTuple):
@@ -64,7 +65,7 @@ def plan(
   found = [*_overlapped(job, cluster, settings), *speeds(settings, cluster)]
   if own:
     found.append(_speed(job, cluster, settings, *own))
-  rows = (*batch_rows.rows(job, cluster, batch, given=bool(wish.batch)), *sharing, *exchange)
+  rows = (*batch_rows.rows(job, cluster, batch, given=wish.origin if wish.batch else ""), *sharing, *exchange)
   return Plan(rows, settings, tuple(found))
 
 

@@ -168,3 +168,12 @@ def test_feature_maps_of_a_convolution():
   )
   assert two == 2 * one
   assert one >= 4 * sum(layer.activations for layer in TABLES["lenet"])
+
+
+def test_the_examples_are_the_configs_unless_a_flag_says_otherwise(tmp_path):
+  for arguments, examples in (((), 16), (("--config.batch=24",), 24), (("--config.batch=24", "--batch=8"), 8)):
+    file = tmp_path / "plan.json"
+    done = Command("plan", DIGITS, "--cluster=cori_fdr", *arguments, f"--json={file}").end()
+    assert done.code == 0, done.error
+    assert json.loads(file.read_text())["examples"] == examples
+    assert ("config.batch" in done.out) == (len(arguments) < 2), done.out

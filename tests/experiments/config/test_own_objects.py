@@ -6,7 +6,7 @@ import pytest
 from helpers.commands import metrics
 
 from ddl.api import ServerAlgorithm
-from experiments.config import base, catalog
+from experiments.config import base, catalog, own_objects
 from experiments.config.experiment import Experiment
 
 FILE = '''
@@ -181,8 +181,8 @@ def test_mistakes_are_one_line(wrong, file, name, words):
 
 def test_addresses(tmp_path):
   with pytest.raises(ValueError, match="top level"):
-    catalog.own(lambda inner: inner)
-  assert catalog.own(base)["name"] == "experiments.config.base:base"
+    own_objects.own(lambda inner: inner)
+  assert own_objects.own(base)["name"] == "experiments.config.base:base"
   assert not catalog.has_server("easgd") and catalog.has_server("async_sgd")
   (tmp_path / "mine.py").write_text(FILE)
   assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")

@@ -7,6 +7,7 @@ from ddl.runtime import traffic
 from experiments.compare import comparison_record
 from experiments.config.base import default_experiment
 from experiments.grid_point import Place
+from experiments.train.build import build
 
 PARAMS = {"w": jax.ShapeDtypeStruct((100, 10), "float32")}
 
@@ -49,11 +50,12 @@ def test_what_does_not_fit_is_one_line(changes, words):
 
 def test_parameters_are_no_differences():
   with pytest.warns(UserWarning, match="local_sgd sends parameters"):
-    default_experiment(wrapper={"name": "topk"}, algorithm={"name": "local_sgd"})
+    build(default_experiment(wrapper={"name": "topk"}, algorithm={"name": "local_sgd"}))
 
 
 def test_parameters_are_what_sparta_is_made_for(recwarn):
   made = default_experiment(wrapper={"name": "sparta"}, algorithm={"name": "local_sgd"})
+  build(made)
   assert not recwarn.list and made.label == "local_sgd+sparta"
 
 

@@ -1,0 +1,37 @@
+"""What almost fits: the line that refuses it names what would."""
+
+import pytest
+
+OWN = """
+from ddl import COLLECTIVE
+from ddl.api import Spec
+SPEC = COLLECTIVE["local_sgd"]
+def net(meta):
+  return None
+"""
+
+
+@pytest.mark.parametrize(
+  ("arguments", "words"),
+  [
+    (("--steps=10",), ("--config.steps=10",)),
+    (("--steps", "10"), ("--config.steps=VALUE",)),
+    (("--learning_rate=0.1",), ("--config.optimizer.learning_rate=0.1",)),
+    (("--fragments=4",), ("--config.algorithm.fragments=4",)),
+    (("--devises=2",), ("devices",)),
+    (("--config.algorithm.name={own}:SPEK",), ("has no SPEK; did you mean 'SPEC'? it has SPEC, net",)),
+    (("--config.algorithm.name={own}:mine",), ("it has SPEC, net",)),
+    (("--config.model.name={own}:met", "--config.model.hidden=None"), ("did you mean 'net'? it has net",)),
+    (("--config={own}",), ("{own} has no get_config(): ", "experiments.config.base()")),
+    (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
+  ],
+)
+def test_a_hint(wrong, tmp_path, arguments, words):
+  files = {"own": tmp_path / "own.py", "broken": tmp_path / "broken.py"}
+  files["own"].write_text(OWN)
+  files["broken"].write_text("import math\ndef get_config():\n  return math.get_config()\n")
+  told = wrong(
+    ["--config=configs/digits.py", *(each.format(**files) for each in arguments)],
+    *(word.format(**files) for word in words),
+  )
+  assert "Optimizer" not in told and "'Spec'" not in told

@@ -1,0 +1,51 @@
+"""What a run says on its way: the time that is left is that of steps, not of the compiler; numbers come once."""
+
+import re
+
+import pytest
+
+from ddl import Data, Source
+from experiments.train import progress, train
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """Seconds that a test sets."""
+  now = [100.0]
+  for name in ("monotonic", "time"):
+    monkeypatch.setattr(progress.time, name, lambda: now[0])
+  return now
+
+
+def test_lines_leave_out_the_seconds_of_compiling(clock, monkeypatch, capsys):
+  monkeypatch.setattr(progress, "has_bar", lambda: False)
+  with progress.Progress("x", 100, 0) as shown:
+    shown.show(0, {"test_loss": 2.0})
+    clock[0] += 600  # the compiler's
+    shown.show(10, {"test_loss": 1.0})
+    clock[0] += 20
+    shown.show(20, {"test_loss": 0.5})
+  first, second = capsys.readouterr().out.splitlines()
+  assert first.startswith("x: step 10 of 100") and "left" not in first
+  assert re.search(r"step 20 of 100, .*about 160 s left", second), second
+
+
+def test_a_bar_does_too_and_after_a_resume(clock, monkeypatch, capsys):
+  monkeypatch.setattr(progress, "has_bar", lambda: True)
+  with progress.Progress("x", 100, 40) as shown:
+    clock[0] += 600
+    shown.show(50, {})
+    clock[0] += 20
+    shown.show(60, {"test_loss": 0.5})
+    bar = shown._bar
+    assert (bar.initial, bar.start_t, bar.n) == (50, 700.0, 60)  # of its rate
+  assert "compiling" not in bar.desc and "x" in capsys.readouterr().err
+
+
+def test_the_line_about_the_data_has_each_number_once():
+  source = Source(1200, lambda k: {"x": k})
+  for description, line in {
+    "1,200 + 80 images": "1,200 + 80 images",
+    "11,200 points": "11,200 points; 1,200 training examples",
+  }.items():
+    assert train._data_text(Data(source, source, {"description": description})) == line
