@@ -14,7 +14,7 @@ from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
-from experiments.compare import comparison_record
+from experiments.compare import comparison_record, previous_record
 from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
@@ -42,11 +42,13 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
-  for label, experiment in comparison.experiments.items():
+  asked = comparison.experiments
+  for label, experiment in asked.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
-  there = _there(path)
-  workers = {each.workers for each in comparison.experiments.values()}
+  given, (comparison, options, read, kept) = (comparison, options), previous_record.joined(path, comparison, options)
+  there = _there(path, read)
+  workers = {each.workers for each in asked.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options.devices)
   data = made.load(first)
@@ -57,7 +59,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for name, cluster in cluster_clock.chosen(comparison.clusters, each).items()
   }
   if options.processes > 1 and hosts.processes() == 1:
-    launch(compare, comparison, replace(options, workdir=str(path)), max(workers))
+    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers))
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
@@ -67,13 +69,14 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  what = counted(len(components), "label" if comparison.grid else "algorithm")
+  what = counted(len(asked), "label" if comparison.grid else "algorithm")
   what += " at points of the grid" * bool(comparison.grid)
-  say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
+  what += f" x {counted(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
+  say(f"{what}; {data.meta['description']}")
   runs, failed, ended = _runs(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
-    page = comparison_record.content(path, comparison, components, runs, failed, tuned, options)
+    page = comparison_record.content(path, comparison, components, runs, failed, kept | tuned, options)
     if clusters:
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
     comparison_record.write(path / run_dir.COMPARISON, page)
@@ -88,14 +91,15 @@ class There(NamedTuple):
 
   begun: set[Path]
   complete: set[Path]
+  read: frozenset[str]  # labels that are not asked for
 
 
-def _there(path: Path) -> There:
+def _there(path: Path, read: frozenset[str]) -> There:
   """Look once, before any of several processes adds another."""
   begun, result, failed = (
     {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
   )
-  return There(begun, result | failed)
+  return There(begun, result | failed, read)
 
 
 def _runs(
@@ -107,12 +111,19 @@ def _runs(
   evaluator = Evaluator(first.model, first.data.test)
   beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   for label, each in components.items():
+    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
+    if label in there.read:
+      ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
+      why = [
+        run_dir.read_json(file)["diverged"] for run in runs[label] if (file := path / run / run_dir.FAILED).exists()
+      ]
+      failed |= {label: why[-1]} if why else {}
+      continue
     model = saved_model.started_from(options.init_from, each.model)
     each = each._replace(model=model)
     trainer = made.make_trainer(each, options)
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
-    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if not all(path / run in there.complete for run in runs[label]):
       warm_up(each, trainer, label)
     for seed, run in zip(comparison.seeds, runs[label], strict=True):
