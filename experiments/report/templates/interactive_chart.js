@@ -39,8 +39,13 @@
     return found;
   };
 
-  const limits = (values, log, from) => {
+  // Of an axis: around all values, and as far as bands go unless that is more than half as much again.
+  const limits = (values, log, from, ends = []) => {
     let low = Math.min(...values), high = Math.max(...values);
+    const inside = ends.filter((end) => end !== null && (!log || end > 0));
+    const beyond = (end, sign) => (log ? end * (high / low) ** (sign / 2) : end + (sign * (high - low)) / 2);
+    const [least, most] = [beyond(low, -1), beyond(high, 1)];
+    [low, high] = [Math.max(least, Math.min(low, ...inside)), Math.min(most, Math.max(high, ...inside))];
     if (from !== null && from < high) low = Math.max(low, from);
     const edge = 0.5 * (Math.abs(low) || 1);
     if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - edge, high + edge];
@@ -140,8 +145,8 @@
       labelFont: "13px sans-serif", values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, unit, unit === "share" ? 5 : 3))),
       ...(log ? { splits: ticks, filter: (u, splits) => splits } : {}),
     });
-    const scale = (values, log, from = null) => {
-      const [min, max] = limits(values, log, from);
+    const scale = (values, log, from = null, ends = []) => {
+      const [min, max] = limits(values, log, from, ends);
       return { time: false, auto: false, distr: log ? 3 : 1, min, max, range: (u, low, high) => [low, high] };
     };
     const goal = data.y[y].target, goals = goal === null || (yLog && goal <= 0) ? [] : [goal];
@@ -155,7 +160,7 @@
       {
         ...size(),
         series: [{}, ...series],
-        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...goals], yLog, yLog ? null : data.y[y].from) },
+        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...goals], yLog, yLog ? null : data.y[y].from, [...all("low"), ...all("high")]) },
         axes: [axis("x", data.x[x], xLog), axis("y", data.y[y], yLog)],
         legend: { show: false },
         focus: { alpha: 0.2 },
