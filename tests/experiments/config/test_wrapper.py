@@ -7,6 +7,7 @@ from ddl.runtime import traffic
 from experiments.compare import comparison_record
 from experiments.config.base import default_experiment
 from experiments.grid_point import Place
+from experiments.train.build import build
 
 PARAMS = {"w": jax.ShapeDtypeStruct((100, 10), "float32")}
 
@@ -60,5 +61,5 @@ def test_parameters_are_what_sparta_is_made_for(recwarn):
 def test_the_label_of_a_run_names_both(tmp_path):
   assert default_experiment().label == default_experiment().algorithm.name
   made = default_experiment(wrapper={"name": "topk"})
-  entry = comparison_record.entry(tmp_path, "few", made, False, Place("few", {}))
+  entry = comparison_record.entry(tmp_path, "few", build(made), False, Place("few", {}))
   assert "Top-k" in entry["title"] and entry["citation"].count("arXiv") == 2
