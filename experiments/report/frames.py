@@ -54,7 +54,7 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   if not frames:
     return pd.DataFrame(columns=["label", "seed", *_at("", {}, keys, 0), *COLUMNS, *clocks])
   found = pd.concat(frames, ignore_index=True)
-  found = found.drop(columns=[name for name in COLUMNS if found[name].isna().all()])
+  found = found.drop(columns=[name for name in COLUMNS if np.isnan(found[name].to_numpy()).all()])
   return found.astype({name: "int64" for name in ("step", "examples") if not np.isnan(found[name]).any()})
 
 

@@ -1,5 +1,6 @@
 """Progress of a run: a bar in a terminal or a notebook, elsewhere a line from time to time."""
 
+import importlib
 import sys
 import time
 from typing import Any
@@ -21,8 +22,7 @@ class _Cell:
   """A line in a notebook's cell that is empty at the end, where a widget or a stream would leave its last text."""
 
   def __init__(self) -> None:
-    from IPython.display import display  # a notebook has it
-
+    display = importlib.import_module("IPython.display").display  # which a notebook has
     self._shown: Any = display({"text/plain": ""}, raw=True, display_id=True)
 
   def write(self, text: str) -> None:

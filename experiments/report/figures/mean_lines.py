@@ -85,4 +85,5 @@ def _line(result: Result, number: int, x: str, y: str, log_x: bool, floor: float
 
 def _after(end: float, seed: _Seed) -> Curve:
   later, at = seed.step > end, max(end, seed.step[0])
-  return tuple(np.append(np.interp(at, seed.step, each), each[later]) for each in (seed.x, seed.y))
+  x, y = (np.append(np.interp(at, seed.step, each), each[later]) for each in (seed.x, seed.y))
+  return x, y

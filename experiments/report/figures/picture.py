@@ -144,8 +144,10 @@ def _untitled(figure: Any, title: str, kind: str) -> bytes:
   from matplotlib.text import Text
 
   def is_title(artist: Any) -> bool:
-    text = " ".join(artist.get_text().split()) if isinstance(artist, Text) else ""
-    return bool(text) and title.startswith(text) and artist.get_weight() == "bold"
+    if not isinstance(artist, Text):
+      return False
+    text = " ".join(artist.get_text().split())
+    return bool(text) and title.startswith(text) and artist.get_fontweight() == "bold"
 
   for found in figure.findobj(is_title):
     found.set_visible(False)
