@@ -1,6 +1,6 @@
 """The comparison that a folder holds already: a resume that asks for some of its labels keeps the others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,11 +87,11 @@ def _place(entry: Mapping[str, Any]) -> Place:
 
 
 def _order(there: Sequence[str], asked: Sequence[str]) -> list[str]:
-  """The labels as the record has them, a new one behind the one that it is asked for after."""
+  """The labels as the record has them, a new one behind the one that it is asked for after, or at the end."""
   found = list(there)
   for number, label in enumerate(asked):
     if label not in found:
-      found.insert(found.index(asked[number - 1]) + 1 if number else 0, label)
+      found.insert(found.index(asked[number - 1]) + 1 if number else len(found), label)
   return found
 
 
@@ -99,18 +99,15 @@ def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
   """Options whose command and record are of all labels and clusters, so that either makes the whole again."""
   groups = list(dict.fromkeys(whole.place(label).group for label in whole.experiments))
   command, recorded = options.command, dict(options.recorded)
+  flags = [f"--{name}={','.join(each)}" for name, each in (("only", groups), ("cluster", whole.clusters)) if each]
   if command[:2] == ("python", "run.py"):
-    command = (*without(command, ("only", "cluster")), f"--only={','.join(groups)}", *_flag("cluster", whole.clusters))
+    command = (*without(command, ("only", "cluster")), *flags)
   if recorded:
     section = recorded["config"]["compare"]["algorithms"]  # what it lacks, a resume keeps from comparison.json
     asked = recorded["options"].get("only", [])
     names = [*asked, *(group for group in groups if group in section and group not in asked)] if asked else []
     given = {"only": names, "cluster": list(whole.clusters)}
     recorded |= {"options": recorded["options"] | {key: value for key, value in given.items() if value}}
-    recorded |= {"arguments": without(recorded["arguments"], ("only", "cluster"))}
+    arguments = without(recorded["arguments"], ("only", "cluster"))
+    recorded |= {"arguments": [*arguments, *flags] if arguments else []}  # a notebook has none
   return replace(options, command=command, recorded=recorded)
-
-
-def _flag(name: str, values: Iterable[str]) -> list[str]:
-  text = ",".join(values)
-  return [f"--{name}={text}"] if text else []

@@ -77,17 +77,39 @@ def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
   assert "\n" not in str(error.value) and found.report.read_bytes() == page
 
 
-def test_another_grid_is_refused(tmp_path):
+@pytest.fixture
+def one(tmp_path):
+  """A folder with a comparison of the label a alone, at a point of a grid; and an experiment that fits it."""
   whole = default_experiment(workers=2, steps=8)
   (tmp_path / "a/seed-0").mkdir(parents=True)
   (tmp_path / "a/seed-0/config.json").write_text(json.dumps(whole.to_json()))
   entry = {"label": "a", "runs": ["a/seed-0"], "group": "a", "point": {"workers": 2}}
-  record = {"algorithms": [entry], "grid": {"workers": [2]}}
-  (tmp_path / "comparison.json").write_text(json.dumps(record))
+  (tmp_path / "comparison.json").write_text(json.dumps({"algorithms": [entry], "grid": {"workers": [2]}}))
+  return tmp_path, whole
+
+
+def test_another_grid_is_refused(one):
+  folder, whole = one
   asked, options = Comparison({"b": whole}, grid={"workers": (2, 4)}), RunOptions(resume=True)
-  joined = previous_record.joined(tmp_path, asked, options)
+  joined = previous_record.joined(folder, asked, options)
   assert joined.read == {"a"} and joined.comparison.place("a").point == {"workers": 2}
-  assert joined.comparison.grid == {"workers": (2, 4)}
+  assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
   with pytest.raises(ValueError, match="over workers, this one is over no keys"):
-    previous_record.joined(tmp_path, replace(asked, grid={}), options)
-  assert not previous_record.joined(tmp_path, asked, RunOptions()).read
+    previous_record.joined(folder, replace(asked, grid={}), options)
+  assert not previous_record.joined(folder, asked, RunOptions()).read
+
+
+def test_command_and_record_are_of_all_labels(one):
+  folder, whole = one
+  asked = Comparison({"b": whole}, grid={"workers": (2, 4)}, clusters=("near", "far"))
+  words = ("--config=f.py", "--only", "b", "--cluster=near,far")
+  recorded = {
+    "arguments": [*words],
+    "options": {"only": ["b"]},
+    "config": {"compare": {"algorithms": {"b": {}, "a": {}}}},
+  }
+  given = RunOptions(resume=True, command=("python", "run.py", "compare", *words), recorded=recorded)
+  found = previous_record.joined(folder, asked, given).options
+  assert list(found.command[3:]) == ["--config=f.py", "--only=a,b", "--cluster=near,far"] == found.recorded["arguments"]
+  assert found.recorded["options"] == {"only": ["b", "a"], "cluster": ["near", "far"]}
+  assert recorded["options"] == {"only": ["b"]}
