@@ -20,9 +20,15 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a folder,
 class Named(dict[str, Value]):
   """Values by name; one that is not there is refused with the names that are."""
 
-  def __init__(self, what: str, values: Mapping[str, Value]):
+  def __init__(self, what: str, values: Mapping[str, Value], use: str = ""):
+    """use: what one does with a value, for its text."""
     super().__init__(values)
-    self.what = what
+    self.what, self.use = what, use
+
+  def __repr__(self) -> str:
+    """The names, and what they are for."""
+    names = textwrap.fill(", ".join(map(repr, self)), wording.WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(filter(None, [f"{counted(len(self), self.what)} by name:", names, self.use]))
 
   def __missing__(self, name: str) -> Value:
     raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
@@ -41,6 +47,24 @@ def of_run(folder: Path) -> str:
   except DAMAGED as error:
     text = f"nothing to show: {error}"
   return f"Run in {folder}\n  {text}"
+
+
+def of_sweep(folder: Path) -> str:
+  """Its folder, and the best setting of each label with its score."""
+  try:
+    lines = []
+    for label, entry in run_dir.read_json(folder / run_dir.TUNED)["algorithms"].items():
+      best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
+      found = ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items())
+      scores = [
+        f"{name} {formats.figure(f'test_{name}', value)}" for name, value in (entry["validation"] or {}).items()
+      ]
+      lines.append(f"  {label}: {found}; {' and '.join(scores)} on the validation split, best of "
+                   f"{counted(len(entry['trials']), 'trial')}")  # fmt: skip
+    text = "\n".join(lines)
+  except DAMAGED as error:
+    text = f"  nothing to show: {error}"
+  return f"Swept in {folder}\n{text}"
 
 
 def of_comparison(folder: Path) -> str:
@@ -63,8 +87,10 @@ def of_comparison(folder: Path) -> str:
       for each in texts
     )
     if len(table) <= SHOWN:
-      unseen = f"; {table_rows.EARLY}: {wording.BEFORE.lower()}" * any(row.early for row in table)
-      text = "\n".join([text, "", *wording.text_lines(found, table), f"{wording.MARKS}{unseen}"])
+      signs = [(table_rows.EARLY, wording.BEFORE), (table_rows.FELL, wording.AGAIN)]
+      told = [f"; {sign}: {words.lower()}" for sign, words in signs if any(sign in row.signs for row in table)]
+      marks = textwrap.fill("".join([wording.MARKS, *told]), wording.WIDTH)
+      text = "\n".join([text, "", *wording.text_lines(found, table), marks])
   except DAMAGED as error:
     text = f"  nothing to show: {error}"
   return f"Compared in {folder}\n{text}"

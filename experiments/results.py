@@ -117,7 +117,8 @@ class Compared:
   def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
     entries = self.info["algorithms"]
-    return Named("label", {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries})
+    found = {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries}
+    return Named("label", found, "runs[label] is a list with a run per seed.")
 
   @cached_property
   def _read(self) -> reader.Comparison:
@@ -142,14 +143,21 @@ class Compared:
   def figures(self) -> "Named[Picture]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
     found = report.pictures(self.folder, self._read)
-    return Named("figure", {each.name: each for section in found for each in section})
+    use = (
+      "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
+    )
+    return Named("figure", {each.name: each for section in found for each in section}, use)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Swept:
   """A sweep that was made."""
 
   folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, and the best setting of each label with its score."""
+    return result_text.of_sweep(self.folder)
 
   @cached_property
   def info(self) -> dict[str, Any]:
@@ -169,17 +177,7 @@ class Swept:
   @cached_property
   def trials(self) -> "pd.DataFrame":
     """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
-    import pandas as pd
-
-    return pd.DataFrame(
-      [
-        {"label": label, "trial": number, "outcome": each["outcome"]}
-        | {f"{section}.{key}": value for section, keys in each["setting"].items() for key, value in keys.items()}
-        | (each["validation"] or {})
-        for label, entry in self.info.items()
-        for number, each in enumerate(entry["trials"])
-      ]
-    )
+    return frames.trials_frame(self.info)
 
 
 def load(folder: str | Path) -> Run | Compared | Swept:

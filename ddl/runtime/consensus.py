@@ -32,12 +32,17 @@ class NotFinite(ValueError):
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
   """Return (mean of `extra`, distance) from one worker's parameters and non-trained state.
 
-  distance = sqrt((1/p) sum_i |x_i - xbar|^2). Of leaves that are not floating point (counters) the mean is the largest.
+  distance = sqrt((1/p) sum_i |x_i - xbar|^2), from the differences to worker 0: it is 0 where all workers are equal,
+  whose mean would differ from them by the rounding of a sum. Of leaves that are not floating point (counters) the mean
+  is the largest.
   """
 
   def mean(x: jax.Array) -> jax.Array:
     return (group.mean if jnp.issubdtype(x.dtype, jnp.floating) else group.max)(x)
 
-  gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), params, group.mean(params))
+  first = group.index() == 0
+  origin = group.sum(jax.tree.map(lambda x: jnp.where(first, x, jnp.zeros_like(x)), params))  # x_0, zeros added to it
+  apart = jax.tree.map(jnp.subtract, params, origin)
+  gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), apart, group.mean(apart))
   square = group.mean(sum(jax.tree.leaves(gaps)))  # (1/p) sum_i |x_i - xbar|^2
   return jax.tree.map(mean, extra), jnp.sqrt(square)

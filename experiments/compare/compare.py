@@ -10,7 +10,7 @@ from typing import Any
 
 from ddl.perf.units import counted
 from ddl.runtime import hosts
-from experiments.compare import comparison_record, label_runs
+from experiments.compare import comparison_record, label_runs, previous_record
 from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
@@ -38,11 +38,13 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
-  for label, experiment in comparison.experiments.items():
+  asked = comparison.experiments
+  for label, experiment in asked.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
-  there = label_runs.there(path)
-  workers = {each.workers for each in comparison.experiments.values()}
+  given, (comparison, options, read, kept) = (comparison, options), previous_record.joined(path, comparison, options)
+  there = label_runs.there(path, read)
+  workers = {each.workers for each in asked.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options.devices)
   data = made.load(first)
@@ -53,7 +55,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for name, cluster in cluster_clock.chosen(comparison.clusters, each).items()
   }
   if options.processes > 1 and hosts.processes() == 1:
-    launch(compare, comparison, replace(options, workdir=str(path)), max(workers))
+    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers))
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
@@ -63,16 +65,17 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
     run_dir.record(path, run_dir.about(options.command), options.recorded)
-  groups = dict.fromkeys(comparison.place(label).group for label in components)
+  groups = dict.fromkeys(comparison.place(label).group for label in asked)
   if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
     say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
-  what = counted(len(components), "label" if comparison.grid else "algorithm")
+  what = counted(len(asked), "label" if comparison.grid else "algorithm")
   what += " at points of the grid" * bool(comparison.grid)
-  say(f"{what} x {counted(len(comparison.seeds), 'seed')}; {data.meta['description']}")
+  what += f" x {counted(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
+  say(f"{what}; {data.meta['description']}")
   runs, failed, ended = label_runs.run(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
-    page = comparison_record.content(path, comparison, components, runs, failed, tuned, options)
+    page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options)
     if clusters:
       page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
     comparison_record.write(path / run_dir.COMPARISON, page)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from ddl.api import ServerAlgorithm
+from experiments.compare import traffic_text
 from experiments.config.comparison import Comparison
-from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.part import jsonable
 from experiments.config.variants import slug
@@ -52,10 +52,12 @@ def content(
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
     entry(path, label, each, asynchronous, comparison.place(label))
-    | {"tuned": tuned.get(comparison.place(label).group), "failed": failed.get(label), "runs": runs[label]}
-    for label, each in comparison.experiments.items()
+    | {"tuned": tuned.get(label, tuned.get(comparison.place(label).group))}
+    | {"failed": failed.get(label), "runs": runs[label]}
+    for label, each in components.items()
   ]
-  trained = run_dir.read_json(path / runs[next(iter(runs))][0] / run_dir.ABOUT)  # maybe long before this report
+  abouts = [path / run / run_dir.ABOUT for each in runs.values() for run in each]
+  trained = run_dir.read_json(next(each for each in abouts if each.exists()))  # maybe long before this report
   return {
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
@@ -80,16 +82,19 @@ def _counted(comparison: Comparison) -> str:
   return f"{len(groups)} algorithm{'s' * (len(groups) != 1)}" + f" over {' and '.join(keys)}" * bool(keys)
 
 
-def entry(path: Path, label: str, experiment: Experiment, asynchronous: bool, place: Place) -> dict[str, Any]:
+def entry(path: Path, label: str, components: Components, asynchronous: bool, place: Place) -> dict[str, Any]:
   """The algorithm's entry in comparison.json."""
+  experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
+  pattern, sends = traffic_text.described(components, spec.taxonomy.pattern)
   files = {"events": f"{slug(label)}/{run_dir.EVENTS}", "lockstep": f"{slug(label)}/{run_dir.LOCKSTEP}"}
   return {
     "label": label,
     "name": experiment.algorithm.name,
     "title": f"{spec.title}; {wrapper.title}" if wrapper else spec.title,
     "citation": f"{spec.citation}; {wrapper.citation}" if wrapper else spec.citation,
-    "taxonomy": spec.taxonomy._asdict(),
+    "taxonomy": spec.taxonomy._asdict() | {"pattern": pattern},
+    "sends": sends,
     "hyper": jsonable(experiment.algorithm.settings),
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
     "virtual": virtual_time.describe(experiment) if asynchronous else None,

@@ -11,7 +11,6 @@ from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.perf.units import counted
 from ddl.runtime import execution, hosts
-from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.comparison import Comparison
@@ -37,14 +36,15 @@ class There(NamedTuple):
 
   complete: set[Path]
   saved: dict[Path, int]  # the step of the last checkpoint of those that were not ended, -1 without one
+  read: frozenset[str] = frozenset()  # labels that are not asked for, whose runs are read as they are
 
 
-def there(path: Path) -> There:
+def there(path: Path, read: frozenset[str]) -> There:
   """Look once, before any of several processes adds another."""
   begun, result, failed = (
     {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
   )
-  return There(result | failed, {run: _saved(run) for run in begun - result - failed})
+  return There(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
 
 
 def run(
@@ -57,11 +57,16 @@ def run(
   beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   most = 1 if beside else execution.most_together(first.model)  # their seconds are compared
   for label, each in components.items():
+    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
+    if label in there.read:
+      ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
+      if files := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
+        failed[label] = run_dir.read_json(files[-1])["diverged"]
+      continue
     each = each._replace(model=saved_model.started_from(options.init_from, each.model))
     trainer = made.make_trainer(each, options)
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
-    runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     folders = {
       path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
     }
@@ -154,13 +159,8 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """The step of its last checkpoint, -1 without one."""
-  if not RunFolder(folder).checkpoints.exists():
-    return -1
-  checkpoints = Checkpoints(RunFolder(folder).checkpoints)
-  step = checkpoints.latest()
-  checkpoints.close()
-  return -1 if step is None else step
+  """The step of its last checkpoint, -1 without one; orbax would start the devices, whose number is not set yet."""
+  return max((int(each.name) for each in RunFolder(folder).checkpoints.glob("*") if each.name.isdigit()), default=-1)
 
 
 def _keep_schedule(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
+from experiments.report.cells import Cell, column
 from experiments.report.findings import next_one
 from experiments.report.formats import rate, seconds
 from experiments.report.reader import Comparison, read, run_name
 from experiments.report.settings_table import of_labels
 from experiments.report.statistics import log_summary
-from experiments.report.table_rows import Cell, Row, column, ranking, rows
+from experiments.report.table_rows import Row, ranking, rows
 
 if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture

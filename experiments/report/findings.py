@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.report import formats
+from experiments.report import formats, undetected
 from experiments.report.headline import Cost, costs, headline
 from experiments.report.paired_test import MOST
 from experiments.report.reader import SCORES, Comparison
@@ -34,6 +34,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   if len(ranked) > 1:
     claim = f"{word} {formats.NAMES[comparison.metric]} at the end"
     sentences.append((claim, _claim(table, comparison.metric, ranked, rivals)))
+  sentences += [told] if (told := undetected.sentence(comparison, table)) else []
   if partial:
     some = [f"{row.label} ({row.reached} of {row.seeds})" for row in partial]
     sentences.append(("", f"Only some seeds met it with {formats.listed(some)}: not ranked."))
@@ -47,7 +48,7 @@ def _names(table: Sequence[Row]) -> str:
 
 
 def _figure(row: Row, name: str) -> str:
-  return formats.figure(name, row.estimates[name].mean) + EARLY * (name not in SCORES and row.early > 0)
+  return formats.figure(name, row.estimates[name].mean) + row.signs * (name not in SCORES)
 
 
 def _claimed(cost: Cost, comparison: Comparison) -> str:
@@ -66,14 +67,10 @@ def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]
     behind = [row.label for row in others if row not in rivals]
     than = f"; significantly worse than some other: {formats.listed(behind, 5)}" if behind else ""
     more = pairs(table, name)[best.label, rivals[0].label].more_seeds
-    wanted = f"; {_seeds(more)} would separate the first two at this spread" if more and more <= MOST else ""
+    wanted = f"; {undetected.more(more)} would separate the first two at this spread" if more and more <= MOST else ""
     return f"not significantly different are {formats.listed(tied, 5)}{than}{wanted}."
   found = f"{best.label} ({_figure(best, name)})"
   return f"{found}; {next_one(table, name, others[0], best)}." if others else f"{found}."
-
-
-def _seeds(count: int) -> str:
-  return f"{count:,} more seed{'s' * (count > 1)}"
 
 
 def next_one(table: Sequence[Row], name: str, row: Row, best: Row) -> str:

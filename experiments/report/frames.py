@@ -32,8 +32,9 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma), and noise_scale, the ratio of their means, in examples;
   bytes_sent, per worker, in bytes; seconds, measured; virtual_seconds; predicted_seconds_NAME, in seconds, for every
   cluster of the comparison.
-  With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, such
-  as algorithm.period, missing where the label does not read it.
+  Columns without any value are left out, as those of the gradient noise without config.noise_batches.
+  With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, in
+  full as in the config (algorithm.period, where labels say "period"), missing where the label does not read it.
   """
   import pandas as pd
 
@@ -53,6 +54,7 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   if not frames:
     return pd.DataFrame(columns=["label", "seed", *_at("", {}, keys, 0), *COLUMNS, *clocks])
   found = pd.concat(frames, ignore_index=True)
+  found = found.drop(columns=[name for name in COLUMNS if np.isnan(found[name].to_numpy()).all()])
   return found.astype({name: "int64" for name in ("step", "examples") if not np.isnan(found[name]).any()})
 
 
@@ -61,14 +63,15 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
 
   Columns: label; seeds, that there should be; finished, those that used the whole budget and ended finite; reached,
   those that met the target; early, those of them that met it before the first evaluation, so that what it cost is
-  mostly invented; and of each quantity NAME four columns, NAME, NAME_low, NAME_high, NAME_mark. Quantities
-  are the score at the end (test_accuracy, a fraction, or test_loss), and what was spent when the curve first met the
-  target, interpolated between evaluations: step_to_target, examples_to_target (of all workers), bytes_sent_to_target
-  (bytes per worker), seconds_to_target (measured) or virtual_seconds_to_target, and, in seconds,
-  predicted_seconds_to_target_CLUSTER. NAME is the mean over the seeds that have the figure, of costs the geometric
-  one; low and high are its 95 % interval. The mark is "best" (the best mean), "tied" (no algorithm is significantly
-  better), "partial" (not of all seeds, so not ranked) or missing. With a grid there are, behind the label, the columns
-  group and one for each key, as in `metrics_frame`: `table.pivot(index="workers", columns="group", ...)`.
+  mostly invented; fell_back, those of them that missed it again at a later evaluation; and of each quantity NAME four
+  columns, NAME, NAME_low, NAME_high, NAME_mark. Quantities are the score at the end (test_accuracy, a fraction, or
+  test_loss), and what was spent when the curve first met the target, interpolated between evaluations: step_to_target,
+  examples_to_target (of all workers), bytes_sent_to_target (bytes per worker), seconds_to_target (measured) or
+  virtual_seconds_to_target, and, in seconds, predicted_seconds_to_target_CLUSTER. NAME is the mean over the seeds that
+  have the figure, of costs the geometric one; low and high are its 95 % interval. The mark is "best" (the best mean),
+  "tied" (no algorithm is significantly better), "partial" (not of all seeds, so not ranked) or missing. With a grid
+  there are, behind the label, the columns group and one for each key, as in `metrics_frame`:
+  `table.pivot(index="workers", columns="group", ...)`.
 
   Args:
     table: the rows, where they are at hand.
@@ -80,7 +83,9 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   at = [_at(*row.place, keys, 1) for row in table]
   found: dict[str, list[Any]] = {"label": [row.label for row in table]}
   found |= {key: [each[key][0] for each in at] for key in (at[0] if at else {})}
-  found |= {name: [getattr(row, name) for row in table] for name in ("seeds", "finished", "reached", "early")}
+  found |= {
+    name: [getattr(row, name) for row in table] for name in ("seeds", "finished", "reached", "early", "fell_back")
+  }
   for quantity in quantities(comparison, table):
     name = quantity.name if quantity.name in SCORES else f"{quantity.name}_to_target"
     name += f"_{quantity.cluster}" * bool(quantity.cluster)
@@ -148,6 +153,21 @@ def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
     "more_seeds": "Int64", "more_seeds_capped": "boolean",
   }  # fmt: skip
   return pd.DataFrame(lines, columns=list(columns)).astype(columns)
+
+
+def trials_frame(labels: Mapping[str, Any]) -> "pd.DataFrame":
+  """A sweep's trials: label, trial, outcome, each key that was tuned, and the scores on the validation split."""
+  import pandas as pd
+
+  return pd.DataFrame(
+    [
+      {"label": label, "trial": number, "outcome": each["outcome"]}
+      | {f"{section}.{key}": value for section, keys in each["setting"].items() for key, value in keys.items()}
+      | (each["validation"] or {})
+      for label, entry in labels.items()
+      for number, each in enumerate(entry["trials"])
+    ]
+  )
 
 
 def write(folder: Path, comparison: Comparison, table: Sequence[Row], findings: Sequence[Sentence]) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.report import cluster_section, formats
+from experiments.report.cells import Cell
 from experiments.report.paired_test import LEVEL, MOST, Pair
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.table_rows import Cell, Row, pairs, spent
+from experiments.report.table_rows import Row, pairs, spent
 
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all

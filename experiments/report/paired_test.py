@@ -156,6 +156,17 @@ def power(size: float, seeds: int, level: float) -> float:
   return float(1 - below + lower)
 
 
+def detectable(seeds: int, level: float) -> float:
+  """The smallest |mean(d)| / s(d), of all seeds there could be, that a test of this level finds with a power of 0.8."""
+  low, high = 0.0, 1.0
+  while power(high, seeds, level) < POWER:
+    low, high = high, 2 * high
+  while high - low > 1e-3 * high:
+    middle = (low + high) / 2
+    low, high = (middle, high) if power(middle, seeds, level) < POWER else (low, middle)
+  return high
+
+
 def more_seeds(size: float, seeds: int, level: float) -> int:
   """The fewest additional seeds that give a paired t-test of this level a power of 0.8; MOST + 1 for more than MOST.
 

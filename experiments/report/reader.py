@@ -127,7 +127,7 @@ def _completed(path: Path, info: Any) -> dict[str, Any]:
       f"--workdir={path.parent}` writes it anew from the runs"
     )
   info = {"expected": [], "grid": {}} | info
-  blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}}
+  blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
   return info | {"algorithms": [blank | {"group": each["label"]} | each for each in info["algorithms"]]}
 
 

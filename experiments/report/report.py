@@ -13,10 +13,11 @@ from experiments.report import (
   settings_table,
   templates,
 )
+from experiments.report.cells import Cell, column
 from experiments.report.findings import expected, finding
 from experiments.report.grid import grid_findings, grid_section
 from experiments.report.reader import Comparison, read
-from experiments.report.table_rows import Cell, Row, column, rows, spent
+from experiments.report.table_rows import Row, rows, spent
 from experiments.report.wording import footnotes, legend, text_table, tied
 
 if TYPE_CHECKING:
@@ -98,7 +99,13 @@ def write_report(folder: Path) -> Path:
     pictures=drawn,
     clusters=cluster_section.section(comparison),
     grid=grid,
-    taxonomy={"algorithm": titles} | {axis: [Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY},
+    taxonomy={"algorithm": titles}
+    | {axis: [Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY}
+    | (
+      {"a worker sends": [Cell(entry["sends"]) for entry in entries]}
+      if any(entry["sends"] for entry in entries)
+      else {}
+    ),
     settings=settings_table.settings(info),
     config=json.dumps(settings_table.without_unset(info["config"]), indent=2, ensure_ascii=False),
   )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ddl.perf.units import counted
 from experiments.report import formats
-from experiments.report.table_rows import Cell
+from experiments.report.cells import Cell
 from experiments.short_name import short_name
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on

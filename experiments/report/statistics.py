@@ -62,9 +62,7 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
   Args:
     steps, values: [evaluations], steps increasing.
   """
-  finite = np.isfinite(values)
-  steps, values = steps[finite], values[finite]
-  met = values >= target if higher_is_better else values <= target
+  steps, values, met = _met(steps, values, target, higher_is_better)
   if not met.any():
     return None
   after = int(np.argmax(met))
@@ -80,11 +78,24 @@ def unseen(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bette
   All that is known then is an upper bound, the step of that evaluation. A curve that meets the target exactly there is
   not interpolated.
   """
-  finite = np.isfinite(values)
-  steps, values = steps[finite], values[finite]
-  met = values >= target if higher_is_better else values <= target
+  steps, values, met = _met(steps, values, target, higher_is_better)
   first = int(np.argmax(met))
   return bool(met.any() and first == (1 if steps[0] == 0 else 0) and values[first] != target)
+
+
+def falls_back(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> bool:
+  """Whether a curve that has met the target is evaluated short of it later: `crossing` is the first of several."""
+  _, _, met = _met(steps, values, target, higher_is_better)
+  return bool(met.any() and not met[int(np.argmax(met)) :].all())
+
+
+def _met(
+  steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The evaluations, and which of them meet the target."""
+  finite = np.isfinite(values)
+  steps, values = steps[finite], values[finite]
+  return steps, values, values >= target if higher_is_better else values <= target
 
 
 def finite_prefix(x: np.ndarray, y: np.ndarray) -> Curve:
@@ -112,3 +123,9 @@ def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | 
   if len(curves) == 1:
     return grid, values[0], None
   return grid, values.mean(axis=0), half_width(values)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve | None:
+  """The mean over seeds up to where one of them is not finite; None where there is none."""
+  found = [each for each in (finite_prefix(*curve) for curve in curves) if len(each[0])]
+  return band(found)[:2] if found else None

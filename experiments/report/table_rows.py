@@ -12,7 +12,16 @@ from experiments.grid_point import Place, comparable
 from experiments.report import formats
 from experiments.report.paired_test import Pair, paired_tests, share_resolution
 from experiments.report.reader import SCORES, Comparison, Result, Run
-from experiments.report.statistics import Span, crossing, interval_ends, log_summary, summary, unseen
+from experiments.report.statistics import (
+  Span,
+  crossing,
+  falls_back,
+  interval_ends,
+  log_summary,
+  mean_curve,
+  summary,
+  unseen,
+)
 
 
 def spent(comparison: Comparison) -> tuple[str, ...]:
@@ -21,6 +30,7 @@ def spent(comparison: Comparison) -> tuple[str, ...]:
 
 
 EARLY = "\N{DAGGER}"  # behind costs of the target that were spent before the first evaluation
+FELL = "\N{DOUBLE DAGGER}"  # behind costs of a target that the mean over the seeds meets, and misses again later
 
 
 class Estimate(NamedTuple):
@@ -42,11 +52,18 @@ class Row(NamedTuple):
   place: Place  # in the grid
   early: int = 0  # runs that met the target at their first evaluation, so that its cost is interpolated from the start
   first: float = 0.0  # examples at that evaluation, the most of these runs
+  fell_back: int = 0  # runs that met the target, and at a later evaluation did not
+  mean_fell_back: bool = False  # whether the mean over the runs did
 
   def of_all(self, name: str) -> Estimate | None:
     """Return the estimate if it covers every seed, else None: a mean without the diverged seeds is biased."""
     found = self.estimates.get(name)
     return found if found and len(found.seeds) == self.seeds else None
+
+  @property
+  def signs(self) -> str:
+    """Behind its costs of the target."""
+    return EARLY * (self.early > 0) + FELL * self.mean_fell_back
 
   def ranked_by(self, name: str) -> bool:
     """Whether it has a place among the estimates `name`: fewest bytes are no achievement of what sends nothing."""
@@ -74,6 +91,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   notes += [f"{name}: no metrics" for name in result.missing]
   found: dict[str, dict[str, float]] = {name: {} for name in (comparison.metric, *spent(comparison))}
   early: list[float] = []
+  fell_back = 0
   for run in runs:
     values, last = run.columns[comparison.metric], _shares(result, run)[-1]
     problem = _problem(run, comparison.metric, last < longest or last <= enough)
@@ -82,14 +100,17 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     else:
       found[comparison.metric][run.name] = float(values[-1])
     steps = run.columns["step"]
-    met = crossing(steps, values, comparison.target, comparison.higher_is_better)
+    curve = steps, values, comparison.target, comparison.higher_is_better
+    met = crossing(*curve)
     if met is not None:
-      if unseen(steps, values, comparison.target, comparison.higher_is_better):
+      fell_back += falls_back(*curve)
+      if unseen(*curve):
         early.append(float(run.columns["examples"][steps >= met][0]))
       costs = {name: float(np.interp(met, steps, run.columns[name])) for name in spent(comparison)}
       for name, cost in costs.items():
         if np.isfinite(cost):
           found[name][run.name] = cost
+  mean = mean_curve([(run.columns["step"], run.columns[comparison.metric]) for run in runs])
   return Row(
     label=info["label"],
     seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
@@ -101,6 +122,8 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
     place=Place(info["group"], info["point"]),
     early=len(early),
     first=max(early, default=0.0),
+    fell_back=fell_back,
+    mean_fell_back=bool(mean) and falls_back(*mean, comparison.target, comparison.higher_is_better),
   )
 
 
@@ -175,32 +198,3 @@ def marks(table: Sequence[Row], name: str) -> dict[str, str]:
   ranked, rivals = ranking(table, name)
   best = [row.label for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
   return {row.label: "tied" for row in rivals} | dict.fromkeys(best, "best")
-
-
-class Cell(NamedTuple):
-  """A cell of a table."""
-
-  text: str
-  kind: str = ""  # "best", "tied", "partial" (not over all seeds), or ""
-  details: tuple[str, ...] = ()  # lines in small print
-
-
-def column(table: Sequence[Row], name: str, intervals: bool = True) -> list[Cell]:
-  """A column of the table: the estimates `name`, with their intervals (of costs in small print) or without."""
-  marked = marks(table, name)
-  cells = []
-  for row in table:
-    found = row.estimates.get(name)
-    if found is None:
-      cells.append(Cell("never" if name not in SCORES and (row.finished or row.reached) else "no result", "partial"))
-      continue
-    span, details = found.interval if intervals else None, ()
-    if span and name not in SCORES:
-      details = (formats.interval(name, found.mean, span),)
-    kind = marked.get(row.label, "")
-    if not row.of_all(name):
-      kind = "partial"
-      details += (f"{len(found.seeds)}/{row.seeds} {'finished' if name in SCORES else 'reached'}",)
-    text = formats.with_interval(name, found.mean, span if name in SCORES else None)
-    cells.append(Cell(text + EARLY * (name not in SCORES and row.early > 0), kind, details))
-  return cells

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from experiments.grid_point import text, words
 from experiments.report import formats
+from experiments.report.cells import Cell, column
 from experiments.report.reader import Comparison
 from experiments.report.settings_table import varying
-from experiments.report.table_rows import EARLY, Cell, Row, column, spent
+from experiments.report.table_rows import EARLY, FELL, Row, spent
 
 WIDTH = 100
 LABEL = 16  # characters of a label that a wide table keeps
@@ -16,6 +17,7 @@ TESTED = (
   "key: these pairs are one family of Holm's correction for each quantity."
 )
 BEFORE = "Reached before the first evaluation"
+AGAIN = "Met by the mean over the seeds, and missed again at a later evaluation"
 CUT = ", cut at 0 and 100 %, which no mean can pass"
 MARKS = "*: the best mean of its column; ~: not significantly worse"
 TIED = "no algorithm is significantly better."
@@ -49,7 +51,14 @@ def legend(comparison: Comparison) -> list[str]:
     f"Steps, examples, bytes and seconds are those spent when the curve first meets {comparison.goal}, interpolated "
     "linearly between the evaluations before and after."
   )
-  sentences.append("Examples count all workers together, bytes are those sent per worker.")
+  sentences.append(
+    "Examples count all workers together, bytes are those sent per worker"
+    + (
+      ", see the section on the algorithms for what and when."
+      if any(each.info["sends"] for each in comparison.results)
+      else "."
+    )
+  )
   if not comparison.virtual:
     return sentences + clock(comparison)
   groups: dict[str, list[str]] = {}  # labels by the components of their virtual time
@@ -77,10 +86,24 @@ def early(comparison: Comparison, table: Sequence[Row]) -> str:
   )
 
 
+def fell_back(comparison: Comparison, table: Sequence[Row]) -> str:
+  """Whose mean curve does not keep the target; "" where all do."""
+  labels = [row.label + f" ({row.fell_back})" * (row.seeds > 1) for row in table if row.mean_fell_back]
+  if not labels:
+    return ""
+  seeds = "in brackets the number of seeds that do by themselves; " * any(row.seeds > 1 for row in table)
+  return f"{formats.listed(labels)}; {seeds}the costs are of the first time that each seed meets {comparison.goal}."
+
+
 def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:
   """Sentences on single rows of the table."""
-  told = early(comparison, table)
-  notes = [f"{EARLY} {BEFORE}: {told}"] if told else []
+  told = {f"{EARLY} {BEFORE}": early(comparison, table), f"{FELL} {AGAIN}": fell_back(comparison, table)}
+  notes = [f"{sign}: {text}" for sign, text in told.items() if text]
+  in_turn: dict[str, list[str]] = {}  # labels by what they send
+  for each in comparison.results:
+    if each.info["taxonomy"]["pattern"] == "round robin" and each.info["sends"]:
+      in_turn.setdefault(each.info["sends"], []).append(each.info["label"])
+  notes += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in in_turn.items()]
   return notes + [f"{row.label}: {note}." for row in table for note in row.notes]
 
 

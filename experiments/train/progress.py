@@ -1,10 +1,11 @@
 """Progress of a run: a bar in a terminal or a notebook, elsewhere a line from time to time."""
 
+import importlib
 import sys
 import time
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ddl.runtime.hosts import is_main
 
@@ -17,13 +18,34 @@ def has_bar() -> bool:
   return is_main() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
+class _Cell:
+  """A line in a notebook's cell that is empty at the end, where a widget or a stream would leave its last text."""
+
+  def __init__(self) -> None:
+    display = importlib.import_module("IPython.display").display  # which a notebook has
+    self._shown: Any = display({"text/plain": ""}, raw=True, display_id=True)
+
+  def write(self, text: str) -> None:
+    """Show it in place of the text before; tqdm ends with blanks."""
+    self._shown.update({"text/plain": text.strip()}, raw=True)
+
+  def flush(self) -> None:
+    """Nothing is held back."""
+
+
+def bar(what: str, total: int, done: int = 0) -> tqdm:
+  """A bar that leaves nothing behind; silent where there is none."""
+  shown: Any = _Cell() if has_bar() and "ipykernel" in sys.modules else None  # None: stderr
+  return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
+
+
 class Progress:
   """Of one run; silent but in the main process."""
 
   def __init__(self, label: str, total: int, done: int):
     """label: of the run; total, done: steps."""
     self._label, self._total = label, total
-    self._bar = tqdm(total=total, initial=done, disable=not has_bar(), desc=f"{label}: compiling", leave=False)
+    self._bar = bar(f"{label}: compiling", total, done)
     self._lines = is_main() and not has_bar()
     self._since = self._said = time.monotonic()
     self._first, self._timed = done, 0  # step after which the clock of the rest runs

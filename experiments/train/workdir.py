@@ -67,6 +67,6 @@ def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
     name, equals, _ = word.lstrip("-").partition("=")
     if not word.startswith("-") or name not in names:
       out.append(word)
-    elif name == "workdir" and not equals:
+    elif name != "resume" and not equals:  # the one without a value
       next(left, None)
   return out

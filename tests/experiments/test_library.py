@@ -102,6 +102,9 @@ def test_a_comparison_prints_its_progress_and_shows_its_table_as_a_value(tmp_pat
       values[name]
     assert repr(name) in str(error.value) and all(each in str(error.value) for each in values)
     assert values.get(name) is None
+  figures, runs = repr(made.figures), repr(made.runs)
+  assert all(name in figures for name in made.figures) and ".save(" in figures and len(figures) < 600
+  assert runs.startswith("2 labels by name:") and "'mine', 'theirs'" in runs
   (tmp_path / "c/comparison.json").write_text("{")
   (tmp_path / "c/mine/seed-1/metrics.jsonl").unlink()
   assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "nothing to show" in repr(made.runs["mine"][1])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-  from experiments.report.figures.line_data import Line
+  from experiments.report.figures.mean_lines import Line
 
 BELOW = 0.5  # times the range of the ends: how far an accuracy axis extends below the worst, and above for bands
 FAR, LEAST = 4, 0.05  # an end that is FAR ranges of the better ones below them, each LEAST or more, is off that axis

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.report.figures.line_data import Chart, Line
+from experiments.report.figures.line_data import Chart
 from experiments.report.figures.line_styles import LineStyle
+from experiments.report.figures.mean_lines import Line
 from experiments.report.figures.style import GRID, IDLE, INK, MUTED, PAPER, PHONE, SLIDE
 
 SHORT = 22  # characters of a label that has room beside another

@@ -15,9 +15,10 @@ from experiments.report.figures.style import DARK, settings
 
 FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
 DPI = 200  # of a PNG: twice a screen's
+NOTEBOOK = 90  # of a picture that a notebook shows, so that its 9.6 inches fit beside a margin
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Picture:
   """A figure with its title, its text for those who do not see it, its caption and its data. Drawn when it is used."""
 
@@ -27,6 +28,9 @@ class Picture:
   caption: list[str]  # sentences
   draw: Callable[[bool], Any]  # makes matplotlib's figure, for a screen (True) or for a phone: upright, legend below
   data: Mapping[str, Sequence[Any]]  # column: a value per drawn point
+
+  def __repr__(self) -> str:
+    return f"Picture {self.name}: {self.title}; save(path) writes {', '.join(f'.{each}' for each in FORMATS)}"
 
   @cached_property
   def figure(self) -> Any:
@@ -59,23 +63,36 @@ class Picture:
       lines.writerow(self.data)
       lines.writerows(zip(*self.data.values(), strict=True))
       return text.getvalue().encode()
-    file = io.BytesIO()
-    metadata = {"CreationDate": None} if kind == "pdf" else None  # the same bytes each time
-    _save(self.figure, file, format=kind, dpi=DPI, metadata=metadata)
-    return file.getvalue()
+    return _bytes(self.figure, kind)
 
-  def save(self, path: str | Path) -> Path:
-    """Write it as the suffix says. Raises ValueError for another one than .svg, .pdf, .png and .csv."""
+  def save(self, path: str | Path, title: bool = True, narrow: bool = False) -> Path:
+    """Write it as the suffix says.
+
+    Args:
+      path: .svg, .pdf, .png or .csv, in a folder that is there.
+      title: whether it has its title; a paper's caption stands for it.
+      narrow: upright, as on a phone: 4.3 inches wide, in a paper's column of 3.4 inches with letters of 8 points.
+
+    Raises:
+      ValueError: for another suffix.
+      FileNotFoundError: for a folder that is not there.
+    """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
       raise ValueError(f"{path.name}: a picture is saved as {', '.join(f'.{each}' for each in FORMATS)}")
-    path.write_bytes(self.content(kind))
+    if not path.parent.is_dir():
+      raise FileNotFoundError(f"{path.parent} is no folder; make it, or save {path.name} elsewhere")
+    if kind == "csv" or (title and not narrow):
+      path.write_bytes(self.content(kind))
+      return path
+    figure = _laid_out(self.draw, wide=not narrow)
+    path.write_bytes(_bytes(figure, kind) if title else _untitled(figure, self.title, kind))
     return path
 
   def _repr_png_(self) -> bytes:
     """Of a notebook."""
-    return self.content("png")
+    return _bytes(self.figure, "png", NOTEBOOK)
 
 
 def png(draw: Callable[[], Any]) -> bytes:
@@ -112,6 +129,29 @@ def _save(figure: Any, file: Any, **how: Any) -> None:
 
   with matplotlib.rc_context(settings(True)):
     figure.savefig(file, **how)
+
+
+def _bytes(figure: Any, kind: str, dpi: int = DPI, **how: Any) -> bytes:
+  """As a file of this kind, the same bytes each time."""
+  file = io.BytesIO()
+  dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+  _save(figure, file, format=kind, dpi=dpi, metadata=dates.get(kind), **how)
+  return file.getvalue()
+
+
+def _untitled(figure: Any, title: str, kind: str) -> bytes:
+  """A file of the figure without its title, cut to what is left."""
+  from matplotlib.text import Text
+
+  def is_title(artist: Any) -> bool:
+    if not isinstance(artist, Text):
+      return False
+    text = " ".join(artist.get_text().split())
+    return bool(text) and title.startswith(text) and artist.get_fontweight() == "bold"
+
+  for found in figure.findobj(is_title):
+    found.set_visible(False)
+  return _bytes(figure, kind, bbox_inches="tight", pad_inches=0.03)
 
 
 def _written(figure: Any) -> str:

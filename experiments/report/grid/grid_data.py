@@ -1,6 +1,6 @@
 """The data of a picture of a grid: a quantity against a key, a line per algorithm, panels for the other keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from experiments.grid_point import text, words
 from experiments.report import formats
+from experiments.report.grid import grid_speedup
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.statistics import log_summary
-from experiments.report.table_rows import Estimate, Row, spent
+from experiments.report.table_rows import EARLY, Estimate, Row, spent
 
 SPEEDUP = "speedup"  # over the smallest number of workers; of the steps, or of the seconds, to the target
 DECADE, HALF = 10, 5  # from such a span on the axis of the key, or that of the quantity, is logarithmic
@@ -25,6 +25,7 @@ class Line(NamedTuple):
   estimates: list[Estimate]
   partial: list[bool]  # whether only some seeds have the figure
   level: bool  # the algorithm does not read the key: one figure stands for all values
+  early: list[bool]  # whether it is a cost, or a ratio of costs, from before a first evaluation
 
 
 class Panel(NamedTuple):
@@ -95,9 +96,12 @@ def _is_a_workers_time(comparison: Comparison) -> bool:
 
 
 def _chart(
-  comparison: Comparison, table: Sequence[Row], key: str, name: str, estimates: Mapping[str, Estimate]
-) -> Chart | None:
-  """A quantity against the key; None where no point has it."""
+  comparison: Comparison, table: Sequence[Row], key: str, name: str, estimates: Mapping[str, Estimate],
+  early: Set[str] | None = None,
+) -> Chart | None:  # fmt: skip
+  """A quantity against the key; None where no point has it. early: labels; None: those whose costs are."""
+  if early is None:
+    early = {row.label for row in table if row.early and name not in SCORES}
   grid = axes(comparison)
   values, others = grid[key], [other for other in grid if other != key]
   order = list(dict.fromkeys(row.place.group for row in table))
@@ -107,7 +111,7 @@ def _chart(
   for fixed in product(*(grid[other] for other in others)):
     at = dict(zip(others, fixed, strict=True))
     rows = [row for row in table if all(row.place.point.get(other, value) == value for other, value in at.items())]
-    lines = [_line(group, order.index(group), key, values, list(ticks), rows, estimates) for group in order]
+    lines = [_line(group, order.index(group), key, values, list(ticks), rows, estimates, early) for group in order]
     title = ", ".join(f"{words(other, list(grid))} {text(value)}" for other, value in at.items())
     panels.append(Panel(title, [line for line in lines if line.x]))
   panels = [panel for panel in panels if panel.lines]
@@ -120,9 +124,9 @@ def _chart(
   notes = _notes(shown, word, name, comparison)
   if name == "bytes_sent" and (silent := [row.label for row in table if row.sends_nothing]):
     notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
-  if name not in SCORES and (early := [row.label for row in table if row.early and row.label in estimates]):
+  if labels := [row.label for row in table if row.label in early & estimates.keys()]:
     notes.append(
-      f"Reached before the first evaluation, so that the cost is mostly invented: {formats.listed(early, 6)}."
+      f"{EARLY} Reached before the first evaluation, so that the cost is mostly invented: {formats.listed(labels, 6)}."
     )
   log_y = name != "test_accuracy" and _spans(means, HALF)
   return Chart(
@@ -133,15 +137,9 @@ def _chart(
   )  # fmt: skip
 
 
-def _early(table: Sequence[Row], estimates: Mapping[str, Estimate]) -> list[str]:
-  labels = [row.label for row in table if row.early and row.label in estimates]
-  text = "Reached before the first evaluation, so that the cost is mostly invented"
-  return [f"{text}: {formats.listed(labels, 6)}."] if labels else []
-
-
 def _line(
   group: str, number: int, key: str, values: Sequence[Any], places: Sequence[float], rows: Sequence[Row],
-  estimates: Mapping[str, Estimate],
+  estimates: Mapping[str, Estimate], early: Set[str],
 ) -> Line:  # fmt: skip
   own = [row for row in rows if row.place.group == group and row.label in estimates]
   if level := bool(own) and all(key not in row.place.point for row in own):
@@ -152,7 +150,7 @@ def _line(
     ]
   shown = [estimates[row.label] for _, row in found]
   partial = [len(each.seeds) < row.seeds for each, (_, row) in zip(shown, found, strict=True)]
-  return Line(group, number, [at for at, _ in found], shown, partial, level)
+  return Line(group, number, [at for at, _ in found], shown, partial, level, [row.label in early for _, row in found])
 
 
 def _notes(lines: Sequence[Line], word: str, name: str, comparison: Comparison) -> list[str]:
@@ -167,25 +165,16 @@ def _notes(lines: Sequence[Line], word: str, name: str, comparison: Comparison) 
 
 def _speedup(comparison: Comparison, table: Sequence[Row], name: str) -> Chart | None:
   """The steps or seconds to the target with the fewest workers over those with more, paired by seed."""
-  least, base = min(axes(comparison)["workers"]), {}
-  for row in table:
-    if row.place.point.get("workers") == least and (found := row.of_all(name)):
-      base[_without_workers(row)] = found
-  ratios = {}
-  for row in table:
-    first, found = base.get(_without_workers(row)), row.of_all(name)
-    if first and found:
-      seeds = {
-        seed: first.seeds[seed] / cost for seed, cost in found.seeds.items() if cost > 0 and first.seeds[seed] > 0
-      }
-      if len(seeds) == row.seeds:  # none has met the target before the first step
-        ratios[row.label] = Estimate(*log_summary(list(seeds.values())), seeds)
-  chart = _chart(comparison, table, "workers", name, ratios)
+  least = min(axes(comparison)["workers"])
+  ratios, early = grid_speedup.speedups(table, name, least)
+  chart = _chart(comparison, table, "workers", name, ratios, early)
   if chart is None:
     return None
   unit, over = formats.NAMES[name], f"{least} worker{'s' * (least > 1)}"
   notes = [f"The time of a step is not in it: {unit} alone are counted."] if name == "step" else []
-  notes += _early(table, ratios)
+  if labels := [row.label for row in table if row.label in early]:
+    text = "Reached before the first evaluation, here or with the fewest workers, so that it is mostly invented"
+    notes.append(f"{EARLY} {text}: {formats.listed(labels, 6)}.")
   if none := [group for group in dict.fromkeys(row.place.group for row in table) if group not in
               {line.group for panel in chart.panels for line in panel.lines}]:  # fmt: skip
     notes.append(f"Not every seed met {comparison.goal} with {over}: {formats.listed(none)}.")
@@ -193,10 +182,6 @@ def _speedup(comparison: Comparison, table: Sequence[Row], name: str) -> Chart |
     quantity=SPEEDUP, title=f"Speed-up in {unit} to {comparison.goal} against workers", y_label=f"speed-up over {over}",
     log_x=True, log_y=True, ideal=float(least), notes=notes,
   )  # fmt: skip
-
-
-def _without_workers(row: Row) -> tuple[str, str]:
-  return row.place.group, repr({key: value for key, value in row.place.point.items() if key != "workers"})
 
 
 def _geometric(values: np.ndarray) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from experiments.grid_point import text, words
-from experiments.report import formats
+from experiments.report import formats, undetected
 from experiments.report.findings import Sentence
 from experiments.report.grid import grid_data, grid_slopes
 from experiments.report.headline import SPENT, costs, early_clause, winners
@@ -31,6 +31,7 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
       alike.append(f"{one} and {other}")
   if alike:
     sentences.append(("No significant difference at any point", f"between {'; '.join(alike)}."))
+  sentences += [told] if (told := undetected.sentence(comparison, table)) else []
   for key in grid:
     charts = grid_data.charts(comparison, table, key)
     for group in groups:
@@ -60,7 +61,11 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
     text = f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}"
     return ". ".join([text, *early_clause(complete, len(table))]) + "."
   won, level = winners(table, found)
-  best = [f"{formats.listed(labels)} in {formats.listed([SPENT[cost.name] for cost in each])}" for labels, each in won]
+  any_bytes = {cost.name: " of those that send any" * (not cost.all_send) for cost in found}
+  best = [
+    f"{formats.listed(labels)} in {formats.listed([SPENT[cost.name] + any_bytes[cost.name] for cost in each])}"
+    for labels, each in won
+  ]
   told = [f"Cheapest: {'; '.join(best)}"] if best else []
   told += [f"No point is clearly the cheapest in {formats.listed(level).replace(' and ', ' or ')}"] if level else []
   told += early_clause([row for cost in found for row in cost.best], len(table))
@@ -69,14 +74,15 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
 
 def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], key: str) -> str:
   """Where the quantities are best along a key, and which of them differ significantly along it."""
-  found, alike = [], []
+  found, alike, missed = [], [], {}
   for name, words_of in _quantities(comparison).items():
-    tested = list(_tested(table, name, ((a, b) for a, b in combinations(rows, 2) if _differ(a, b, key))))
-    counted = [row for row in rows if row.ranked_by(name)]
-    best = _best(comparison, counted, name, key)
+    sending, words_of = _sending(rows, name, words_of)
+    tested = _tested(table, name, ((a, b) for a, b in combinations(sending, 2) if _differ(a, b, key)))
+    best = _best(comparison, [row for row in sending if row.of_all(name)], name, key)
     if not best or not tested:
       continue
-    different, count = sum(pair.sign != 0 for pair in tested), len(tested)
+    missed[name] = tested
+    different, count = sum(pair.sign != 0 for pair in tested.values()), len(tested)
     word = ("highest" if comparison.higher_is_better else "lowest") if name == comparison.metric else "lowest"
     if all(row.seeds == 1 for row in rows):
       found.append(f"{word} {words_of} at {best}")
@@ -85,7 +91,7 @@ def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], ke
     else:
       alike.append(words_of)
   if alike and not found:
-    return "no two values differ significantly in metric or costs"
+    return f"no two values differ significantly in metric or costs{undetected.nearest(missed)}"
   return "; ".join(found + ([f"no significant difference in {_listed(alike)}"] if alike else []))
 
 
@@ -97,13 +103,18 @@ def _differ(one: Row, other: Row, key: str) -> bool:
   return one.place.point[key] != other.place.point[key]
 
 
-def _tested(table: Sequence[Row], name: str, wanted: Iterable[tuple[Row, Row]]) -> Iterable[Pair]:
+def _tested(table: Sequence[Row], name: str, wanted: Iterable[tuple[Row, Row]]) -> dict[tuple[str, str], Pair]:
   """The pairs that are tested; of one seed alone, which is no test, those of the family."""
   family, single = pairs(table, name), all(row.seeds == 1 for row in table)
-  for one, other in wanted:
-    pair = family.get((one.label, other.label))
-    if pair and (single or pair.p is not None):
-      yield pair
+  found = {(one.label, other.label): family.get((one.label, other.label)) for one, other in wanted}
+  return {labels: pair for labels, pair in found.items() if pair and (single or pair.p is not None)}
+
+
+def _sending(rows: Sequence[Row], name: str, words_of: str) -> tuple[Sequence[Row], str]:
+  """The rows with a place in this quantity, and its name: to send nothing, as one worker does, is no achievement."""
+  if name != "bytes_sent" or not any(row.sends_nothing for row in rows):
+    return rows, words_of
+  return [row for row in rows if not row.sends_nothing], f"{words_of} of those that send any"
 
 
 def _best(comparison: Comparison, rows: Sequence[Row], name: str, key: str) -> str:
@@ -126,7 +137,8 @@ def _speedups(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
     reached = [line.estimates[line.x.index(most)].mean for line in lines if most in line.x]
     low, high = f"{min(reached):.2g}", f"{max(reached):.2g}"
     unit, over = chart.title.partition(" to ")[0].lower(), chart.y_label.partition(" over ")[2]
-    yield f"{unit} {low if low == high else f'{low} to {high}'} with {most:g} over {over}"
+    sign = EARLY * any(line.early[line.x.index(most)] for line in lines if most in line.x)
+    yield f"{unit} {low if low == high else f'{low} to {high}'}{sign} with {most:g} over {over}"
 
 
 def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
@@ -144,8 +156,9 @@ def _between(comparison: Comparison, table: Sequence[Row], one: str, other: str)
   found = []
   rows = [[row for row in table if row.place.group == group] for group in (one, other)]
   for name, words_of in _quantities(comparison).items():
-    tested = list(_tested(table, name, ((a, b) for a in rows[0] for b in rows[1])))
-    signs = [pair.sign for pair in tested if pair.p is not None]
+    first, second = (_sending(each, name, words_of)[0] for each in rows)
+    tested = _tested(table, name, ((a, b) for a in first for b in second))
+    signs = [pair.sign for pair in tested.values() if pair.p is not None]
     if any(signs):
       parts = [f"{group} lower at {signs.count(sign)}" for group, sign in ((one, -1), (other, 1)) if sign in signs]
       found.append(f"{words_of}: {' and '.join(parts)} of {len(tested)} tested points")

@@ -9,11 +9,10 @@ import numpy as np
 from experiments.report import formats
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import COLOURS, INK, MARKERS, MUTED, PAPER, PHONE, SLIDE, blank
+from experiments.report.grid.grid_axes import LETTER, dress, limits
 from experiments.report.grid.grid_data import SPEEDUP, Chart, Line
-from experiments.report.reader import SCORES
 
 BESIDE = 3  # points between the bars of two algorithms
-BEYOND = 1.0  # times the range of the means: how far an axis goes for the ends of bars; arrows mark those cut there
 
 
 def picture(shown: Chart) -> Picture:
@@ -31,7 +30,7 @@ def picture(shown: Chart) -> Picture:
     f"{SPEEDUP}_{shown.title.partition(' to ')[0].split()[-1]}" if shown.quantity == SPEEDUP else shown.quantity
   )
   name = f"grid_{quantity.removeprefix('test_').removesuffix('_sent')}_vs_{shown.x_label}".replace(" ", "_")
-  low, high = _limits(shown)
+  low, high = limits(shown)
   bars = [each.interval for panel in shown.panels for line in panel.lines for each in line.estimates if each.interval]
   cut = any(bar[0] < low or bar[1] > high for bar in bars)
   notes = [*shown.notes, *["An arrow at the edge: the interval's bar goes on beyond the axis."] * cut]
@@ -66,22 +65,30 @@ def _draw(shown: Chart, wide: bool) -> Any:
   else:
     size = PHONE if count == 1 else (PHONE[0], 1.6 + 2.1 * rows)
   figure = blank(size)
-  limits, first = _limits(shown), None
+  ends, first = limits(shown), None
+  inches = (size[0] - (1.5 if wide else 1.0)) / columns - 0.15 * (columns > 1)  # of a panel, about
   for number, panel in enumerate(shown.panels):
     axes = figure.add_subplot(rows, columns, number + 1, sharex=first, sharey=first)
     first = first or axes
-    _axes(axes, shown, limits, wide and count == 1)
+    dress(axes, shown, ends, inches)
     lowest = number + columns >= count
     axes.tick_params(labelleft=number % columns == 0, labelbottom=lowest)
     if lowest:
-      axes.set_xlabel(shown.x_label + ", log scale" * (shown.log_x and columns < 4))
+      axes.set_xlabel(textwrap.fill(shown.x_label + ", log scale" * shown.log_x, int(inches / LETTER)))
     if panel.title:
-      axes.set_title(textwrap.fill(panel.title, 30), size=10, weight="normal", loc="left")
+      axes.set_title(textwrap.fill(panel.title, int(inches / LETTER)), size=10, weight="normal", loc="left")
     for line in panel.lines:
-      _line(axes, line, len(_groups(shown)), limits)
+      _line(axes, line, len(_groups(shown)), ends)
     if shown.ideal is not None:
-      ends = np.array([min(shown.ticks), max(shown.ticks)])
-      axes.plot(ends, ends / shown.ideal, color=MUTED, linewidth=1.1, linestyle=(0, (1, 2)), zorder=1.5)
+      least, most = np.array([min(shown.ticks), max(shown.ticks)])
+      axes.plot(
+        (least, most),
+        (least / shown.ideal, most / shown.ideal),
+        color=MUTED,
+        linewidth=1.1,
+        linestyle=(0, (1, 2)),
+        zorder=1.5,
+      )
   figure.supylabel(_fill(shown.y_label + ", log scale" * shown.log_y, wide), size=11 if wide else 10)
   _legend(figure, shown, wide)
   title = shown.title if wide else textwrap.fill(shown.title, 34)
@@ -126,56 +133,6 @@ def _line(axes: Any, line: Line, count: int, limits: tuple[float, float]) -> Non
       markerfacecolor=PAPER if partial else colour, markeredgecolor=colour if partial else PAPER,
       markeredgewidth=1.4 if partial else 0.7,
     )  # fmt: skip
-
-
-def _limits(shown: Chart) -> tuple[float, float]:
-  """Of y: around all means, and as far as the bars go unless that hides the means."""
-  estimates = [each for panel in shown.panels for line in panel.lines for each in line.estimates]
-  means = np.array([each.mean for each in estimates])
-  ends = np.array([each.interval or (each.mean, each.mean) for each in estimates])
-  if shown.ideal is not None:
-    means = np.append(means, [1.0, max(shown.ticks) / shown.ideal])
-  if shown.log_y:
-    means, ends = np.log(means), np.log(np.maximum(ends, 1e-300))
-  low, high = float(means.min()), float(means.max())
-  room = high - low or 0.1 * abs(high) or 1.0
-  low, high = max(float(ends.min()), low - BEYOND * room), min(float(ends.max()), high + BEYOND * room)
-  low, high = min(low, float(means.min())) - 0.06 * room, max(high, float(means.max())) + 0.06 * room
-  if shown.log_y:
-    return float(np.exp(low)), float(np.exp(high))
-  at_most = 1.0 + 0.02 * room if shown.quantity == "test_accuracy" else np.inf
-  return (max(low, 0.0) if shown.quantity != "test_loss" else low), min(high, at_most)
-
-
-def _axes(axes: Any, shown: Chart, limits: tuple[float, float], large: bool) -> None:
-  from matplotlib import ticker
-
-  places = np.array([*shown.ticks])
-  if shown.log_x:
-    axes.set_xscale("log")
-    reach = (places.max() / places.min()) ** 0.06
-    axes.set_xlim(places.min() / reach, places.max() * reach)
-  else:
-    room = 0.06 * (places.max() - places.min())
-    axes.set_xlim(places.min() - room, places.max() + room)
-  axes.xaxis.set_minor_locator(ticker.NullLocator())
-  every = 1 if large else -(-sum(len(label) + 1 for label in shown.ticks.values()) // 24)  # labels have room beside
-  axes.set_xticks(places, [label if n % every == 0 else "" for n, label in enumerate(shown.ticks.values())])
-  if shown.log_y:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1,) if limits[1] > 300 * limits[0] else (1, 2, 5)))
-    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-  if shown.quantity == "test_accuracy":
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
-  elif shown.quantity in SCORES or shown.quantity == SPEEDUP:
-    axes.yaxis.set_major_formatter("{x:g}")
-  elif shown.quantity in ("bytes_sent", "step", "examples"):
-    unit = "B" if shown.quantity == "bytes_sent" else ""
-    axes.yaxis.set_major_formatter(ticker.EngFormatter(unit=unit, sep=" " if unit else ""))
-  else:
-    axes.yaxis.set_major_formatter("{x:,.6g} s")
-  axes.set_ylim(*limits)
-  axes.grid(True)
 
 
 def _legend(figure: Any, shown: Chart, wide: bool) -> None:

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from experiments.grid_point import text, words
 from experiments.report import formats
+from experiments.report.cells import Cell
 from experiments.report.figures.picture import Picture
 from experiments.report.grid import grid_data, grid_slopes
 from experiments.report.reader import SCORES, Comparison
 from experiments.report.settings_table import BUDGET
-from experiments.report.table_rows import Cell, Row
+from experiments.report.table_rows import EARLY, Row
 
 
 class Slopes(NamedTuple):
@@ -93,4 +94,4 @@ def slopes(charts: Sequence[grid_data.Chart]) -> Slopes | None:
 
 def _cell(found: grid_slopes.Slope) -> Cell:
   ends = (" to ".join(map(formats.signed, found.interval)),) if found.interval else ()
-  return Cell(formats.signed(found.mean), details=ends)
+  return Cell(formats.signed(found.mean) + EARLY * found.early, details=ends)

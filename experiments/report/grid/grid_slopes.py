@@ -7,6 +7,7 @@ import numpy as np
 from experiments.report import formats
 from experiments.report.grid.grid_data import Chart, Line
 from experiments.report.statistics import Span, summary
+from experiments.report.table_rows import EARLY
 
 CAPTION = 8  # slopes that fit into one
 
@@ -17,10 +18,11 @@ class Slope(NamedTuple):
   mean: float
   interval: Span | None
   seeds: int
+  early: bool = False  # over costs from before a first evaluation
 
   def __str__(self) -> str:
     ends = f" ({' to '.join(map(formats.signed, self.interval))})" if self.interval else ""
-    return f"{formats.signed(self.mean)}{ends}"
+    return f"{formats.signed(self.mean)}{EARLY * self.early}{ends}"
 
 
 def slope(chart: Chart, line: Line) -> Slope | None:
@@ -35,7 +37,7 @@ def slope(chart: Chart, line: Line) -> Slope | None:
   across = np.log(x) - np.log(x).mean()
   found = np.log(y) @ across / (across @ across)
   mean, half = summary(found)
-  return Slope(mean, None if half is None else (mean - half, mean + half), len(seeds))
+  return Slope(mean, None if half is None else (mean - half, mean + half), len(seeds), any(line.early))
 
 
 def captioned(chart: Chart) -> Chart:

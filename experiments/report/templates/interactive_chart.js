@@ -39,11 +39,14 @@
     return found;
   };
 
-  const limits = (values, log, from) => {
+  // Around all values, and as far as the ends of bands go, but by no more than half as much again.
+  const limits = (values, log, from = null, ends = []) => {
     let low = Math.min(...values), high = Math.max(...values);
+    const seen = ends.filter((end) => end !== null && (!log || end > 0)), half = log ? (high / low) ** 0.5 : (high - low) / 2;
+    const [least, most] = log ? [low / half, high * half] : [low - half, high + half];
+    [low, high] = [Math.max(least, Math.min(low, ...seen)), Math.min(most, Math.max(high, ...seen))];
     if (from !== null && from < high) low = Math.max(low, from);
-    const edge = 0.5 * (Math.abs(low) || 1);
-    if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - edge, high + edge];
+    if (low === high) [low, high] = log ? [low / 2, high * 2] : [-0.5, 0.5].map((edge) => low + edge * (Math.abs(low) || 1));
     const [ratio, margin] = [(high / low) ** 0.03, 0.03 * (high - low)];
     return log ? [low / ratio, high * ratio] : [low - margin, high + margin];
   };
@@ -140,8 +143,8 @@
       labelFont: "13px sans-serif", values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, unit, unit === "share" ? 5 : 3))),
       ...(log ? { splits: ticks, filter: (u, splits) => splits } : {}),
     });
-    const scale = (values, log, from = null) => {
-      const [min, max] = limits(values, log, from);
+    const scale = (values, log, ...more) => {
+      const [min, max] = limits(values, log, ...more);
       return { time: false, auto: false, distr: log ? 3 : 1, min, max, range: (u, low, high) => [low, high] };
     };
     const goal = data.y[y].target, goals = goal === null || (yLog && goal <= 0) ? [] : [goal];
@@ -155,7 +158,7 @@
       {
         ...size(),
         series: [{}, ...series],
-        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...goals], yLog, yLog ? null : data.y[y].from) },
+        scales: { x: scale(all("x"), xLog), y: scale([...all("mean"), ...goals], yLog, yLog ? null : data.y[y].from, [...all("low"), ...all("high")]) },
         axes: [axis("x", data.x[x], xLog), axis("y", data.y[y], yLog)],
         legend: { show: false },
         focus: { alpha: 0.2 },

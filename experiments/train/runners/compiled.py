@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm.auto import tqdm
 
 from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints
@@ -20,7 +19,7 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
-from experiments.train.progress import has_bar
+from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.runner import Report, StopRequest
 
@@ -53,10 +52,10 @@ class CompiledRun:
     experiment = self._runs[0].experiment
     calls: Any = self.trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `open`
     calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
-    with tqdm(total=len(calls), disable=not has_bar(), desc=f"{label}: compiling", leave=False) as bar:
+    with bar(f"{label}: compiling", len(calls)) as shown:
       for _, carry, _ in self.trainer.run(self._start(), calls, self._feed(), self._key()):
         jax.block_until_ready(carry)
-        bar.update()
+        shown.update()
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""

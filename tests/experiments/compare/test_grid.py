@@ -34,7 +34,9 @@ def test_a_larger_grid_goes_on_with_the_folder_of_a_smaller_one(tmp_path):
   larger = chosen | {"grid": {"workers": (1, 2, 4), "algorithm.period": (2,)}}
   ddl.compare(compare=larger, only=["local"], workdir=made.folder, options=RunOptions(resume=True), **SMALL)
   again = ddl.load(made.folder).info
-  assert [each["point"]["workers"] for each in again["algorithms"]] == [1, 2, 4]
+  found = [(each["group"], each["point"]["workers"]) for each in again["algorithms"]]
+  assert found == [("sync", 1), ("sync", 2), ("local", 1), ("local", 2), ("local", 4)]  # what is not asked for stays
+  assert again["grid"] == {"workers": [1, 2, 4], "algorithm.period": [2]}
   assert {file: file.stat().st_mtime_ns for file in kept} == kept
   assert [line["step"] for line in metrics(tmp_path / "c/local__workers_4/seed-0")] == [0, 2, 4]
 

@@ -66,7 +66,9 @@ def trials(folder, label):
 def test_ranges_choices_and_several_seeds(tmp_path):
   space = {"a": {"period": [2, 5], "optimizer": {"momentum": (0.0, 0.9), "nesterov": [False, True]}}}
   found = ddl.sweep(sweep={"space": space, "seeds": (3, 4)}, trials=3, workdir=tmp_path / "s", **SMALL)
-  frame = found.trials
+  frame, shown = found.trials, repr(found)
+  assert str(found.folder) in shown and len(shown.splitlines()) == 3 and "best of 3 trials" in shown
+  assert all(f"{found.best[label]['optimizer']['learning_rate']:.4g}" in shown for label in "ab")
   assert list(frame.label) == ["a"] * 3 + ["b"] * 3 and list(frame.trial) == [0, 1, 2] * 2
   assert set(frame.outcome) == {"complete"}
   a, b = frame[frame.label == "a"], frame[frame.label == "b"]

@@ -62,5 +62,5 @@ def test_parameters_are_what_sparta_is_made_for(recwarn):
 def test_the_label_of_a_run_names_both(tmp_path):
   assert default_experiment().label == default_experiment().algorithm.name
   made = default_experiment(wrapper={"name": "topk"})
-  entry = comparison_record.entry(tmp_path, "few", made, False, Place("few", {}))
+  entry = comparison_record.entry(tmp_path, "few", build(made), False, Place("few", {}))
   assert "Top-k" in entry["title"] and entry["citation"].count("arXiv") == 2

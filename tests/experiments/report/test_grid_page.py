@@ -1,7 +1,7 @@
 """A page with a grid: its section and findings, which pairs are tested, and frames with a column for each key."""
 
 import json
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from helpers.comparisons import Tags, comparison, rising, rows_of, undrawn
@@ -121,6 +121,19 @@ def test_bars_that_an_axis_cuts_have_arrows(tmp_path):
     assert any("arrow" in note for note in picture.caption) == cut
 
 
+def test_one_worker_sends_nothing_and_is_not_called_the_lowest_in_bytes(tmp_path):
+  places = {f"{group}, workers {n}": {"group": group, "point": {"workers": n}} for group in "ab" for n in (1, 2, 4)}
+  runs = {}
+  for label, place in places.items():
+    many, seeds = place["point"]["workers"], [rising(0.1, 0.5 + 0.01 * n, 0.96) for n in range(3)]
+    factor = (many - 1) * (1 if place["group"] == "a" else 2)
+    runs[label] = [[line | {"bytes_sent": factor * line["bytes_sent"]} for line in seed] for seed in seeds]
+  found = reader.read(comparison(tmp_path, runs, places=places, grid={"workers": [1, 2, 4]}))
+  told = dict(grid_findings.finding(found, table_rows.rows(found)))
+  assert "lowest mean bytes of those that send any at 2, 1 of 1 pairs" in told["a, workers"]
+  assert "bytes: a lower at 2 of 2 tested points" in told["a and b at the same point"]
+
+
 def test_one_seed_claims_no_significance(tmp_path):
   read = reader.read(grid(tmp_path, AXES, noisy, lacks=LACKS, seeds=1))
   found = dict(grid_findings.finding(read, table_rows.rows(read)))
@@ -158,6 +171,23 @@ def test_panels_fill_their_figure(folder):
   figure = grid_plot.picture(chart).draw(True)
   figure.draw_without_rendering()
   assert len(figure.axes) > 1 and sum(axes.get_position().width for axes in figure.axes) > 0.7
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_labels_of_small_panels_do_not_touch_and_stay_inside(tmp_path, wide):
+  axes = {"workers": (1, 2, 4, 8, 16, 32, 64, 320), "network.message_seconds": (0.125, 0.0625, 0.25)}
+  found = reader.read(grid(tmp_path, axes, lambda group, point, seed: 0.01 / point["workers"]))
+  for key in axes:
+    for chart in grid_data.charts(found, table_rows.rows(found), key):
+      figure = grid_plot.picture(chart).draw(wide)
+      figure.draw_without_rendering()
+      for panel in figure.axes:
+        ticks = [each for each in panel.get_xticklabels() if each.get_text() and each.get_visible()]
+        boxes = [each.get_window_extent() for each in ticks]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), (chart.title, key)
+        for text in (panel.xaxis.label, panel.title, panel._left_title):
+          box = text.get_window_extent()
+          assert not text.get_text() or (box.x0 >= 0 and box.x1 <= figure.bbox.x1), (chart.title, text.get_text())
 
 
 def test_a_wide_table_keeps_the_begin_of_each_label(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import numpy as np
 import pytest
@@ -44,9 +45,41 @@ def test_the_suffix_says_how_a_picture_is_saved(tmp_path):
     path = picture.save(tmp_path / f"a.{kind}")
     assert path.read_bytes().startswith(head)
     assert path.read_bytes() == again.save(tmp_path / f"b.{kind}").read_bytes()
-  assert picture._repr_png_() == (tmp_path / "a.png").read_bytes()
+  with pytest.raises(FileNotFoundError, match="figs is no folder"):
+    picture.save(tmp_path / "figs/a.pdf")
   with pytest.raises(ValueError, match=r"a\.jpg.*\.pdf"):
     picture.save(tmp_path / "a.jpg")
+
+
+def width(png):
+  return int.from_bytes(png[16:20], "big")
+
+
+def test_a_notebook_shows_a_picture_no_wider_than_itself_and_names_it_in_a_line(tmp_path):
+  found = reader.read(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)]}))
+  picture = curves.pictures(found)[0]
+  assert 700 <= width(picture._repr_png_()) <= 900
+  assert "accuracy_vs_examples" in repr(picture) and len(repr(picture)) < 200
+
+
+def test_a_picture_for_a_paper_has_no_title_and_is_as_narrow_as_a_phones(tmp_path):
+  found = reader.read(comparison(tmp_path / "c", {"easgd": [rising(0.1, 0.5, 0.96)] * 3}))
+  picture = curves.pictures(found)[0]
+  plain, bare, narrow, both = (
+    picture.save(tmp_path / f"{number}.svg", **how).read_text()
+    for number, how in enumerate(({}, {"title": False}, {"narrow": True}, {"title": False, "narrow": True}))
+  )
+
+  def titled(svg):
+    return "Test accuracy against" in " ".join(re.findall(r"<!-- (.*?) -->", svg, re.S))
+
+  def size(svg):
+    return tuple(float(part) for part in re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"|$', svg).groups())
+
+  assert [titled(svg) for svg in (plain, bare, narrow, both)] == [True, False, True, False]
+  assert size(bare)[1] < size(plain)[1] - 15 and size(both)[1] < size(narrow)[1] - 15
+  assert size(narrow)[0] == pytest.approx(4.3 * 72) and size(both)[0] <= 4.4 * 72
+  assert picture.save(tmp_path / "again.svg").read_text() == plain
 
 
 def styled(folder, count, groups=None):

@@ -13,7 +13,8 @@ from helpers.comparisons import undrawn, undrawn_page
 
 import ddl
 from experiments.config.options import RunOptions
-from experiments.report import cluster_section, formats, reader, report, table_rows
+from experiments.report import cluster_section, formats, reader, report
+from experiments.report.cells import column
 
 
 def numbers(text):
@@ -124,7 +125,7 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
 def test_a_target_that_no_algorithm_reaches(folder):
   found = cluster_section.on_clusters(reader.read(folder[0])._replace(target=1.1))
   assert "no algorithm reaches 110 %" in found[0].sentence
-  cells = table_rows.column(found[0].table, "virtual_seconds")
+  cells = column(found[0].table, "virtual_seconds")
   assert [cell.text for cell in cells] == ["never", "never"]
 
 

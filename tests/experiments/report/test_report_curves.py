@@ -4,9 +4,11 @@ import base64
 import json
 import re
 
+import numpy as np
+import pytest
 from helpers.comparisons import comparison, rising
 
-from experiments.report import reader
+from experiments.report import reader, table_rows
 from experiments.report.figures import curves, line_data
 from experiments.report.figures.line_styles import line_styles
 
@@ -19,6 +21,21 @@ def test_small_axes_are_labelled(tmp_path):
     for uri in (picture.wide, picture.narrow):
       svg = base64.b64decode(uri.partition("base64,")[2]).decode()  # a comment holds the text of what is drawn as paths
       assert "<!-- test loss -->" in svg and re.search(rf"<!-- {words}, [^>]* -->", svg)
+
+
+@pytest.mark.parametrize("x", ["seconds", "bytes_sent", "examples"])
+def test_a_line_ends_at_the_figure_of_the_table_whatever_each_seed_took(tmp_path, x):
+  """The second seed takes three times as long: what it has in the end counts in the line as in the table."""
+  seeds = [rising(0.1, 0.5, 0.6 + 0.1 * n, 0.7 + 0.1 * n) for n in range(3)]
+  for line in seeds[1]:
+    line |= {"seconds": 3 * line["seconds"], "bytes_sent": 3 * line["bytes_sent"]}
+  found = reader.read(comparison(tmp_path, {"easgd": seeds}))
+  (line,) = line_data.chart(found, x, "test_accuracy").lines
+  (row,) = table_rows.rows(found)
+  assert line.mean[-1] == pytest.approx(0.8) == row.estimates["test_accuracy"].mean
+  columns = [run.columns[x] for run in found.results[0].runs]
+  assert line.x[-1] == pytest.approx(np.mean(columns, axis=0)[-1]) and not line.stopped
+  assert (line.band[0][-1], line.band[1][-1]) == pytest.approx(row.estimates["test_accuracy"].interval)
 
 
 def test_workers_that_are_equal_whenever_they_are_evaluated_are_told_from_those_that_always_are(tmp_path):

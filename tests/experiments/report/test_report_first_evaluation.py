@@ -4,6 +4,7 @@ import pandas as pd
 from helpers.comparisons import comparison, finding_of, rising, rows_of, undrawn_page
 
 from experiments.report import headline, reader, report, table_rows
+from experiments.report.cells import column
 from experiments.report.grid import grid_data, grid_findings
 from experiments.report.wording import BEFORE
 
@@ -16,9 +17,9 @@ def test_the_table_the_page_and_the_findings_tell_of_it(tmp_path):
   rows = rows_of(folder)
   assert [rows[label].early for label in ("easgd", "local_sgd", "dasgd")] == [2, 1, 0]
   assert rows["easgd"].first == 1280
-  marked = {cell.text.endswith(table_rows.EARLY) for cell in table_rows.column(list(rows.values()), "step")[:2]}
-  assert marked == {True} and "\N{DAGGER}" not in table_rows.column(list(rows.values()), "step")[2].text
-  assert "\N{DAGGER}" not in table_rows.column(list(rows.values()), "test_accuracy")[0].text
+  marked = {cell.text.endswith(table_rows.EARLY) for cell in column(list(rows.values()), "step")[:2]}
+  assert marked == {True} and "\N{DAGGER}" not in column(list(rows.values()), "step")[2].text
+  assert "\N{DAGGER}" not in column(list(rows.values()), "test_accuracy")[0].text
   for text in (report.table(folder), undrawn_page(folder), str(finding_of(folder))):
     assert BEFORE in text and AT in text.replace("\N{NO-BREAK SPACE}", " ") and "config.eval_every" in text
   assert "local_sgd (1 of 2 seeds)" in finding_of(folder)[f"{BEFORE} (\N{DAGGER})"]
@@ -47,3 +48,19 @@ def test_a_grid_says_it_too(tmp_path):
   charts = grid_data.charts(found, table, "workers")
   noted = [chart.quantity for chart in charts if any(BEFORE in note for note in chart.notes)]
   assert noted == ["speedup", "examples", "bytes_sent", "seconds"]
+
+
+def test_a_speedup_over_an_early_baseline_is_marked_in_the_findings_and_its_slope(tmp_path):
+  places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
+
+  def told(name, first):
+    runs = dict(zip(places, ([first] * 2, [LATE] * 2, [LATE] * 2), strict=True))
+    sizes = {label: {"workers": n, "steps": 3200 // n} for label, n in zip(places, (1, 2, 4), strict=True)}
+    made = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
+    found = reader.read(made)
+    return dict(grid_findings.finding(found, table_rows.rows(found)))["easgd, workers"]
+
+  text = told("early", SOON)
+  speedup, slope = (text.partition(word)[2].partition(";")[0] for word in ("speed-up", "slope"))
+  assert "\N{DAGGER} with 4 over" in speedup and "\N{DAGGER}" in slope
+  assert "\N{DAGGER}" not in told("calm", LATE)

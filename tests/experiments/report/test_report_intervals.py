@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from helpers.comparisons import comparison, rising, rows_of, undrawn_page
 
-from experiments.report import frames, interactive_chart, reader, report, table_rows, wording
+from experiments.report import frames, interactive_chart, reader, report, wording
+from experiments.report.cells import column
 from experiments.report.figures import curves, line_data
 from experiments.report.statistics import summary
 
@@ -30,7 +31,7 @@ def test_tables_and_files_agree(folder):
     frame = pd.read_csv(folder / "table.csv").set_index("label")
     shown = frame.loc[label, ["test_accuracy_low", "test_accuracy_high"]]
     assert list(shown) == pytest.approx(ends)
-  cells = table_rows.column(list(rows_of(folder).values()), "test_accuracy")
+  cells = column(list(rows_of(folder).values()), "test_accuracy")
   mean, half = summary(HIGH)
   assert cells[0].text == f"{100 * mean:.2f} ({100 * (mean - half):.2f} to 100.00) %"
   assert cells[0].text in report.table(folder) and wording.CUT in " ".join(wording.legend(reader.read(folder)))

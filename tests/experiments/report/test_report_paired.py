@@ -10,6 +10,7 @@ from helpers.schedules import virtual
 
 from experiments.grid_point import Place
 from experiments.report import cluster_section, findings, reader, table_rows
+from experiments.report.cells import column
 from experiments.report.figures import line_data
 from experiments.report.statistics import summary
 from experiments.report.table_rows import Row
@@ -34,13 +35,13 @@ def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
 def test_a_cell_has_the_interval_of_a_cost_in_small_print_and_of_a_score_beside_it(tmp_path):
   """Met at steps 10, 30 and 60: Student's interval of these would begin below 0."""
   seeds = [rising(*[0.1] * number, *[0.95] * (8 - number)) for number in (1, 3, 6)]
-  cells = table_rows.column(list(rows_of(comparison(tmp_path, {"easgd": seeds})).values()), "step")
+  cells = column(list(rows_of(comparison(tmp_path, {"easgd": seeds})).values()), "step")
   assert [cell.text for cell in cells] == ["26"] and summary([10, 30, 60])[0] < summary([10, 30, 60])[1]
   ratio = math.exp(4.302652729911275 * np.std(np.log([10, 30, 60]), ddof=1) / math.sqrt(3))  # t(0.975, 2)
   mean = 18000 ** (1 / 3)
   assert cells[0].details == (f"{mean / ratio:.0f} to {mean * ratio:.0f}",)
-  (plain,) = table_rows.column(list(rows_of(tmp_path).values()), "step", intervals=False)
-  (score,) = table_rows.column(list(rows_of(tmp_path).values()), "test_accuracy")
+  (plain,) = column(list(rows_of(tmp_path).values()), "step", intervals=False)
+  (score,) = column(list(rows_of(tmp_path).values()), "test_accuracy")
   assert plain.details == score.details == () and score.text == "95.00 ± 0.00 %"
 
 

@@ -1,0 +1,63 @@
+"""What a worker sends, in words, from the record of an algorithm's own functions: the reason for its bytes."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ddl.perf.comm.patterns import Op, Pattern, Visits
+from experiments.costs.param_flops import param_shapes
+from experiments.costs.patterns import pattern_of
+from experiments.report import formats
+from experiments.train.build import Components
+
+KINDS = {  # of a collective: its word, and that in the taxonomy
+  "all_reduce": ("all-reduce", "all-reduce"), "all_gather": ("all-gather", "all-gather"),
+  "reduce_scatter": ("reduce-scatter", "reduce-scatter"), "permute": ("message to a peer", "peer to peer"),
+}  # fmt: skip
+NOTHING = "nothing"
+IN_TURN = "one worker's difference at a time, but every worker takes part in its sum"
+
+
+def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
+  """(the communication pattern, what is sent at which steps) of an experiment.
+
+  The pattern is that of the taxonomy, but of a compressed algorithm that of the collectives that it has become.
+  """
+  experiment = components.experiment
+  found = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
+  kinds = [KINDS[op.kind][1] for ops in (found.local, *(each.ops for each in found.exchanges)) for op in ops]
+  shown = " + ".join(dict.fromkeys(kinds)) if experiment.wrapper_spec and kinds else taxonomy_pattern
+  text = _visits(found.visits) if found.visits else _collectives(found)
+  if text == NOTHING and experiment.workers == 1:
+    text += ", as there is one worker"
+  return shown, text + (f"; {IN_TURN}" if taxonomy_pattern == "round robin" and kinds else "")
+
+
+def _collectives(found: Pattern) -> str:
+  at_each = Counter({("at each step", found.local): 1} if found.local else {})
+  at_each.update((_when(each.period), each.ops) for each in found.exchanges if each.ops)
+  texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
+  return "; ".join(texts) or NOTHING
+
+
+def _when(period: int | Callable[[int], int]) -> str:
+  if callable(period):
+    return "at changing periods"
+  return "at each step" if period == 1 else f"every {period} steps"
+
+
+def _ops(ops: Sequence[Op]) -> str:
+  """The collectives by kind, with the bytes of all of a kind."""
+  total: dict[str, float] = {}
+  for op in ops:
+    total[op.kind] = total.get(op.kind, 0.0) + op.nbytes
+  return " and ".join(f"{KINDS[kind][0]} of {formats.figure('bytes_sent', each)}" for kind, each in total.items())
+
+
+def _visits(found: Visits) -> str:
+  up, down = (formats.figure("bytes_sent", each) for each in (found.up, found.down))
+  ways = ("to a peer", "from it") if found.peers else ("to the server", "back")
+  parts = [f"{size} {way}" for size, way, sent in ((up, ways[0], found.up), (down, ways[1], found.down)) if sent]
+  if not parts:
+    return NOTHING
+  chance = f", with a probability of {found.probability:g}" * (found.probability < 1)
+  return f"{_when(found.period)}{chance}: {' and '.join(parts)}"

@@ -1,0 +1,115 @@
+"""A resume that asks for some of a comparison's labels: the report keeps the others, which are only read."""
+
+import json
+from dataclasses import replace
+
+import jax
+import pytest
+from helpers.comparisons import undrawn
+
+import ddl
+from experiments.compare import previous_record
+from experiments.config import default_experiment
+from experiments.config.comparison import Comparison
+from experiments.config.options import RunOptions
+
+SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
+LABELS = {
+  "sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 2}},
+  "elastic": {"algorithm": {"name": "easgd", "period": 2}},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    yield
+
+
+def compared(folder, labels, only=(), target=0.5, seeds=(0,), resume=True, **more):
+  labels = {label: LABELS.get(label, {"algorithm": {"name": "local_sgd", "period": 4}}) for label in labels}
+  chosen = {"seeds": seeds, "target": target, "algorithms": labels}
+  options = RunOptions(resume=resume)
+  return ddl.compare(compare=chosen, only=only, workdir=folder, options=options, **SMALL | more)
+
+
+def labels(found):
+  return [entry["label"] for entry in found.info["algorithms"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Three labels; then one of them with another target; the folder between, as (labels, times of the metrics)."""
+  path = tmp_path_factory.mktemp("compare") / "c"
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    compared(path, LABELS, resume=False, clusters=["ethernet_10g"])
+    (path / "sync/seed-0/result.json").unlink()  # as if it had not ended
+    before = {file: file.stat().st_mtime_ns for file in path.glob("*/*/metrics.jsonl")}
+    return compared(path, LABELS, only=["local"], target=0.3), before
+
+
+def test_the_labels_that_are_not_asked_for_stay_and_are_only_read(folder):
+  found, before = folder
+  assert labels(found) == ["sync", "local", "elastic"] == list(found.table.label)
+  assert found.info["target"]["value"] == 0.3
+  assert before == {file: file.stat().st_mtime_ns for file in before}
+  assert not (found.folder / "sync/seed-0/result.json").exists()
+  assert [*found.info["config"]["algorithms"]] == ["sync", "local", "elastic"]
+
+
+def test_clusters_stay_and_are_of_the_target_now(folder):
+  (entry,) = folder[0].info["clusters"]
+  assert entry["name"] == "ethernet_10g" and [*entry["algorithms"]] == ["sync", "local", "elastic"]
+  recorded = json.loads((folder[0].folder / "experiment.json").read_text())["options"]
+  assert recorded["cluster"] == ["ethernet_10g"] and set(recorded["only"]) == set(LABELS)
+
+
+def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
+  compared(tmp_path / "c", ["sync", "elastic"], resume=False)
+  assert labels(compared(tmp_path / "c", LABELS, only=["sync", "local"])) == ["sync", "local", "elastic"]
+
+
+def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
+  found, _ = folder
+  page = found.report.read_bytes()
+  with pytest.raises(ValueError, match=r"sync, local, elastic.*differ") as error:
+    compared(found.folder, ["other", *LABELS], only=["other"], steps=16)
+  assert "\n" not in str(error.value) and found.report.read_bytes() == page
+
+
+@pytest.fixture
+def one(tmp_path):
+  """A folder with a comparison of the label a alone, at a point of a grid; and an experiment that fits it."""
+  whole = default_experiment(workers=2, steps=8)
+  (tmp_path / "a/seed-0").mkdir(parents=True)
+  (tmp_path / "a/seed-0/config.json").write_text(json.dumps(whole.to_json()))
+  entry = {"label": "a", "runs": ["a/seed-0"], "group": "a", "point": {"workers": 2}}
+  (tmp_path / "comparison.json").write_text(json.dumps({"algorithms": [entry], "grid": {"workers": [2]}}))
+  return tmp_path, whole
+
+
+def test_another_grid_is_refused(one):
+  folder, whole = one
+  asked, options = Comparison({"b": whole}, grid={"workers": (2, 4)}), RunOptions(resume=True)
+  joined = previous_record.joined(folder, asked, options)
+  assert joined.read == {"a"} and joined.comparison.place("a").point == {"workers": 2}
+  assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
+  with pytest.raises(ValueError, match="over workers, this one is over no keys"):
+    previous_record.joined(folder, replace(asked, grid={}), options)
+  assert not previous_record.joined(folder, asked, RunOptions()).read
+
+
+def test_command_and_record_are_of_all_labels(one):
+  folder, whole = one
+  asked = Comparison({"b": whole}, grid={"workers": (2, 4)}, clusters=("near", "far"))
+  words = ("--config=f.py", "--only", "b", "--cluster=near,far")
+  recorded = {
+    "arguments": [*words],
+    "options": {"only": ["b"]},
+    "config": {"compare": {"algorithms": {"b": {}, "a": {}}}},
+  }
+  given = RunOptions(resume=True, command=("python", "run.py", "compare", *words), recorded=recorded)
+  found = previous_record.joined(folder, asked, given).options
+  assert list(found.command[3:]) == ["--config=f.py", "--only=a,b", "--cluster=near,far"] == found.recorded["arguments"]
+  assert found.recorded["options"] == {"only": ["b", "a"], "cluster": ["near", "far"]}
+  assert recorded["options"] == {"only": ["b"]}

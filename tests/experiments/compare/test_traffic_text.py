@@ -1,0 +1,45 @@
+"""What a worker sends in words, against the sizes of the perceptron's parameters."""
+
+import pytest
+
+from experiments.compare import traffic_text
+from experiments.config.base import default_experiment
+from experiments.train.build import build
+
+BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
+
+
+def described(**changes):
+  experiment = default_experiment(model={"name": "mlp", "hidden": (16,)}, workers=4, **changes)
+  return traffic_text.described(build(experiment), experiment.spec.taxonomy.pattern)
+
+
+@pytest.mark.parametrize(
+  "algorithm, text",
+  [
+    ({"name": "sync_sgd"}, "at each step: all-reduce of 4.84 kB"),
+    ({"name": "local_sgd", "period": 5}, "every 5 steps: all-reduce of 4.84 kB"),
+    ({"name": "async_easgd", "period": 5}, "every 5 steps: 4.84 kB to the server and 4.84 kB back"),
+    ({"name": "independent"}, "nothing"),
+  ],
+)
+def test_what_is_sent_and_when(algorithm, text):
+  assert BYTES == 4840
+  assert described(algorithm=algorithm)[1] == text
+
+
+def test_round_robin_is_summed_over_all():
+  pattern, text = described(algorithm={"name": "round_robin_easgd"})
+  assert pattern == "round robin" and text == f"at each step: all-reduce of 4.84 kB; {traffic_text.IN_TURN}"
+
+
+def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():
+  assert described(algorithm={"name": "sync_sgd"})[0] == "all-reduce"
+  pattern, text = described(algorithm={"name": "sync_sgd"}, wrapper={"name": "topk"})
+  assert pattern == "all-gather" and "all-gather of " in text and "all-reduce" not in text
+  assert described(algorithm={"name": "sync_sgd"}, wrapper={"name": "powersgd"})[0] == "all-reduce"
+
+
+def test_one_worker_sends_nothing():
+  experiment = default_experiment(algorithm={"name": "sync_sgd"}, workers=1)
+  assert traffic_text.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is one worker")
