@@ -39,11 +39,14 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     return unchanged
   try:
     record = run_dir.read_json(path / run_dir.COMPARISON)
+  except ValueError:  # damaged, and about to be replaced
+    return unchanged
+  try:
     entries = {each["label"]: each for each in record["algorithms"]}
     clusters = tuple(str(each["name"]) for each in record.get("clusters", ()))
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
     kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
-  except (KeyError, TypeError, AttributeError):  # of a damaged or older file, which is about to be replaced
+  except (KeyError, TypeError, AttributeError):  # as damaged, or older
     return unchanged
   there = {label: found for label, found in kept.items() if found is not None}
   if gone := [label for label in kept if label not in there]:

@@ -62,6 +62,7 @@ class Progress:
       self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
       self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
+      self._bar.last_print_t = self._bar.start_t  # before which a bar would count as never shown, and stay
     if line:
       self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
     self._bar.update(step - self._bar.n)

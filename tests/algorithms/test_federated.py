@@ -158,6 +158,7 @@ def test_c_is_the_mean_of_the_control_variates(share):
   assert np.ptp(state.own["kernel"], axis=0).max() > 0.1
 
 
+@pytest.mark.slow
 def test_scaffold_does_not_drift_where_fedavg_does():
   """Quadratics (a_i / 2) (x - b_i)^2: FedAvg's fixed point is off the minimum of the mean loss, SCAFFOLD's is on it."""
   curvature, target = np.linspace(0.2, 1.6, 8), np.linspace(-3.0, 2.0, 8)

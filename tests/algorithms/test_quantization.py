@@ -181,6 +181,7 @@ def test_what_was_sent_leaves_the_momentum(x64, decay):
     close(-new, [sent] * 2)
 
 
+@pytest.mark.slow
 def test_the_step_of_its_authors_is_the_optimizers(x64):
   """x <- (1 - eta wd) x - eta sign(mean)."""
   (x0, grad), how = reference.problem(3, 6), LOSSY["demo"]

@@ -92,7 +92,7 @@ def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
 
 
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sparta"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
@@ -115,7 +115,7 @@ def mapped(fn):
 
 @pytest.mark.parametrize("lift", [vmapped, mapped])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_as_optax_equals_the_twin(x64, wrapper, lift):
   algorithm, history = twin(wrapper, 8, 6)
   tx, (x0, grad) = as_optax(algorithm, "w"), reference.problem(8, 6)
@@ -378,7 +378,7 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")

@@ -34,6 +34,7 @@ MINUTES = (  # parts of commands that are left to --slow: they measure, start pr
 )  # fmt: skip
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FAST = ("README.md",)  # the commands of other pages are left to --slow
+LONG = ("docs/howto/grids.md",)  # whose Python blocks are left to --slow
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
 
 
@@ -109,7 +110,14 @@ def check_installs(wanted):
     assert not extra or extra in metadata.metadata(name).get_all("Provides-Extra", [])
 
 
-@pytest.mark.parametrize("name", [name for name, page in zip(NAMES, PAGES, strict=True) if blocks(page, "python")])
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
+    for name, page in zip(NAMES, PAGES, strict=True)
+    if blocks(page, "python")
+  ],
+)
 def test_the_python_blocks_run(name, folder, monkeypatch, capsys):
   """A page's blocks one after another, as one module; what a `text` block right behind prints is what comes out."""
   monkeypatch.chdir(folder)

@@ -116,6 +116,7 @@ def test_the_text_of_many_algorithms_is_short(tmp_path):
   assert len(shown.splitlines()) < 10 and "40 labels" in shown
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path, empty_pictures):
   labels = {"a": {"algorithm": "sync_sgd"}, "b": {"algorithm": "local_sgd"}}
   tuned = tmp_path / "tuned.json"

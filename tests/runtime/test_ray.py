@@ -281,6 +281,7 @@ def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   seen, runner = {}, cluster(tmp_path, build("async_sgd"), barrier=barriers.bsp())
 
@@ -307,6 +308,7 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
   only_here = types.ModuleType("only_here")
   exec("def make(worker): ...", only_here.__dict__)

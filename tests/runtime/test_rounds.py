@@ -52,7 +52,7 @@ def test_unrolled_equals_its_twin(name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_equals_its_twin_with_adam(name):
   trainer = make(name, 8, ExecutionConfig("vmap", "scan", 12), inner="adam")
   equals_twin(trainer, record(trainer), name, "adam", **HYPER.get(name, {}))
@@ -85,7 +85,7 @@ def test_other_schedules_equal_the_twin(name, hyper):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("steps", ["scan", "unroll"])
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
   """As where periods and pauses make too many kinds of calls: no call is compiled for its schedule."""
   monkeypatch.setattr("ddl.runtime.calls.MOST_KINDS", 0)
@@ -97,7 +97,7 @@ def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
 
 @pytest.mark.parametrize("name", DELAYED)
 @pytest.mark.parametrize("devices, how", [LAYOUTS[1], LAYOUTS[3], LAYOUTS[4]])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_overlap_off_changes_no_bit(name, devices, how):
   waiting = record(make(name, devices, how._replace(overlap=False)))
   jax.tree.map(np.testing.assert_array_equal, waiting, trainer_and_record(name, devices, how)[1])

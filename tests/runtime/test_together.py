@@ -49,7 +49,7 @@ def key(run):
 def alone(trainer, run):
   """The carry after each call, and all losses."""
   carries, losses = [], []
-  calls = trainer.plan(0, STEPS, 7)
+  calls = trainer.plan(0, STEPS, STEPS)
   for call, carry, loss in trainer.run(trainer.start(key(run)), calls, partial(shifted, run), key(run)):
     carries.append(jax.tree.map(np.asarray, carry))
     losses.append(trainer.losses(call, loss))
@@ -66,7 +66,7 @@ def together(trainer):
   carries, losses = [], []
   start = trainer.join([trainer.start(key(run)) for run in range(RUNS)])
   keys = jnp.stack([key(run) for run in range(RUNS)])
-  for call, carry, loss in trainer.run(start, trainer.plan(0, STEPS, 7), all_batches, keys):
+  for call, carry, loss in trainer.run(start, trainer.plan(0, STEPS, STEPS), all_batches, keys):
     carries.append([jax.tree.map(np.asarray, trainer.part(carry, run)) for run in range(RUNS)])
     losses.append(trainer.losses(call, loss))
   return [([each[run] for each in carries], np.concatenate([each[run] for each in losses])) for run in range(RUNS)]
@@ -81,7 +81,7 @@ def each_equals_itself_alone(trainer):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(27)
 def test_each_equals_itself_alone(name, devices, how):
   each_equals_itself_alone(make(name, devices, how, model=seeded(), **HYPER.get(name, {})))
 

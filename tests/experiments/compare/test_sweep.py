@@ -134,6 +134,7 @@ def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_pa
   assert {len(each["trials"]) for each in ddl.load(tmp_path / "s").info.values()} == {7}
 
 
+@pytest.mark.slow
 def test_a_sampler_that_learns_tries_other_points_after_the_first_ones(tmp_path):
   found = {}
   for sampler in ("halton", "tpe"):

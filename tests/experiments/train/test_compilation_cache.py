@@ -42,6 +42,7 @@ def test_the_second_command_loads_what_the_first_ones_compiled(tmp_path, more):
   assert metrics(tmp_path / "again") == metrics(tmp_path / "0") == metrics(tmp_path / "1")
 
 
+@pytest.mark.slow
 def test_the_flag_turns_it_off(tmp_path):
   done = command(tmp_path, "--compilation_cache=off", f"--workdir={tmp_path}/0").end()
   assert loaded(done) == 0 and not done.error and not (tmp_path / "ddl").exists()
