@@ -33,7 +33,7 @@ def pytest_configure(config):
   # Half of the tests' time was XLA's: they compile with fewer optimizations, with `--slow` as users do. XLA ends the
   # process for a flag that it doesn't know, so another JAX than that of constraints.txt goes without.
   if not config.getoption("--slow") and jax.__version__.startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
   jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # here, not in commands
 
 

@@ -142,7 +142,7 @@ def _groups(parent: Path, folders: Sequence[Path], most: int, there: There) -> l
     groups += [new[i : i + size] for i in range(0, len(new), size)]
     if hosts.is_main():
       parent.mkdir(parents=True, exist_ok=True)
-      file.write_text(json.dumps({"runs": [[run.name for run in group] for group in groups]}) + "\n")
+      run_dir.write_whole(file, json.dumps({"runs": [[run.name for run in group] for group in groups]}) + "\n")
   return groups
 
 

@@ -58,7 +58,9 @@ class Progress:
 
   def show(self, step: int, line: dict[str, Any]) -> None:
     """step: made so far; line: new metrics, or nothing."""
-    if step > self._first and not self._timed:  # the steps until here waited for the compiler: no rate is theirs
+    if (
+      begins := step > self._first and not self._timed
+    ):  # the steps until here waited for the compiler: no rate is theirs
       self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
       self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
@@ -66,6 +68,8 @@ class Progress:
     if line:
       self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
     self._bar.update(step - self._bar.n)
+    if begins:
+      self._bar.refresh()
     now = time.monotonic()
     if self._lines and line and now - self._said >= QUIET_SECONDS:
       shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)

@@ -76,7 +76,7 @@ class RunFolder:
       self.check_new()
       record(self.path, about, self.recorded)
       (self.path / METRICS).write_text("")
-      _replace(
+      write_whole(
         self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
       )  # last: with it the folder holds a run
 
@@ -87,7 +87,7 @@ class RunFolder:
         kept = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
       except UnicodeDecodeError as error:
         raise ValueError(f"{self.path / METRICS} is damaged ({error}); train again in another --workdir") from error
-      _replace(self.path / METRICS, "".join(kept))
+      write_whole(self.path / METRICS, "".join(kept))
 
   def line(self, figures: dict[str, Any]) -> None:
     """Adds a line of metrics, and its events for TensorBoard."""
@@ -150,7 +150,7 @@ def record(path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | N
   path.mkdir(parents=True, exist_ok=True)
   (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
   if recorded:
-    _replace(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
+    write_whole(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
 
 
 def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def git_commit() -> str | None:
   return commit.strip() + ("+" if changed else "")
 
 
-def _replace(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
   """Writes a file so that a crash leaves the old one or the new one."""
   temporary = file.with_name(file.name + ".tmp")
   temporary.write_text(text)
