@@ -170,7 +170,9 @@ class CompiledRun:
     self._checkpoints = self._checkpoints or [Checkpoints(each.checkpoints) for each in self._folders]
     for run, each in enumerate(self._checkpoints):
       if goes_on[run]:
-        each.save(figures[run]["step"], self._carry_of(run), figures[run] | {"layout": self.layout})
+        # One after another: over several processes, those that orbax writes at the same time take each other's files.
+        figure = figures[run] | {"layout": self.layout}
+        each.save(figures[run]["step"], self._carry_of(run), figure, wait=not self._alone)
 
   def _consensus(self, run: int) -> Consensus:
     return self.trainer.consensus(self._carry_of(run))

@@ -1,13 +1,14 @@
 """The seeds of a label that are made together: who is, and that a resume gives each the bits that it would have had."""
 
 import json
+import os
 import shutil
 import signal
 
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers.commands import metrics
+from helpers.commands import Command, metrics
 from helpers.comparisons import undrawn
 from helpers.sessions import at_call, send
 
@@ -91,3 +92,24 @@ def test_seconds_that_are_compared_are_all_of_runs_alone_or_of_none(tmp_path):
 def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, expected):
   model = Model(lambda key: (jnp.zeros(size, jnp.float32), {}), lambda *_: None, dense=dense)  # pyright: ignore
   assert execution.most_together(model) == expected
+
+
+@pytest.mark.slow
+def test_several_processes_stop_and_go_on_bit_for_bit(tmp_path):
+  flags = ("--config=configs/digits_compare.py", "--only=local SGD", "--config.compare.seeds=0,1,2")
+  whole, stopped = (("compare", *flags, "--config.steps=2000", "--processes=2", f"--workdir={path}") for path in "ab")
+
+  def start(arguments, *more):
+    return Command(*(each.replace("--workdir=", f"--workdir={tmp_path}/") for each in arguments), *more)
+
+  assert start(whole).end().code == 0
+  begun = start(stopped)
+  lines = tmp_path / "b" / "local_SGD" / "seed-2" / "metrics.jsonl"
+  begun.wait_for(lambda: lines.exists() and lines.read_text().count("\n") > 3)
+  os.kill(begun.process.pid, signal.SIGTERM)
+  done = begun.end()
+  assert done.code == 128 + signal.SIGTERM and "Traceback" not in done.error, done
+  assert start(stopped, "--resume").end().code == 0
+  for seed in SEEDS:
+    a, b = (metrics(tmp_path / name / "local_SGD" / f"seed-{seed}") for name in "ab")
+    assert a == b and len(a) == 201
