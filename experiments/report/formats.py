@@ -80,7 +80,7 @@ def target(kind: str, value: float) -> str:
 
 def listed(names: Sequence[str], most: int = 12) -> str:
   """ "a, b and c", or the first ones and the number of others."""
-  names = list(map(quoted, names))
+  names = [quoted(name) if ", " in name else name for name in names]  # not for the comma of a figure
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

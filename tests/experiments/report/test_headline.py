@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.comparisons import ALGORITHMS, comparison, metrics, ranked, realistic, rising
 
-from experiments.report import headline, reader, table_rows
+from experiments.report import formats, headline, reader, table_rows
 
 
 def told(folder):
@@ -92,3 +92,8 @@ def test_a_diverged_seed_is_no_best(tmp_path):
   assert (
     set(ALGORITHMS) >= {"easgd", "independent"} and "easgd" in told(folder)[-1] and "independent" in told(folder)[-1]
   )
+
+
+def test_a_list_quotes_labels_that_would_look_like_two():
+  assert formats.listed(["a (8,528)", "b"]) == "a (8,528) and b"
+  assert formats.listed(["a, b", "c", "d"]) == '"a, b", c and d'
