@@ -11,7 +11,7 @@ demo: $(VENV)/.run
 	$(BIN)/python run.py compare --config=configs/digits_compare.py
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --slow

@@ -34,7 +34,11 @@ MINUTES = (  # parts of commands that are left to --slow: they measure, start pr
 )  # fmt: skip
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FAST = ("README.md",)  # the commands of other pages are left to --slow
-LONG = ("docs/howto/grids.md",)  # whose Python blocks are left to --slow
+LONG = (
+  "docs/howto/grids.md",
+  "docs/howto/library.md",
+  "docs/howto/own_schedule.md",
+)  # whose Python blocks are left to --slow
 DONE = set()  # commands that another page has too, and that leave nothing for a later one
 
 

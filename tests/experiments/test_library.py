@@ -53,6 +53,7 @@ def test_the_parameters_are_the_same_on_other_devices(tmp_path):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), run.params, other.params)
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_with_it_and_it_with_the_commands(tmp_path):
   ddl.train(workdir=tmp_path / "a", options=RunOptions(steps_per_call=2), **SMALL)
   done = Command("train", "--resume", f"--workdir={tmp_path}/a").end()

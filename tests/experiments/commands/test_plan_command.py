@@ -170,6 +170,7 @@ def test_feature_maps_of_a_convolution():
   assert one >= 4 * sum(layer.activations for layer in TABLES["lenet"])
 
 
+@pytest.mark.slow
 def test_the_examples_are_the_configs_unless_a_flag_says_otherwise(tmp_path):
   for arguments, examples in (((), 16), (("--config.batch=24",), 24), (("--config.batch=24", "--batch=8"), 8)):
     file = tmp_path / "plan.json"

@@ -247,6 +247,7 @@ class Page(HTMLParser):
     self.alts += [values["alt"]] if tag == "img" else []
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
   done = Command(
     "scale", "--model=overfeat_fast", "--cluster=aws_c4_8xlarge", "--nodes=1,2,...,16", "--batch=256",

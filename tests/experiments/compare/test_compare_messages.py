@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from helpers.commands import Command
 
 CONFIG = """
@@ -23,6 +24,7 @@ def get_config():
 """
 
 
+@pytest.mark.slow
 def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   (tmp_path / "config.py").write_text(CONFIG)
   best = {"tuned": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}

@@ -46,7 +46,7 @@ def test_seeds_that_never_met_the_target_are_told(tmp_path):
   }  # fmt: skip
 
 
-@pytest.mark.parametrize(("labels", "shown"), [(1, 0), (4, 6), (12, 66), (40, 100)])
+@pytest.mark.parametrize(("labels", "shown"), [(1, 0), (4, 6), (12, 66), pytest.param(40, 100, marks=pytest.mark.slow)])
 def test_the_section_has_all_pairs_or_says_how_many_more_there_are(tmp_path, monkeypatch, labels, shown):
   monkeypatch.setattr(curves, "pictures", lambda comparison: [])
   rng = np.random.default_rng(0)

@@ -81,6 +81,7 @@ def test_compare_twice(tmp_path):
   assert pages[0]["config"]["common"]["steps"] == 6
 
 
+@pytest.mark.slow
 def test_processes_are_started_from_values(tmp_path, monkeypatch):
   monkeypatch.setattr(hosts, "command_line", lambda: pytest.fail("the command line was used"))
   chosen = default_experiment(**SMALL)

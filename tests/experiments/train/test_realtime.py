@@ -88,6 +88,7 @@ def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recor
   assert [line["virtual_seconds"] for line in here[1:]] == [events.served[line["visits"] - 1] for line in there[1:]]
 
 
+@pytest.mark.slow
 def test_the_schedule_of_a_comparison_is_made_again(call, tmp_path):
   """Its events stand beside the folders of its seeds, and are of virtual time: without a lock they say all, too."""
   (tmp_path / "config.py").write_text(
