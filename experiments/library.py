@@ -151,7 +151,9 @@ def _options(
   only: Sequence[str] = (), clusters: Sequence[str] = (), tuned: str | Path = "",
 ) -> RunOptions:  # fmt: skip
   """With the folder, and with what `python run.py COMMAND --resume` needs to go on there."""
-  options = options or RunOptions()
+  options = RunOptions() if options is None else options
+  if not isinstance(options, RunOptions):
+    raise ValueError(f"options is {options!r}; invalid: must be a ddl.RunOptions, such as ddl.RunOptions(resume=True)")
   path = workdir(what, replace(options, workdir=str(folder or options.workdir)))
   if options.init_from:
     options = replace(options, init_from=str(Path(options.init_from).absolute()))  # a resume may be elsewhere

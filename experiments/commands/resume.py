@@ -42,6 +42,7 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
     ValueError: for a folder that is not there, records nothing, or is of another command.
   """
   folder = workdir(command, RunOptions(resume=True, workdir=flags.FLAGS.workdir))
+  made_by = command
   try:
     found = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
     made_by = str(found["command"])
@@ -51,16 +52,21 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
   except Unavailable as error:  # which the folder is not to blame for
     raise ValueError(f"{folder / EXPERIMENT}: {error}") from error
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, flags.Error) as error:
+    _check_command(made_by, command, folder)  # of which another one does not know all flags
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
     raise ValueError(
       f"{folder / EXPERIMENT}, which records the experiment, {what}; give the whole command: --config=FILE ... "
       f"--resume --workdir={folder}"
     ) from error
-  if made_by != command:
-    raise ValueError(f"{folder} is of a `{made_by}`, not of a `{command}`; {made_by} --resume goes on with its folder")
+  _check_command(made_by, command, folder)
   if hosts.processes() == 1:
     print(f"{folder}: going on with the config and the flags that its {EXPERIMENT} records", flush=True)
   return config, [*words, *arguments]
+
+
+def _check_command(made_by: str, command: str, folder: Path) -> None:
+  if made_by != command and made_by in ("train", "compare", "sweep"):
+    raise ValueError(f"{folder} is of a `{made_by}`, not of a `{command}`; {made_by} --resume goes on with its folder")
 
 
 def _flags() -> list[flags.Flag[Any]]:

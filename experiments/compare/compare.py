@@ -72,6 +72,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   what += " at points of the grid" * bool(comparison.grid)
   what += f" x {counted(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
   say(f"{what}; {data.meta['description']}")
+  if options.resume and (path / run_dir.COMPARISON).exists():
+    labels = label_runs.to_train(comparison, path, there)
+    if labels:
+      say(f"not all seeds of {listed(labels)} are there: the others are trained first")
   runs, failed, ended = label_runs.run(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():

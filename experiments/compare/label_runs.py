@@ -47,6 +47,13 @@ def there(path: Path, read: frozenset[str]) -> There:
   return There(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
 
 
+def to_train(comparison: Comparison, path: Path, there: There) -> list[str]:
+  """Labels that are asked for and have seeds that are not complete."""
+  names = [f"seed-{seed}" for seed in comparison.seeds]
+  asked = [label for label in comparison.experiments if label not in there.read]
+  return [label for label in asked if any(path / slug(label) / name not in there.complete for name in names)]
+
+
 def run(
   comparison: Comparison, components: Mapping[str, Components], path: Path, there: There, options: RunOptions
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
@@ -58,7 +65,8 @@ def run(
   most = 1 if beside else execution.most_together(first.model)  # their seconds are compared
   for label, each in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
-    if label in there.read:
+    if label in there.read:  # at the seeds that it has
+      runs[label] = [run for run in runs[label] if path / run in there.complete or path / run in there.saved]
       ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
       if files := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
         failed[label] = run_dir.read_json(files[-1])["diverged"]

@@ -77,4 +77,6 @@ def _where(file: Path, error: BaseException) -> str:
   if isinstance(error, KeyError):
     text = str(error.args[0])
   text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
+  if found := re.search(r"does not accept dots in field names .*, but the key (.*) contains one", text):
+    return f"{f', line {line}' if line else ''}: the label {found[1]!r} has a dot; invalid: must be without"
   return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"

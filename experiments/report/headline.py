@@ -79,7 +79,7 @@ def _clauses(
       claims.append(f"{BEST[cost.name]}{sending}{figures}")
       claimed += 1
     verb = f"reach{'es' * (len(labels) == 1)} {goal} " * (not clauses)
-    clauses.append(f"{_named(labels, len(table))} {verb}{formats.listed(claims)}")
+    clauses.append(f"{_named(labels, len(table))} {verb}{formats.listed(claims, labels=False)}")
   if level:
     unclear = f"no winner is clear in {formats.listed(level)}"
     clauses.append(unclear if clauses else f"{_reaching(complete, table)} reach {goal}{every}, and {unclear}")

@@ -113,7 +113,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
   mean = mean_curve([(run.columns["step"], run.columns[comparison.metric]) for run in runs])
   return Row(
     label=info["label"],
-    seeds=max(len(comparison.info["seeds"]), len(info["runs"])),
+    seeds=len(info["runs"]),
     finished=len(found[comparison.metric]),
     reached=len(found["step"]),
     estimates={name: estimate(name, values) for name, values in found.items() if values},
@@ -180,7 +180,8 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
 
   Returns:
     the ranked rows; and the rivals of the first one, than which no row is significantly better, so that no two of the
-    first and its rivals are significantly different.
+    first and its rivals are significantly different. Where a grid has no test of a row against the first one, their
+    intervals must overlap.
   """
   sign, found = -1 if name == "test_accuracy" else 1, pairs(table, name)
   counted = [row for row in (table if among is None else among) if row.ranked_by(name)]
@@ -190,7 +191,13 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
     against = [found.get((other.label, row.label)) for other in ranked if other is not row]
     return any(pair.sign == -sign for pair in against if pair)
 
-  return ranked, [row for row in ranked[1:] if not beaten(row)]
+  def apart(row: Row) -> bool:
+    if (ranked[0].label, row.label) in found:
+      return False
+    best, other = (each.estimates[name].interval for each in (ranked[0], row))
+    return best is not None and other is not None and (other[0] > best[1] or other[1] < best[0])
+
+  return ranked, [row for row in ranked[1:] if not beaten(row) and not apart(row)]
 
 
 def marks(table: Sequence[Row], name: str) -> dict[str, str]:

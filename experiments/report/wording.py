@@ -30,12 +30,13 @@ def tied(comparison: Comparison) -> str:
 
 def legend(comparison: Comparison) -> list[str]:
   """Sentences on the meaning of the figures."""
-  seeds = len(comparison.info["seeds"])
+  seeds = max((len(each.info["runs"]) for each in comparison.results), default=1)
+  over = formats.between([len(each.info["runs"]) for each in comparison.results], "seed")
   if seeds == 1:
     sentences = ["One seed: no interval and no spread, so that any difference may be due to chance."]
   else:
     sentences = [
-      f"{formats.NAMES[comparison.metric].capitalize()}: mean and 95 % confidence interval over {seeds} seeds "
+      f"{formats.NAMES[comparison.metric].capitalize()}: mean and 95 % confidence interval over {over} "
       f"(Student's t{CUT if comparison.metric == 'test_accuracy' else ''}). Costs: geometric mean and 95 % interval of "
       "the logarithm, which is above zero as costs are.",
       "Seeds are paired (same start and same order of the data for all algorithms), so that the test is of the "

@@ -74,6 +74,7 @@ class Progress:
     if self._lines and line and now - self._said >= QUIET_SECONDS:
       shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
       done = step - (self._timed or step)
-      left = f", about {(now - self._since) / done * (self._total - step):.0f} s left" if done else ""
+      rest = self._total - step
+      left = f", about {(now - self._since) / done * rest:.0f} s left" if done and rest else ""
       print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
       self._said = now

@@ -51,6 +51,11 @@ class RunFolder:
   def check_unused(self) -> None:
     """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
     self.check_new()
+    for file, what in ((COMPARISON, "comparison"), (STUDY, "sweep")):
+      if (self.path / file).exists():
+        raise ValueError(
+          f"{self.path} holds a {what} already; --resume continues it, another --workdir starts a new one"
+        )
     if (self.path / ABOUT).exists():
       raise ValueError(
         f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts a new one"

@@ -10,6 +10,12 @@ def net(meta):
   return None
 """
 
+DOTTED = """from experiments.config import base
+def get_config():
+  config = base()
+  config.compare.algorithms = {"lr 0.1": {"algorithm": "sync_sgd"}}
+"""
+
 
 @pytest.mark.parametrize(
   ("arguments", "words"),
@@ -24,12 +30,14 @@ def net(meta):
     (("--config.model.name={own}:met", "--config.model.hidden=None"), ("did you mean 'net'? it has net",)),
     (("--config={own}",), ("{own} has no get_config(): ", "experiments.config.base()")),
     (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
+    (("--config={dotted}",), ("{dotted}, line 4: the label 'lr 0.1' has a dot",)),
   ],
 )
 def test_a_hint(wrong, tmp_path, arguments, words):
-  files = {"own": tmp_path / "own.py", "broken": tmp_path / "broken.py"}
+  files = {name: tmp_path / f"{name}.py" for name in ("own", "broken", "dotted")}
   files["own"].write_text(OWN)
   files["broken"].write_text("import math\ndef get_config():\n  return math.get_config()\n")
+  files["dotted"].write_text(DOTTED)
   told = wrong(
     ["--config=configs/digits.py", *(each.format(**files) for each in arguments)],
     *(word.format(**files) for word in words),

@@ -64,6 +64,24 @@ def test_clusters_stay_and_are_of_the_target_now(folder):
   assert recorded["cluster"] == ["ethernet_10g"] and set(recorded["only"]) == set(LABELS)
 
 
+def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
+  compared(tmp_path / "c", ["sync", "local"], resume=False, seeds=(0, 1), target=0.01)
+  found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)
+  assert [len(entry["runs"]) for entry in found.info["algorithms"]] == [2, 3]
+  assert list(found.table.reached) == list(found.table.seeds) == [2, 3]
+  assert all(row.seeds == 2 for row in found.pairs.itertuples())
+  assert "not all seeds of local are there: the others are trained first" in capsys.readouterr().out
+  compared(tmp_path / "c", ["sync", "local"], seeds=(0, 1, 2), target=0.01)
+  assert "not all seeds of sync are there: the others are trained first" in capsys.readouterr().out
+
+
+def test_a_folder_of_a_comparison_says_how_to_go_on(folder):
+  with pytest.raises(ValueError, match=r"holds a comparison already; options=ddl.RunOptions\(resume=True\) continues"):
+    compared(folder[0].folder, LABELS, resume=False)
+  with pytest.raises(ValueError, match=r"options is {'resume': True}; invalid: must be a ddl\.RunOptions"):
+    ddl.compare(compare={"algorithms": LABELS}, workdir=folder[0].folder, options={"resume": True})  # pyright: ignore
+
+
 def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
   compared(tmp_path / "c", ["sync", "elastic"], resume=False)
   assert labels(compared(tmp_path / "c", LABELS, only=["sync", "local"])) == ["sync", "local", "elastic"]

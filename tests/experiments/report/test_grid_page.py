@@ -134,6 +134,23 @@ def test_one_worker_sends_nothing_and_is_not_called_the_lowest_in_bytes(tmp_path
   assert "bytes: a lower at 2 of 2 tested points" in told["a and b at the same point"]
 
 
+def test_a_point_that_is_not_tested_against_the_cheapest_is_not_called_so(tmp_path):
+  """Where they differ in two keys, and their intervals lie apart."""
+  points = {"few": {"workers": 2, "algorithm.period": 16}, "many": {"workers": 16, "algorithm.period": 1}}
+  runs = {}
+  for label, factor in {"few": 1.0, "many": 10.0}.items():
+    seeds = [rising(0.1, 0.5 + 0.01 * n, 0.96) for n in range(3)]
+    runs[label] = [[line | {"bytes_sent": factor * line["bytes_sent"]} for line in seed] for seed in seeds]
+  places = {label: {"group": "local", "point": point} for label, point in points.items()}
+  grid = {"workers": [2, 16], "algorithm.period": [1, 16]}
+  found = reader.read(comparison(tmp_path, runs, places=places, grid=grid))
+  table = table_rows.rows(found)
+  ranked, rivals = table_rows.ranking(table, "bytes_sent")
+  assert [row.label for row in ranked] == ["few", "many"] and not rivals
+  assert [row.label for row in table_rows.ranking(table, "examples")[1]] == ["many"]
+  assert "few in bytes" in grid_findings.headline(table, found)
+
+
 def test_one_seed_claims_no_significance(tmp_path):
   read = reader.read(grid(tmp_path, AXES, noisy, lacks=LACKS, seeds=1))
   found = dict(grid_findings.finding(read, table_rows.rows(read)))

@@ -113,7 +113,7 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"
   wrong(["--resume"], f"{file}, ", "is missing", "give the whole command: --config=FILE")
-  good = {"command": "compare", "arguments": [], "options": {}, "config": {}}
+  good = {"command": "train", "arguments": [], "options": {}, "config": {}}
   damaged = [
     {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
     {"config": {"no_such_key": 1}}, {"config": {"steps": "two"}}, {"config": {"model": 3}},
@@ -121,8 +121,9 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
     file.write_text(text)
     wrong(["--resume"], f"{file}, ", "is damaged", "give the whole command: --config=FILE")
-  file.write_text(json.dumps(good))
-  wrong(["--resume"], "is of a `compare`, not of a `train`")
+  for options in ({}, {"cluster": ["ethernet_10g"]}):  # a flag that `train` does not know
+    file.write_text(json.dumps(good | {"command": "compare", "options": options}))
+    wrong(["--resume"], "is of a `compare`, not of a `train`")
 
 
 def test_recorded_arguments_without_those_that_say_where():
