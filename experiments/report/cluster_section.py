@@ -60,7 +60,7 @@ def section(comparison: Comparison) -> dict[str, Any] | None:
     "times": {name: column(each.table, TIME) for name, each in found.items()},
     "parts": {name: [_parts(each["algorithms"][label]) for label in labels] for name, each in entries.items()},
     "sources": {name: f"{each['title']}; {_link(each)}. {each['source']}." for name, each in entries.items()},
-    "notes": _notes(list(entries.values())),
+    "notes": _notes(list(entries.values()), [e.info["label"] for e in comparison.results if _wrapped(e.info)]),
   }
 
 
@@ -147,7 +147,11 @@ def _parts(figures: Mapping[str, Any]) -> Cell:
   return Cell(seconds(figures["seconds_per_step"]), details=tuple(parts))
 
 
-def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _wrapped(info: Mapping[str, Any]) -> bool:
+  return (info["settings"].get("wrapper") or {}).get("name", "none") != "none"
+
+
+def _notes(entries: Sequence[Mapping[str, Any]], wrapped: Sequence[str]) -> list[str]:
   first = entries[0]
   nbytes = formats.figure("bytes_sent", first["params_bytes"])
   notes = [
@@ -161,6 +165,10 @@ def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
       "Algorithms with a server or peers were trained in the order of events that results from the config's times and "
       "network. On a cluster the order differs: the predicted seconds are those of that order, the accuracy is that of "
       "the order of training. The closer the two values of staleness are, the better is the approximation."
+    )
+  if wrapped:
+    notes.append(
+      f"What it takes to choose, round or decompose what is sent is not counted: {formats.listed(wrapped, 6)}."
     )
   if within := [entry["name"] for entry in entries if entry["link"] != "between nodes"]:
     notes.append(f"One node of {formats.listed(within)} holds all workers: no message leaves the node.")

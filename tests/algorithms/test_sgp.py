@@ -38,7 +38,7 @@ def test_each_round_of_the_graph_is_doubly_stochastic(workers):
     np.testing.assert_array_equal([ours.sum(axis=0), ours.sum(axis=1)], 1)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(5, marks=pytest.mark.slow), 8])
 def test_the_weights_of_doubly_stochastic_rounds_stay_one(workers):
   _, _, state = run(build("sgp", INNER["adam"][0], workers), workers, 7)
   np.testing.assert_array_equal(state.weight, np.ones(workers))

@@ -219,6 +219,7 @@ def test_what_is_not_sent_is_remembered(x64, wrapper):
   assert lost == steps
 
 
+@pytest.mark.slow
 def test_each_question_has_its_own_memory(x64):
   """Two means of one step, one of them of integers, and a sum where a message is merged."""
 

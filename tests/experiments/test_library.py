@@ -46,6 +46,7 @@ def test_a_run_and_the_same_run_loaded(tmp_path):
   assert jax.tree.map(lambda x: x.shape, again.params) == jax.tree.map(lambda x: x.shape, shapes)
 
 
+@pytest.mark.slow
 def test_the_parameters_are_the_same_on_other_devices(tmp_path):
   chosen = {"algorithm": {"name": "easgd", "period": 3}, "optimizer": {"momentum": 0.9}, **SMALL}
   run = ddl.train(workdir=tmp_path / "a", **chosen)

@@ -17,6 +17,7 @@ def quick_pictures():
     yield
 
 
+@pytest.mark.slow
 def test_a_larger_grid_goes_on_with_the_folder_of_a_smaller_one(tmp_path):
   labels = {"sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 3}}}
   chosen = {"seeds": (0,), "target": 0.1, "algorithms": labels, "grid": {"workers": (1, 2), "algorithm.period": (2,)}}

@@ -105,7 +105,8 @@ def stopped_after(monkeypatch, lines):
   monkeypatch.setattr(RunFolder, "line", then_stop)
 
 
-@pytest.mark.parametrize("sampler", [pytest.param("halton", marks=pytest.mark.slow), "tpe"])
+@pytest.mark.parametrize("sampler", ["halton", "tpe"])
+@pytest.mark.slow
 def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_path, monkeypatch, sampler):
   chosen = OWN | {"sweep": {"sampler": sampler, "trials": 6, "pruning": True}}
   whole = ddl.sweep(workdir=tmp_path / "whole", **chosen)

@@ -67,6 +67,7 @@ def initial(config):
   return float(made.init(None)[0]["w"][0, 0])
 
 
+@pytest.mark.slow
 def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
   file = write(tmp_path / "here")
   (tmp_path / "there").mkdir()

@@ -101,6 +101,14 @@ def test_the_report_is_made_from_the_folder_alone(folder):
     assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {winner} reaches 50 % first")
 
 
+def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
+  found = reader.read(folder[0])
+  words, label = "to choose, round or decompose", found.results[1].info["label"]
+  assert not any(words in note for note in cluster_section.section(found)["notes"])
+  found.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
+  assert [note for note in cluster_section.section(found)["notes"] if words in note and note.endswith(f": {label}.")]
+
+
 def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
   path = tmp_path / "compare"
   shutil.copytree(folder[0], path)

@@ -30,6 +30,7 @@ def loaded(done):
 @pytest.mark.parametrize(
   "more", [(), pytest.param(("--processes=2",), marks=pytest.mark.slow)], ids=["one process", "two processes"]
 )
+@pytest.mark.slow
 def test_the_second_command_loads_what_the_first_ones_compiled(tmp_path, more):
   both = [command(tmp_path, *more, f"--workdir={tmp_path}/{i}") for i in range(2)]  # that write at once
   first = [each.end() for each in both]

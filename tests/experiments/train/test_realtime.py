@@ -38,6 +38,7 @@ def test_threads_leave_a_run_folder(tmp_path, name):
   assert (tmp_path / "a" / "schedule.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_ray_leaves_a_run_folder(tmp_path):
   pytest.importorskip("ray")
   arguments = ("train", *SMALL, "--config.workers=2", "--runtime=ray", "--shards=2", f"--workdir={tmp_path}/a")

@@ -35,17 +35,15 @@ def all_metrics(path):
 def test_each_leaves_what_it_leaves_alone(tmp_path):
   made = run()
   last = made.together(tmp_path / "together", SEEDS, keep_model=True)
-  for seed, line in zip(SEEDS, last, strict=True):
-    alone = run(seed=seed)
-    expected, folder = alone(tmp_path / f"seed-{seed}"), tmp_path / "together" / f"seed-{seed}"
-    lines, figures = metrics(folder), metrics(tmp_path / f"seed-{seed}")
-    assert [each.keys() for each in lines] == [each.keys() for each in figures] and len(lines) == 5
-    for ours, theirs in zip(lines, figures, strict=True):
-      np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=2e-4)
-    assert line["test_loss"] == lines[-1]["test_loss"] != expected["train_loss"]
-    assert json.loads((folder / "config.json").read_text())["seed"] == seed
-    assert (folder / "result.json").exists() and (folder / "model.msgpack").exists()
   assert len({line["train_loss"] for line in last}) == len(SEEDS)
+  expected, folder = run(seed=1)(tmp_path / "alone"), tmp_path / "together" / "seed-1"
+  lines, figures = metrics(folder), metrics(tmp_path / "alone")
+  assert [each.keys() for each in lines] == [each.keys() for each in figures] and len(lines) == 5
+  for ours, theirs in zip(lines, figures, strict=True):
+    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=2e-4)
+  assert last[1]["test_loss"] == lines[-1]["test_loss"] != expected["train_loss"]
+  assert json.loads((folder / "config.json").read_text())["seed"] == 1
+  assert (folder / "result.json").exists() and (folder / "model.msgpack").exists()
 
 
 def test_all_are_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):
