@@ -86,6 +86,7 @@ def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   assert "drawn anew" not in again
 
 
+@pytest.mark.slow
 def test_the_folder_knows_how_to_go_on(folders):
   path, run = folders[0] / "compare", "EASGD/seed-1"
   kept = {p: p.stat().st_mtime_ns for p in path.glob("*/*/metrics.jsonl") if run not in str(p)}

@@ -27,6 +27,7 @@ def many(tmp_path_factory):
   return curves.pictures(reader.read(comparison(tmp_path_factory.mktemp("many"), runs)))[2]  # of time: the heaviest
 
 
+@pytest.mark.slow
 def test_a_page_of_forty_algorithms_has_small_pictures(many):
   assert max(len(many.wide), len(many.narrow)) < MOST < len(picture._embedded(many.svg))
 

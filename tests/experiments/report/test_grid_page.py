@@ -190,7 +190,8 @@ def test_panels_fill_their_figure(folder):
   assert len(figure.axes) > 1 and sum(axes.get_position().width for axes in figure.axes) > 0.7
 
 
-@pytest.mark.parametrize("wide", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [True, False])
 def test_labels_of_small_panels_do_not_touch_and_stay_inside(tmp_path, wide):
   axes = {"workers": (1, 2, 4, 8, 16, 32, 64, 320), "network.message_seconds": (0.125, 0.0625, 0.25)}
   found = reader.read(grid(tmp_path, axes, lambda group, point, seed: 0.01 / point["workers"]))
