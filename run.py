@@ -11,8 +11,10 @@ COMMANDS = {
   "scale": "predicted scaling curves on a cluster: --model=vgg_a --cluster=cori_fdr --nodes=1,2,...,128",
   "bench": "examples per second against a plain optax loop: [--only=...] [--json=FILE]",
   "plan": "examples, workers, servers, delay and period, and why: --config=... or --model=vgg_a, --cluster=cori_fdr",
+  "dryrun": "the step compiled for devices that are not here: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
   "calibrate": "measures this machine's steps and collectives: the cluster 'measured'; [--processes=2] [--json=FILE]",
   "reproduce": "docs/reproduction.md, the papers' speed-ups against predicted ones; [--check]",
+  "tokenize": "token files of a text: --text=FILE --out=FOLDER [--level=bpe --vocabulary=4096]",
   "list": "the algorithms with their place in the taxonomy, the models and the data sets",
 }
 

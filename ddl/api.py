@@ -1,12 +1,14 @@
 """The contracts of algorithms, models and data sets, into which everything else plugs."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import optax
 
-AxisName = Hashable  # one named axis or a tuple of them, slowest first: ("device", "virtual")
+from ddl.sharding import Rules
+
+AxisName = Hashable  # one named axis or a tuple of them, slowest first: ("worker", "virtual")
 Tree = Any  # a pytree of arrays
 Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 
@@ -159,20 +161,33 @@ class Model(NamedTuple):
   None: the loss itself, with a fixed key, is the only figure.
   dense: its gradients keep their speed under vmap and scan on a CPU, unlike those of XLA's own convolutions (see
   `ddl.models.cpu.convolve`).
+  rules: name -> how the devices of a worker may hold it in pieces, beside "fsdp", which any model has.
+  microbatches: parts of a batch whose gradients are taken one after the other, which needs memory for one part alone;
+  the mean of their losses has to be that of the batch.
+  compute_dtype: that in which the loss computes, whatever the type of the parameters; None: theirs.
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
   loss: Callable[[Tree, Tree, Batch, Any], tuple[Any, Tree]]  # (params, extra, batch, key) -> (scalar, extra)
   metrics: Callable[[Tree, Tree, Batch], Mapping[str, Any]] | None = None  # -> {"loss": [batch], ...}
   dense: bool = False
+  rules: Mapping[str, Rules] = {}
+  microbatches: int = 1
+  compute_dtype: Any = None
 
 
 class Source(NamedTuple):
-  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and their number."""
+  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and their number.
+
+  `augmented` takes examples for training where these are changed at random: a batch [b] for each of n generators, in
+  their order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend on nothing but its generator and examples.
+  `take` gives the examples as tests see them. Both may be called from several threads.
+  """
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
   labels: np.ndarray | None = None  # [size] int, for label-skewed partitions; None where examples have no class
+  augmented: Callable[[Sequence[np.random.Generator], np.ndarray], dict[str, np.ndarray]] | None = None  # ([n], [n, b])
 
 
 class Data(NamedTuple):

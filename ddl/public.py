@@ -8,6 +8,6 @@ from ddl.data import DATA
 from ddl.group import Group
 from ddl.models import MODELS
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import make_workers

@@ -8,8 +8,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments import library_resume
 from experiments.call_words import in_calls
 from experiments.compare import compare as comparing
+from experiments.config import own_objects
 from experiments.config.base import base, renamed, with_own
 from experiments.config.catalog import REGISTRIES
 from experiments.config.comparison import Comparison
@@ -38,7 +40,8 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
   Args:
     config: a config file, a config of `experiments.config.base()`, or nothing for the defaults.
     workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
-    options: how it is run; `RunOptions(resume=True)` goes on in `workdir`.
+    options: how it is run; `RunOptions(resume=True)` goes on in `workdir`, without a config and changes with those that
+      the folder records.
     changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a function of
       one's own in its place.
 
@@ -46,8 +49,10 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
     ValueError: for an invalid config, options or folder; `Diverged`, one of them, if the loss is not finite.
     Stopped: after Ctrl-C; the run is saved.
   """
-  chosen = resolve(config, changes)
+  record = library_resume.recorded("train", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
   experiment = Experiment.from_config(chosen)
+  options = library_resume.with_recorded(options, record)
   options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
   training.train(experiment, options)
   return Run(Path(options.workdir))
@@ -76,7 +81,11 @@ def compare(
   Raises:
     ValueError, Stopped: as `train`; Failed: if every run diverged.
   """
-  chosen = resolve(config, changes)
+  record = library_resume.recorded("compare", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
+  if record:
+    only, clusters, tuned = only or record.only, clusters or record.clusters, tuned or record.options.get("tuned", "")
+  options = library_resume.with_recorded(options, record)
   comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
   name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
   options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
@@ -107,7 +116,11 @@ def sweep(
   """
   from experiments.compare import sweep as sweeping  # Optuna takes a third of a second to import
 
-  chosen = resolve(config, changes)
+  record = library_resume.recorded("sweep", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
+  if record:
+    only, trials = only or record.only, trials or record.options.get("trials", 0)
+  options = library_resume.with_recorded(options, record)
   chosen.sweep.trials = trials or chosen.sweep.trials
   found = Sweep.from_config(chosen, only)
   options = _options(
@@ -117,8 +130,14 @@ def sweep(
   return Swept(Path(options.workdir))
 
 
+def _chosen(config: Given, changes: Mapping[str, Any], record: library_resume.Recorded | None) -> Config:
+  """The config of a call, or that of the folder it resumes."""
+  return resolve(config, record.config if record else changes)
+
+
 def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
   """The config with the changes. Raises ValueError for a key that does not exist, or a value of the wrong type."""
+  own_objects.begin()
   chosen: Config = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
   named = {kind: _section(kind, value) for kind, value in changes.items()}
   if isinstance(labels := dict(named.get("compare", {})).pop("algorithms", None), Mapping):

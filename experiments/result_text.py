@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddl.perf.units import counted
-from experiments.report import cluster_section, formats, headline, reader, table_rows, wording
+from experiments.report import formats, reader, table_rows
 from experiments.report.grid import grid_findings
+from experiments.report.inference import seed_sets
+from experiments.report.sections import cluster_section
+from experiments.report.sentences import headline, wording
 from experiments.short_name import short_name
 from experiments.train import run_dir
 
@@ -80,6 +83,7 @@ def of_comparison(folder: Path) -> str:
       f"{counted(len(table), 'label')}: {labels}",
       f"{'seed' if len(found.info['seeds']) == 1 else 'seeds'}: {seeds}; target: {goal}",
       first(table, found),
+      *([f"{seed_sets.APART}: {told}"] if (told := seed_sets.apart(found)) else []),
       *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in cluster_section.on_clusters(found)),
     ]
     text = "\n".join(

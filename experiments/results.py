@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.runtime.consensus import Consensus
-from experiments import result_text
+from experiments import library_resume, result_text
 from experiments.call_words import in_calls
 from experiments.config.experiment import Experiment
 from experiments.report import frames, reader, report
@@ -19,6 +19,7 @@ from experiments.result_text import Named
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model
 from experiments.train.evaluate import Evaluator
+from experiments.train.metrics import with_perplexity
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -88,9 +89,14 @@ class Run:
     return self._saved.extra
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """The mean "loss", and "accuracy" where there is one, over a source; default: the test examples."""
+    """The mean "loss", and "accuracy" (of language also "perplexity") where there is one, over a source.
+
+    Args:
+      source: default: the test examples.
+    """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
-    return Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
+    tested = Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
+    return with_perplexity(tested, self.data.meta.get("task", ""))
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,16 +192,18 @@ def load(folder: str | Path) -> Run | Compared | Swept:
   Works on any number of devices, whatever the run had.
 
   Raises:
-    ValueError: for a folder with none of these.
+    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished.
   """
   path = files.local(str(folder))
   if (path / run_dir.COMPARISON).exists():
     return Compared(path)
   if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
     return Swept(path)
-  if not (path / run_dir.CONFIG).exists():
-    raise ValueError(
-      f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
-      f"({run_dir.TUNED})"
-    )
-  return Run(path)
+  if (path / run_dir.CONFIG).exists():
+    return Run(path)
+  if told := library_resume.unfinished(path):
+    raise ValueError(told)
+  raise ValueError(
+    f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
+    f"({run_dir.TUNED})"
+  )

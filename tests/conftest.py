@@ -36,6 +36,7 @@ def pytest_configure(config):
   if not config.getoption("--slow") and jax.__version__.startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
   jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # here, not in commands
+  jax.devices()  # all eight, before a test that asks for fewer
 
 
 def pytest_collection_modifyitems(config, items):
@@ -95,13 +96,13 @@ def call(monkeypatch, capfd, tmp_path):
   monkeypatch.chdir(ROOT)
   for module in (train, compare, sweep):  # the devices of this process are there already
     monkeypatch.setattr(
-      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options.devices)
+      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options)
     )
 
   def run(command, *arguments):
     for name in flags.FLAGS:
       flags.FLAGS[name].unparse()
-    if not any(a.startswith("--workdir") for a in arguments):
+    if command in ("train", "compare", "sweep", "scale") and not any(a.startswith("--workdir") for a in arguments):
       arguments = (*arguments, f"--workdir={tmp_path}/run")
     capfd.readouterr()
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():

@@ -7,13 +7,15 @@ import (scikit-learn, grain, tensorflow-datasets) is imported where it is used: 
 from collections.abc import Callable
 
 from ddl.api import Data
-from ddl.data import digits, idx, least_squares, npz, text, tfds
+from ddl.data import digits, idx, image_folder, least_squares, npz, text, tfds, tokens
 
 DATA: dict[str, Callable[..., Data]] = {
   "digits": digits.digits,
   "npz": npz.npz,
   "idx": idx.idx,
+  "image_folder": image_folder.image_folder,
   "text": text.text,
+  "tokens": tokens.tokens,
   "tfds": tfds.tfds,
   "least_squares": least_squares.least_squares,
 }

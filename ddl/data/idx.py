@@ -10,29 +10,31 @@ from pathlib import Path
 import numpy as np
 
 from ddl.api import Data, Source
-from ddl.data import source
+from ddl.data import preprocessing, source
 
 
-def idx(*, path: str = "", validation: float = 0.0) -> Data:
+def idx(*, path: str = "", validation: float = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """A folder with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz.
 
-  x: [height, width, 1] float32 in [-1, 1].
+  x: [height, width, 1] float32 in [-1, 1], or as `augment` and `normalize` say (`ddl.data.preprocessing`).
 
   Raises:
     FileNotFoundError, ValueError: one line, for a file that is missing or malformed.
   """
+  preprocessing.check_names(augment, normalize)
   folder = source.existing(path, "FOLDER (the one with train-images-idx3-ubyte or .gz)")
   train, test = (_part(folder, name) for name in ("train", "t10k"))
   if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
     raise ValueError(f"{path}: train and t10k hold images of different shapes")
   assert train.labels is not None and test.labels is not None
-  return source.classification(
+  data = source.classification(
     train,
     test,
     num_outputs=1 + int(max(train.labels.max(), test.labels.max())),
     description=f"{train.size:,} + {test.size:,} images from the idx files in {path}",
     validation=validation,
   )
+  return preprocessing.preprocessed(data, augment, normalize)
 
 
 def _part(folder: Path, name: str) -> Source:

@@ -7,18 +7,19 @@ import numpy as np
 
 from ddl import files, memory
 from ddl.api import Data
-from ddl.data import source
+from ddl.data import preprocessing, source
 
 
-def npz(*, path: str = "", validation: float = 0.0) -> Data:
+def npz(*, path: str = "", validation: float = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """The images of a .npz file, uint8 as float32 in [-1, 1] with a channel axis; floating point as it is.
 
   Its arrays are x_train, y_train, x_test, y_test, or one image (or x) and label (or y), of which a fixed shuffled
-  sixth is the test set.
+  sixth is the test set. augment, normalize: of images, see `ddl.data.preprocessing`.
 
   Raises:
     FileNotFoundError, ValueError: one line, for a file that is missing, malformed or lacks these arrays.
   """
+  preprocessing.check_names(augment, normalize)
   found = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(found):
     raise ValueError(f"{path}: not a .npz file (a zip archive of arrays, as np.savez writes)")
@@ -30,6 +31,7 @@ def npz(*, path: str = "", validation: float = 0.0) -> Data:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     raise ValueError(f"{path}: not readable as a .npz file: {reason}") from error
 
+  pixels = any(arrays[key].dtype == np.uint8 for key in ("x_train", "image", "x") if key in arrays)
   if all(key in arrays for key in ("x_train", "y_train", "x_test", "y_test")):
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
     test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
@@ -41,21 +43,17 @@ def npz(*, path: str = "", validation: float = 0.0) -> Data:
       raise ValueError(
         f"{path}: holds {known}, but needs image and label, or x and y, or x_train, y_train, x_test and y_test"
       )
-    everything = source.labelled(image, label, path)
-    count = everything.size // 6
-    if not count:
-      raise ValueError(f"{path}: {everything.size} examples are too few to set a sixth apart for the test")
-    order = np.random.default_rng(6).permutation(everything.size)
-    train, test = source.subset(everything, order[count:]), source.subset(everything, order[:count])
+    train, test = source.sixth(source.labelled(image, label, path), path)
 
   assert train.labels is not None and test.labels is not None
-  return source.classification(
+  data = source.classification(
     train,
     test,
     num_outputs=1 + int(max(train.labels.max(), test.labels.max())),
     description=f"{train.size:,} + {test.size:,} examples from {path}",
     validation=validation,
   )
+  return preprocessing.preprocessed(data, augment, normalize, pixels)
 
 
 def _array(file: Any, key: str) -> np.ndarray:

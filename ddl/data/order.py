@@ -59,7 +59,20 @@ def batches(
 def round_batches(
   source: Source, order: Order, rounds: Sequence[tuple[int, int]], num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Return the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...]."""
+  """Return the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
+
+  They are augmented where the source is, from a generator for each worker and step.
+  """
   chosen = np.stack([order.indices(worker, first, num_steps) for worker, first in rounds])
-  taken = source.take(chosen.reshape(-1))
+  if source.augmented is None:
+    taken = source.take(chosen.reshape(-1))
+  else:
+    keys = [
+      (order.seed, worker, step, AUGMENTATION) for worker, first in rounds for step in range(first, first + num_steps)
+    ]
+    rngs = [np.random.default_rng(np.random.SeedSequence(key)) for key in keys]
+    taken = source.augmented(rngs, chosen.reshape(-1, order.batch))
   return {name: array.reshape(chosen.shape + array.shape[1:]) for name, array in taken.items()}
+
+
+AUGMENTATION = 1  # tells these generators from those of the order, whose key is as if it ended in a 0

@@ -1,7 +1,10 @@
 """Common parts of the data sets: sources over arrays, the validation split, and images as numbers."""
 
+import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +18,39 @@ def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) ->
   return Source(len(x), lambda indices: {"x": x.take(indices, axis=0), "y": y.take(indices, axis=0)}, labels)
 
 
+def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
+  """Return the source of a `grain.MapDataset` of {"x": ..., "y": ...}, each of one shape, read by grain's threads.
+
+  It is read by index: its own shuffle and random maps are the same in every epoch, as ddl draws the order of the
+  examples, and whatever else is random goes into `ddl.data.augmentation.with_augmentation`.
+
+  labels: see `Source`. ValueError for a data set without end, or whose elements are something else, as those of filters
+  and batches are.
+  """
+  import grain
+
+  if not isinstance(dataset, grain.MapDataset) or len(dataset) >= sys.maxsize:
+    raise ValueError(f"{dataset!r}; invalid: must be a grain.MapDataset of so many examples, without repeat()")
+
+  def take(indices: np.ndarray) -> dict[str, np.ndarray]:
+    wanted = grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__)
+    examples: list[Any] = list(wanted.to_iter_dataset())
+    if len(examples) < len(indices):  # grain leaves out what a filter does
+      raise ValueError(f"{dataset!r} leaves examples out; invalid: must have no filter")
+    return {name: np.stack([each[name] for each in examples]) for name in ("x", "y")}
+
+  first: Any = dataset[0]
+  if not isinstance(first, Mapping) or not {"x", "y"} <= {*first}:
+    raise ValueError(f"{dataset!r} has elements of {type(first).__name__}; invalid: must be a dict of x and y")
+  return Source(len(dataset), take, labels)
+
+
 def subset(source: Source, indices: np.ndarray) -> Source:
   """Return the examples of `source` at `indices` [k], in that order, as a source of k examples."""
   labels = None if source.labels is None else source.labels[indices]
-  return Source(len(indices), lambda chosen: source.take(indices[chosen]), labels)
+  whole = source.augmented
+  augmented = None if whole is None else lambda rngs, chosen: whole(rngs, indices[chosen])
+  return Source(len(indices), lambda chosen: source.take(indices[chosen]), labels, augmented)
 
 
 def split(train: Source, validation: float) -> tuple[Source, Source | None]:
@@ -39,6 +71,15 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
   return subset(train, np.sort(order[count:])), subset(train, np.sort(order[:count]))
 
 
+def sixth(everything: Source, where: str) -> tuple[Source, Source]:
+  """Return (train, test), a fixed shuffled sixth for the test; ValueError, which names `where`, if that is none."""
+  count = everything.size // 6
+  if not count:
+    raise ValueError(f"{where}: {everything.size} examples are too few to set a sixth apart for the test")
+  order = np.random.default_rng(6).permutation(everything.size)
+  return subset(everything, order[count:]), subset(everything, order[:count])
+
+
 def classification(train: Source, test: Source, *, num_outputs: int, description: str, validation: float) -> Data:
   """The `Data` of a classification set whose examples all have one shape, read off the first.
 
@@ -54,7 +95,7 @@ def classification(train: Source, test: Source, *, num_outputs: int, description
     warnings.warn(f"{description}: {warning} leave most classes without any; number them from 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
-    raise ValueError(f"{description}: examples of shape {list(shape)} have no values: invalid: must have at least one")
+    raise ValueError(f"{description}: examples of shape {list(shape)} have no values; invalid: must have at least one")
   train, held_out = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
   return Data(train, test, meta, held_out)

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ddl import memory
 from ddl.api import Data, Source
-from ddl.data import source
+from ddl.data import preprocessing, source
+from ddl.data.decoding import encoded
 
 PIECE = 32  # records that a thread reads at a time
 
@@ -23,6 +25,9 @@ def tfds(
   train_split: str = "train",
   test_split: str = "test",
   validation: float = 0.0,
+  size: int = 0,
+  augment: str = "none",
+  normalize: str = "unit",
 ) -> Data:
   """x: the images [height, width, channels] float32 in [-1, 1], y: their class; read from disk at each `take`.
 
@@ -32,6 +37,9 @@ def tfds(
     train_split: split to train on; slices such as "train[:50%]" work.
     test_split: split to test on ("validation" in sets that publish no test labels).
     validation: share of the training examples to set apart.
+    size: the side of the squares to which images are resized, of their central part; 0: all have one size already.
+    augment, normalize: see `ddl.data.preprocessing`; with augment=resized_crop and a size, random parts of the whole
+      images are resized for training, and for tests 7/8 of the shorter side.
 
   Raises:
     ValueError: one line, for an unknown set, one that isn't prepared or not as array_record (with the command that
@@ -40,12 +48,19 @@ def tfds(
   """
   import tensorflow_datasets
 
+  preprocessing.check_names(augment, normalize)
+  if size < 0:
+    raise ValueError(f"size={size}; invalid: must be at least 0")
   builder = _builder(dataset, data_dir)
   records = [(split, _records(builder, dataset, split)) for split in (train_split, test_split)]
   image, label = _keys(builder.info, dataset)
-  train, test = (_source(records, image, label, f"{dataset}, split {split!r},") for split, records in records)
+  channels = (builder.info.features[image].shape or (3,))[-1]
+  train, test = (
+    _source(records, image, label, f"{dataset}, split {split!r},", size, channels, augment == "resized_crop")
+    for split, records in records
+  )
   num_outputs = builder.info.features[label].num_classes
-  return source.classification(
+  data = source.classification(
     train,
     test,
     num_outputs=num_outputs,
@@ -53,6 +68,7 @@ def tfds(
     f"{train.size:,} examples of {train_split} and {test.size:,} of {test_split}",
     validation=validation,
   )
+  return preprocessing.preprocessed(data, augment, normalize)
 
 
 def _builder(dataset: str, data_dir: str) -> Any:
@@ -106,7 +122,7 @@ def _keys(info: Any, dataset: str) -> tuple[str, str]:
   raise ValueError(f"{dataset} is not an image-classification set: its features are {', '.join(info.features)}")
 
 
-def _source(records: Any, image: str, label: str, where: str) -> Source:
+def _source(records: Any, image: str, label: str, where: str, size: int, channels: int, crops: bool) -> Source:
   import grain
   from tensorflow_datasets import decode
 
@@ -123,7 +139,7 @@ def _source(records: Any, image: str, label: str, where: str) -> Source:
     images = read(records, indices, image)
     other = next((one.shape for one in images if one.shape != images[0].shape), None)
     if other:
-      raise ValueError(f"{where} has images of differing sizes, as {images[0].shape} and {other}: resize them")
+      raise ValueError(f"{where} has images of differing sizes, as {images[0].shape} and {other}: set config.data.size")
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
   undecoded = copy.copy(records)
@@ -131,6 +147,9 @@ def _source(records: Any, image: str, label: str, where: str) -> Source:
   labels = np.array(read(undecoded, np.arange(len(records)), label), np.int32)
   if not len(labels) or labels.min() < 0:
     raise ValueError(f"{where} has " + ("examples without a class (-1)" if len(labels) else "no examples"))
+  if size:
+    memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
+    return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
   take(np.arange(min(PIECE, len(labels))))  # sizes that differ are best found here, before any training
   return Source(len(labels), take, labels)
 

@@ -43,9 +43,9 @@ class Trouble:
     if positive("straggler_rounds", straggler_rounds) < 1:
       raise ValueError(f"straggler_rounds is {straggler_rounds:g}; invalid: must be at least 1")
     if not 0 <= straggler_rate <= 1:
-      raise ValueError(f"straggler_rate is {straggler_rate:g}: invalid: must be a probability per round, from 0 to 1")
+      raise ValueError(f"straggler_rate is {straggler_rate:g}; invalid: must be a probability per round, from 0 to 1")
     if not 0 <= death_rate < 1:
-      raise ValueError(f"death_rate is {death_rate:g}: invalid: must be a probability per round, from 0 to below 1")
+      raise ValueError(f"death_rate is {death_rate:g}; invalid: must be a probability per round, from 0 to below 1")
     not_negative("down_seconds", down_seconds)
     self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers

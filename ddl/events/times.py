@@ -130,7 +130,7 @@ def _square(jitter: float) -> float:
   """Return jitter^2, the variance over the squared mean. ValueError if it is subnormal or overflows."""
   square = not_negative("jitter", jitter) * jitter
   if not (square == 0 == jitter or sys.float_info.min <= square <= sys.float_info.max):
-    raise ValueError(f"jitter is {jitter:g}: invalid: must be 0, or have a square from 1e-307 to 1e308")
+    raise ValueError(f"jitter is {jitter:g}; invalid: must be 0, or have a square from 1e-307 to 1e308")
   return square
 
 

@@ -80,6 +80,11 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
   return supervised(init, apply, meta, dense)
 
 
+def recomputed(block: type[linen.Module]) -> Any:
+  """The module, whose call is block(x, train), computed again for its gradients instead of kept (arXiv 1604.06174)."""
+  return linen.remat(block, static_argnums=(2,))
+
+
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
   """Check that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
 
@@ -88,7 +93,7 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
   what = f"{meta['task']} data with x of shape {list(shape)}"
-  others = "transformer" if language else "linear, mlp"
+  others = "transformer, gpt2" if language else "linear, mlp"
   if not language and not image and len(shape) == 3:
     others = "linear, mlp, lenet, resnet20"
   if text != language:

@@ -1,27 +1,35 @@
-"""Multi-layer perceptron with relu."""
+"""Multi-layer perceptrons: with relu, and the dense network for speech of Das et al. 2016 (arXiv 1602.06709)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from flax import linen as nn
 
+from ddl import memory
 from ddl.api import Model
 from ddl.models.flax_model import from_flax, require
+from ddl.sharding import WHOLE, columns, named, pairs
 
 
 class _MLP(nn.Module):
   outputs: int
   hidden: tuple[int, ...]
   dropout: float
+  activation: Callable[[jax.Array], jax.Array] = nn.relu
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     x = x.reshape(x.shape[0], -1)
-    for width in self.hidden:
-      x = nn.relu(nn.Dense(width)(x))
+    for i, width in enumerate(self.hidden):
+      x = self.activation(_dense(x, i, width))
       x = nn.Dropout(self.dropout, deterministic=not train)(x)
-    return nn.Dense(self.outputs)(x)
+    return _dense(x, len(self.hidden), self.outputs)
+
+
+def _dense(x: jax.Array, i: int, width: int) -> jax.Array:
+  name = f"Dense_{i}"
+  return named(nn.Dense(width, name=name)(named(x, f"{name}/in")), f"{name}/out")
 
 
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout: float = 0.0) -> Model:
@@ -31,4 +39,21 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout:
     ValueError: if the data is text.
   """
   require("mlp", meta)
-  return from_flax(_MLP(meta["num_outputs"], tuple(hidden), dropout), meta, dense=True)
+  return _split(_MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
+
+
+def cd_dnn(meta: Mapping[str, Any], *, width: int = 2048, layers: int = 7) -> Model:
+  """x <- sigmoid(W x + b) for each hidden layer: 45,122,648 parameters for 429 inputs and 9304 classes.
+
+  Raises:
+    ValueError: if the data is text, or it exceeds the memory.
+  """
+  require("cd_dnn", meta)
+  memory.require(4 * (layers - 1) * width**2, f"cd_dnn of {layers} layers of width {width}")
+  return _split(_MLP(meta["num_outputs"], (width,) * layers, 0.0, nn.sigmoid), meta)
+
+
+def _split(module: _MLP, meta: Mapping[str, Any]) -> Model:
+  names = [f"Dense_{i}" for i in range(len(module.hidden) + 1)]
+  rules = {"tensor": pairs(names), "hybrid": columns(names, batch=WHOLE)}
+  return from_flax(module, meta, dense=True)._replace(rules=rules)

@@ -1,5 +1,6 @@
 """A network as `ddl.api.Model`: its objective by the task of the data, and figures per example."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +9,10 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Batch, Model, Tree
+from ddl.precision import wide
 
+TESTED = 2**15, 2**28  # tokens, and numbers of the output layer, that a test of language holds at once at most
+MANY = 100  # classes, from which on top-5 accuracy is told
 Apply = Callable[[Tree, Tree, jax.Array, bool, Any], tuple[jax.Array, Tree]]
 
 
@@ -26,7 +30,9 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     dense: whether its gradients keep their speed under vmap and scan on a CPU.
 
   Returns:
-    A `Model`; metrics are "loss" [batch] and, but for regression, "accuracy" [batch] (language: mean over tokens).
+    A `Model`; metrics are "loss" [batch] and, but for regression, "accuracy" [batch] (language: mean over tokens, and
+    a large batch in parts, as 50,257 numbers for each token are soon more than a device has room for); for 100 classes
+    and more "accuracy_top5" [batch].
   """
   task = meta["task"]
 
@@ -34,6 +40,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     return jax.tree.map(lambda a: a.astype(jnp.result_type(float)), init(key))
 
   def losses(out: jax.Array, y: jax.Array) -> jax.Array:
+    out = out.astype(wide(out.dtype))  # of bfloat16, a softmax loses too much
     if task == "regression":
       residual = out - jnp.asarray(y, out.dtype).reshape(out.shape)
       return 0.5 * jnp.sum(residual**2, axis=-1)
@@ -54,10 +61,27 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     figures = {"loss": losses(out, batch["y"])}
     if task != "regression":
       hit = jnp.argmax(out, axis=-1).astype(jnp.int32) == jnp.asarray(batch["y"], jnp.int32)
-      figures["accuracy"] = hit.astype(out.dtype)
+      figures["accuracy"] = hit.astype(wide(out.dtype))
+    if task == "classification" and meta["num_outputs"] >= MANY:
+      best = jax.lax.top_k(out, 5)[1] == jnp.asarray(batch["y"], jnp.int32)[:, None]
+      figures["accuracy_top5"] = best.any(axis=-1).astype(wide(out.dtype))
     return {name: value.reshape(value.shape[0], -1).mean(axis=1) for name, value in figures.items()}
 
-  return Model(typed_init, loss, metrics, dense)
+  def in_parts(params: Tree, extra: Tree, batch: Batch) -> Mapping[str, jax.Array]:
+    size, length = len(batch["y"]), math.prod(batch["y"].shape[1:])
+    part = max(1, min(TESTED[0] // length, TESTED[1] // (length * meta["num_outputs"])))
+    if size <= part:
+      return metrics(params, extra, batch)
+    count = -(-size // part)
+
+    def cut(x: Any) -> jax.Array:
+      return jnp.pad(x, [(0, count * part - size), *[(0, 0)] * (x.ndim - 1)]).reshape(count, part, *x.shape[1:])
+
+    parts = {name: cut(x) for name, x in batch.items()}
+    found = jax.lax.map(lambda some: metrics(params, extra, some), parts)
+    return {name: value.reshape(-1)[:size] for name, value in found.items()}
+
+  return Model(typed_init, loss, in_parts if task == "language" else metrics, dense)
 
 
 def example(meta: Mapping[str, Any]) -> jax.Array:

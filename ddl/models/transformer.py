@@ -7,33 +7,50 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from ddl import memory
 from ddl.api import Model
 from ddl.models.cpu import dot_general
-from ddl.models.flax_model import from_flax, require
+from ddl.models.flax_model import from_flax, recomputed, require
+from ddl.sharding import MEMBER, SPLIT, WHOLE, Rules, named
 
 _Dense = partial(nn.Dense, dot_general=dot_general)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+  """Attention, then an MLP with gelu in its tanh form, each on the normalised input and added to it."""
+
   heads: int
   mlp_ratio: int
   dropout: float
+  init: Any = nn.initializers.lecun_normal()
+  last_init: Any = nn.initializers.lecun_normal()  # of the layers whose results are added to x
+  epsilon: float = 1e-6
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     batch, tokens, width = x.shape
-    drop = nn.Dropout(self.dropout, deterministic=not train)
-    qkv = _Dense(3 * width, name="qkv")(nn.LayerNorm()(x))
-    q, k, v = (part.reshape(batch, tokens, self.heads, -1) for part in jnp.split(qkv, 3, axis=-1))
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k)
-    past = jnp.tril(jnp.ones((1, 1, tokens, tokens), bool))
-    weights = jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1)
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, tokens, width)
-    x = x + drop(_Dense(width, name="attended")(mixed))
-    h = nn.gelu(_Dense(self.mlp_ratio * width, name="up")(nn.LayerNorm()(x)))
-    return x + drop(_Dense(width, name="down")(h))
+    drop, norm = nn.Dropout(self.dropout, deterministic=not train), partial(nn.LayerNorm, self.epsilon)
+    first, last = partial(_Dense, kernel_init=self.init), partial(_Dense, kernel_init=self.last_init)
+    qkv = first(3 * width, name="qkv")(norm()(x))
+    # Heads first, so that a split of the columns is one of the heads.
+    q, k, v = (part[:, :, :, 0] for part in jnp.split(qkv.reshape(batch, tokens, self.heads, 3, -1), 3, axis=3))
+    q, k, v = (named(part, "heads") for part in (q, k, v))
+    mixed = attend(q, k, v).reshape(batch, tokens, width)
+    x = x + drop(named(last(width, name="attended")(mixed), "residual"))
+    h = nn.gelu(named(first(self.mlp_ratio * width, name="up")(norm()(x)), "up"))
+    return x + drop(named(last(width, name="down")(h), "residual"))
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+  """Causal attention softmax(q k^T / sqrt(d)) v. q, k, v: [batch, tokens, heads, d]."""
+  if q.dtype != jnp.float64:
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+  # That one takes its softmax in float32.
+  scores = jnp.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k)
+  past = jnp.tril(jnp.ones((1, 1, *scores.shape[2:]), bool))
+  return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1), v)
 
 
 class Transformer(nn.Module):
@@ -45,15 +62,38 @@ class Transformer(nn.Module):
   heads: int
   mlp_ratio: int
   dropout: float
+  remat: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     positions = self.param("positions", nn.initializers.normal(0.02), (1, x.shape[1], self.width), jnp.float32)
     x = nn.Embed(self.vocabulary, self.width, embedding_init=nn.initializers.normal(0.02))(x) + positions
     x = nn.Dropout(self.dropout, deterministic=not train)(x)
-    for _ in range(self.layers):
-      x = _Block(self.heads, self.mlp_ratio, self.dropout)(x, train)
-    return _Dense(self.vocabulary)(nn.LayerNorm()(x))
+    block = recomputed(Block) if self.remat else Block
+    for i in range(self.layers):
+      x = block(self.heads, self.mlp_ratio, self.dropout, name=f"Block_{i}")(x, train)
+    return named(_Dense(self.vocabulary)(nn.LayerNorm()(x)), "logits")
+
+
+# Heads and the width of the MLP are split, one sum over the members for each block's attention and MLP (arXiv
+# 1909.08053), and the vocabulary of the outputs where it is even.
+TENSOR = Rules(
+  params=(
+    ("/(qkv|up)/kernel$", PartitionSpec(None, MEMBER)),
+    ("/(qkv|up)/bias$", SPLIT),
+    ("/(attended|down)/kernel$", SPLIT),
+    ("^Dense_0/kernel$", PartitionSpec(None, MEMBER)),
+    ("^Dense_0/bias$", SPLIT),
+    ("^tokens/embedding$", SPLIT),  # where it is the output layer too
+  ),
+  activations={
+    "heads": PartitionSpec(None, None, MEMBER),
+    "up": PartitionSpec(None, None, MEMBER),
+    "residual": WHOLE,
+    "logits": PartitionSpec(None, None, MEMBER),
+  },
+  if_even=True,
+)
 
 
 def transformer(
@@ -64,10 +104,12 @@ def transformer(
   heads: int = 4,
   mlp_ratio: int = 4,
   dropout: float = 0.0,
+  remat: bool = False,
 ) -> Model:
   """Per layer x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)); logits [batch, tokens, vocabulary].
 
   gelu is the tanh form. The number of positions is that of meta["shape"].
+  remat: compute what is inside of a block again for its gradients instead of keeping it: less memory, more time.
 
   Raises:
     ValueError: if the data is not text, heads do not divide width, or the layers do not fit into the memory.
@@ -76,4 +118,5 @@ def transformer(
   if width % heads:
     raise ValueError(f"transformer: width is {width}; invalid: must be a multiple of {heads}, the heads")
   memory.require(4 * layers * (4 + 2 * mlp_ratio) * width**2, f"transformer of {layers} layers of width {width}")
-  return from_flax(Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout), meta, dense=True)
+  module = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
+  return from_flax(module, meta, dense=True)._replace(rules={"tensor": TENSOR})

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from ddl.api import Tree
 from ddl.group import Group
+from ddl.precision import cast, wide
 
 
 class Consensus(NamedTuple):
@@ -42,7 +43,8 @@ def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
 
   first = group.index() == 0
   origin = group.sum(jax.tree.map(lambda x: jnp.where(first, x, jnp.zeros_like(x)), params))  # x_0, zeros added to it
-  apart = jax.tree.map(jnp.subtract, params, origin)
+  kind = wide(*(x.dtype for x in jax.tree.leaves(params)))
+  apart = cast(jax.tree.map(jnp.subtract, params, origin), kind)
   gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), apart, group.mean(apart))
   square = group.mean(sum(jax.tree.leaves(gaps)))  # (1/p) sum_i |x_i - xbar|^2
   return jax.tree.map(mean, extra), jnp.sqrt(square)

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from ddl.api import Algorithm, Model, Tree
-from ddl.group import Group
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.replication import Replication, axes
+from ddl.runtime.layout.workers import AXIS, Workers
 from ddl.runtime.local_step import gradient_of, make_local_step, over_steps, over_workers
-from ddl.runtime.replication import Replication, axes
-from ddl.runtime.workers import AXIS, Workers
+
+UNROLLED = 8  # steps beside a message in flight, at most: more take longer to compile, and seldom hide more
 
 Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] of each exchange and slot, those in flight first
 
@@ -46,19 +47,33 @@ class DeviceFunctions:
   ):
     """independent: whether a local step does not use the group."""
     self.workers = workers
-    make_steps = _independent_steps if independent else self._joint_steps
+    make_steps = self._independent_steps if independent else self._joint_steps
     self._steps = make_steps(algorithm, model, execution, replication)
-    group, in_params, in_state = Group(AXIS), axes(replication.params), axes(replication.state)
+    unrolls = workers.platform != "cpu" and not workers.packs  # `compiler_options` says why
+    unrolled = execution._replace(steps="unroll")
+    self._unrolled = make_steps(algorithm, model, unrolled, replication) if unrolls else None
+    in_params, in_state = axes(replication.params), axes(replication.state)
     self._launch, self._merge = [], []
     for exchange, in_message in zip(algorithm.exchanges, map(axes, replication.messages), strict=True):
+      group = workers.overlapped_group if exchange.delay else workers.group
       launch, merge = partial(exchange.launch, group), partial(exchange.merge, group)
       self._launch.append(self.vmap_workers(launch, (in_state, in_params), (in_message, in_state)))
       self._merge.append(self.vmap_workers(merge, (in_message, in_state, in_params), (in_params, in_state)))
-    self.mean = self.vmap_workers(group.mean, (0,), None)  # over all workers: [virtual, ...] -> [...]
+    self.mean = self.vmap_workers(workers.group.mean, (0,), None)  # over all workers: [virtual, ...] -> [...]
 
-  def steps(self, carry: Carry, batches: Tree, keys: jax.Array) -> tuple[Carry, jax.Array]:
-    """Make steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps]."""
-    (params, state, extra), losses = self._steps(carry.params, carry.state, carry.extra, batches, keys)
+  def steps(self, carry: Carry, batches: Tree, keys: jax.Array, beside: bool = False) -> tuple[Carry, jax.Array]:
+    """Make steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps].
+
+    beside: a message is in flight, with which the compiler is to overlap them.
+    """
+    if beside and self._unrolled and keys.shape[1] > UNROLLED:
+      cut = slice(UNROLLED), slice(UNROLLED, None)
+      first, rest = (jax.tree.map(lambda x, part=part: x[:, part], (batches, keys)) for part in cut)
+      carry, before = self.steps(carry, *first, beside=True)
+      carry, after = self.steps(carry, *rest)
+      return carry, jnp.concatenate([before, after], axis=1)
+    make = self._unrolled if beside and self._unrolled else self._steps
+    (params, state, extra), losses = make(carry.params, carry.state, carry.extra, batches, keys)
     return Carry(params, state, extra, carry.messages), losses
 
   def launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
@@ -85,7 +100,9 @@ class DeviceFunctions:
     """Return steps that all workers make together, as local steps communicate."""
     in_params, in_state = axes(replication.params), axes(replication.state)
     gradients = over_workers(gradient_of(model), execution.gradients, (in_params, 0, 0, 0), 0)
-    update = self.vmap_workers(partial(algorithm.local, Group(AXIS)), (0, in_state, in_params), (in_params, in_state))
+    update = self.vmap_workers(
+      partial(algorithm.local, self.workers.group), (0, in_state, in_params), (in_params, in_state)
+    )
 
     def step(carry: Any, batch_and_key: Any) -> tuple[Any, jax.Array]:
       params, state, extra = carry
@@ -100,16 +117,15 @@ class DeviceFunctions:
 
     return steps
 
+  def _independent_steps(
+    self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
+  ) -> Callable[..., Any]:
+    """Return steps that each worker makes up to the next exchange before the next worker does."""
+    step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
-def _independent_steps(
-  algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
-) -> Callable[..., Any]:
-  """Return steps that each worker makes up to the next exchange before the next worker does."""
-  step = make_local_step(model, partial(algorithm.local, Group(AXIS)))
+    def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
+      """Make one worker's. batches: [steps, batch, ...]."""
+      return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
-  def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-    """Make one worker's. batches: [steps, batch, ...]."""
-    return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
-
-  carried = (axes(replication.params), axes(replication.state), 0)
-  return over_workers(steps, execution.gradients, (*carried, 0, 0), (carried, 0))
+    carried = (axes(replication.params), axes(replication.state), 0)
+    return over_workers(steps, execution.gradients, (*carried, 0, 0), (carried, 0))

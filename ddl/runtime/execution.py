@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import jax
 
 from ddl.api import Model, Tree
-from ddl.runtime.workers import Workers, nbytes
+from ddl.runtime.layout.workers import Workers, divisors, nbytes
 
 CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
 PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
@@ -26,11 +26,11 @@ class ExecutionConfig(NamedTuple):
   overlap: bool = True  # False: the steps after a launch wait for its message
 
 
-def cpu_devices(workers: int, processes: int = 1) -> int:
-  """Return the CPU devices of this process: at most one per core, a divisor of its workers."""
-  mine = max(workers // processes, 1)
-  cores = max(len(os.sched_getaffinity(0)) // processes, 1)
-  return max(d for d in range(1, min(cores, mine) + 1) if mine % d == 0)
+def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
+  """Return the CPU devices of this process: at most one per core if that is enough for one worker's members."""
+  even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
+  cores = len(os.sched_getaffinity(0)) // processes
+  return max((d for d in even if d <= cores), default=even[0])
 
 
 def check_threads(count: int, what: str) -> None:
@@ -50,7 +50,7 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
     step_bytes: input of all workers of one process for one step.
   """
   cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
-  if jax.default_backend() != "cpu":
+  if workers.platform != "cpu":
     return ExecutionConfig("vmap", "scan", cap)
   if dense:
     return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
@@ -58,13 +58,19 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
   return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
 
 
-def most_together(model: Model) -> int:
-  """Return how many runs that differ in their seeds are made side by side: where a step is mostly dispatch."""
-  params, _ = jax.eval_shape(model.init, jax.random.key(0))
-  return 16 if model.dense and nbytes(params) <= TOGETHER_BYTES else 1
+def most_together(model: Model, workers: int, call_bytes: int) -> int:
+  """Return how many runs that differ in their seeds are made side by side: where a step is mostly dispatch.
+
+  call_bytes: input of one call of one run. Inputs, and all workers' parameters, are at most four times CALL_BYTES.
+  """
+  size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
+  fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
+  return max(1, min(16, fits)) if model.dense and size <= TOGETHER_BYTES else 1
 
 
 def packs(params: Tree) -> bool:
-  """Return whether a server holds the parameters as one vector: with small leaves, and always on GPUs and TPUs,
-  where copies are assumed to be cheap beside calls."""
-  return jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(jax.tree.leaves(params))
+  """Return whether a server holds the parameters as one vector: with small leaves of one type, and always on GPUs and
+  TPUs, where copies are assumed to be cheap beside calls."""
+  leaves = jax.tree.leaves(params)
+  small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
+  return small and len({x.dtype for x in leaves}) == 1

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.precision import ravel
 
 SCALES = (1e-3, 1.0, 1e3)  # of the messages of a trial, to reveal clipping
 
@@ -22,11 +22,8 @@ class VisitTrees(NamedTuple):
 
 
 def flatten(params: Tree) -> tuple[np.ndarray, Callable[[Any], Tree]]:
-  """Return the parameters as one vector [size], and the inverse. ValueError if they are of several types."""
-  kinds = sorted({str(x.dtype) for x in jax.tree.leaves(params)})
-  if len(kinds) != 1:
-    raise ValueError(f"parameters of type {', '.join(kinds) or 'none'}; invalid: must be of one type")
-  flat, unravel = ravel_pytree(params)
+  """Return the parameters as one vector [size] of the type that holds them all, and the inverse."""
+  flat, unravel = ravel(params)
   return np.asarray(flat), unravel
 
 
@@ -46,22 +43,24 @@ def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
   """Return the same rule with server, messages and replies of parameters [size]; a worker's own stay a tree.
 
+  Of parameters of several types the server's have the one that holds them all.
+
   Args:
     algorithm: one for which `divides` is true.
     params: arrays or shapes.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
-  def ravel(params: Tree) -> jax.Array:
-    flat, unravel = ravel_pytree(params)
+  def vector(params: Tree) -> jax.Array:
+    flat, unravel = ravel(params)
     inverse.append(unravel)
     return flat
 
-  flat = jax.eval_shape(ravel, params)
+  flat = jax.eval_shape(vector, params)
   leads, unravel = leads_of(algorithm, flat.size, flat.dtype), inverse[0]
 
   def init(params: Tree) -> tuple[Tree, Tree, Tree]:
-    _, server, reply = algorithm.init(ravel_pytree(params)[0])
+    _, server, reply = algorithm.init(ravel(params)[0])
     return algorithm.init(params)[0], server, reply
 
   def request(state: Tree, params: Tree) -> Tree:
@@ -82,10 +81,11 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
   Found by trial on arrays cut to two along each axis, and on two halves of their vector: rules that depend on whole
   arrays (LARS), on all of them (a clipped global norm), on their axes or names (a mask of the weight decay) then give
-  other values. False for parameters of several types, too.
+  other values.
   """
   keys = iter(jax.random.split(jax.random.key(0), 10_000))
-  params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], x.dtype), params)
+  kind = jax.eval_shape(lambda tree: ravel(tree)[0], params).dtype  # a server's, which no other rounding may hide
+  params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], kind), params)
   try:
     flat, _ = flatten(params)
     leads = leads_of(algorithm, flat.size, flat.dtype)
@@ -113,7 +113,8 @@ def _pack(tree: Tree, leads: Tree) -> Tree:
   def one(lead: int, part: Tree) -> Any:
     if lead < 0:
       return part
-    return jnp.concatenate([x.reshape(*x.shape[:lead], -1) for x in jax.tree.leaves(part)], axis=-1)
+    with jax.numpy_dtype_promotion("standard"):
+      return jnp.concatenate([x.reshape(*x.shape[:lead], -1) for x in jax.tree.leaves(part)], axis=-1)
 
   return jax.tree.map(one, leads, tree)
 

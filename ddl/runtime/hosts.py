@@ -124,6 +124,15 @@ def is_main() -> bool:
   return jax.process_index() == 0
 
 
+def in_order(result: Any) -> Any:
+  """Return the result of a program with collectives, which on CPUs is waited for.
+
+  They run programs that do not depend on each other at the same time: Gloo then takes the messages of one for those of
+  the other, and collectives of many wait for each other's threads for ever.
+  """
+  return jax.block_until_ready(result) if jax.default_backend() == "cpu" else result
+
+
 class Vote:
   """An agreement of all processes on whether any of them has to stop, without waiting for the devices."""
 
@@ -135,11 +144,15 @@ class Vote:
       self._split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
       self._any = jax.jit(jnp.max, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
-  def cast(self, stop: bool) -> object:
-    """Start a vote, whose result goes to `count` later, in the same order in all processes."""
+  def cast(self, stop: bool, after: Any = None) -> object:
+    """Start a vote, whose result goes to `count` later, in the same order in all processes.
+
+    after: what was dispatched before, see `in_order`.
+    """
     if self._alone:
       return stop
-    return self._any(jax.make_array_from_process_local_data(self._split, np.array([stop])))
+    in_order(after)
+    return in_order(self._any(jax.make_array_from_process_local_data(self._split, np.array([stop]))))
 
   def count(self, vote: object) -> bool:
     """Return the outcome."""

@@ -1,20 +1,45 @@
 """The local step of every runtime (loss, gradient, update), and its repetition over steps and a device's workers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.api import Model, Tree
+from ddl.api import Batch, Model, Tree
 
 Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
 
 
 def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
-  """(params, extra, batch, key) -> ((loss, extra), grads)."""
-  return jax.value_and_grad(model.loss, has_aux=True)
+  """(params, extra, batch, key) -> ((loss, extra), grads), the means over `model.microbatches`.
+
+  Microbatch i of k has examples i, i + k, i + 2k, ..., so that each of a worker's devices has a part of each. Its key
+  is fold_in(key, i), and it gets the `extra` (batch statistics) of the one before it.
+  """
+  whole, k = jax.value_and_grad(model.loss, has_aux=True), model.microbatches
+  if k == 1:
+    return whole
+
+  def gradient(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[tuple[Any, Tree], Tree]:
+    parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, k, *x.shape[1:]), 0, 1), dict(batch))
+    keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(k))
+
+    def add(carry: Any, part: Any) -> tuple[Any, None]:
+      extra, sums = carry
+      (loss, extra), grads = whole(params, extra, *part)
+      return (extra, jax.tree.map(jnp.add, sums, (loss, grads))), None
+
+    (loss, _), grads = jax.eval_shape(whole, params, extra, jax.tree.map(lambda x: x[0], parts), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
+    loops = model.dense or jax.default_backend() != "cpu"
+    (extra, sums), _ = over_steps(add, (extra, zeros), (parts, keys), "scan" if loops else "unroll")
+    loss, grads = jax.tree.map(lambda x: x / k, sums)
+    return (loss, extra), grads
+
+  return gradient
 
 
 def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[Any, Any]]:

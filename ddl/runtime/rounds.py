@@ -13,9 +13,9 @@ from ddl.runtime.calls import Kind
 from ddl.runtime.conditional_exchanges import ConditionalExchanges
 from ddl.runtime.device_functions import Carry, DeviceFunctions, Messages
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.replication import Replication, pack, unpack
+from ddl.runtime.layout.workers import AXIS
 from ddl.runtime.local_step import over_steps
-from ddl.runtime.replication import Replication, pack, unpack
-from ddl.runtime.workers import AXIS
 from ddl.schedule import Clock, Due
 
 Inputs = tuple[Tree, jax.Array]  # batches [virtual, steps, batch, ...] and keys [virtual, steps] of a device's workers
@@ -25,10 +25,11 @@ class Rounds:
   """The compiled calls of one algorithm on one model and layout."""
 
   def __init__(
-    self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication
-  ):
-    """clocks: of the algorithm's exchanges."""
-    self.functions, self.workers = functions, functions.workers
+    self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication,
+    shardings: Carry,
+  ):  # fmt: skip
+    """clocks: of the algorithm's exchanges; shardings: of the carry."""
+    self.functions, self.workers, self._shardings = functions, functions.workers, shardings
     self.execution, self.replication = execution, replication
     self._conditional = ConditionalExchanges(functions, clocks)
 
@@ -45,7 +46,8 @@ class Rounds:
     if together:
       call = jax.vmap(call, (1, 1, None, 0, None), (1, 0))
     lifted = self.workers.lift(call, (True, True, False, False, False), (True, False))
-    return jax.jit(lifted, donate_argnums=0)
+    where = self.workers.split() if together else self._shardings
+    return jax.jit(lifted, donate_argnums=0, out_shardings=(where, self.workers.everywhere))
 
   def _on_device(
     self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, clock: Any
@@ -100,7 +102,7 @@ class Rounds:
       after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
       if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
         part = jax.tree.map(lambda x, a=first, b=step + 1: x[:, a:b], inputs)
-        carry, loss = functions.steps(carry, *part)
+        carry, loss = functions.steps(carry, *part, beside=any(in_flight))
         losses.append(loss)
         first = step + 1
       for i in due.merge:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree, Visit
 from ddl.group_recorder import Sent, record
-from ddl.runtime.workers import nbytes
+from ddl.runtime.layout.workers import nbytes
 from ddl.schedule import Due
 
 

@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ddl import group
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import traffic
 from ddl.runtime.calls import Call, Kind, plan
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.replication import axes, find_replication, pack, unpack
+from ddl.runtime.layout.placement import Placement, shardings
+from ddl.runtime.layout.replication import axes, find_replication, pack, unpack
+from ddl.runtime.layout.workers import Workers, placed
 from ddl.runtime.rounds import Rounds
-from ddl.runtime.workers import AXIS, Workers
+from ddl.runtime.xla.compiler_options import compiled, options
 from ddl.schedule import Due, Schedule
 
 Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [local workers, steps, batch, ...]
@@ -27,30 +28,51 @@ Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [lo
 class Trainer:
   """One algorithm on one model and layout, for any number of runs; each kind of call is compiled once."""
 
-  def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig):
-    """ValueError if a clock of the algorithm is invalid."""
+  def __init__(
+    self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig, sharding: str = "fsdp"
+  ):
+    """sharding: of a worker's parameters over its members, a name that `Placement` knows.
+
+    Raises:
+      ValueError: if a clock of the algorithm is invalid, or the sharding does not fit the model.
+    """
     self.schedule = Schedule(algorithm.exchanges)
-    self.algorithm, self.model, self.workers, self.execution = algorithm, model, workers, execution
-    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    self.placement = Placement(model, workers, sharding)
+    self.algorithm, self.model, self.workers, self.execution = algorithm, self.placement.model, workers, execution
+    params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)
     self.replication, self._messages = find_replication(algorithm, workers, params)
     independent = not self.traffic.local_uses_group
-    self.functions = DeviceFunctions(algorithm, model, workers, execution, self.replication, independent)
-    self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication)
+    self.functions = DeviceFunctions(algorithm, self.model, workers, execution, self.replication, independent)
+    start = workers.lift(self._start_of, (False, False, False), True)
+    carry = jax.eval_shape(start, params, extra, jax.random.key_data(jax.random.key(0)))
+    self._carry: Carry = self.placement.carry(carry)
+    split, everywhere, in_place = workers.split(), workers.everywhere, shardings(self.placement.params)
+    copies = self.replication
+    queues = tuple((own,) * len(slots) for own, slots in zip(copies.messages, self._carry.messages, strict=True))
+    self._own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
+    self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
     self.compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
-    self._consensus = jax.jit(workers.lift(self._consensus_of, True, False))
-    self._start = jax.jit(workers.lift(self._start_of, (False, False, False), True))
-    self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=workers.split)
-    self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=workers.split)
+    self._init = jax.jit(
+      lambda key: self.model.init(jax.random.wrap_key_data(key)), out_shardings=(in_place, everywhere)
+    )
+    self._start = jax.jit(start, out_shardings=shardings(self._carry))
+    consensus = Consensus(in_place, everywhere, everywhere)  # pyright: ignore[reportArgumentType]
+    self._consensus = jax.jit(workers.lift(self._consensus_of, True, False), out_shardings=consensus)
+    self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=split)
+    self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=split)
+
+  @property
+  def carry(self) -> Carry:
+    """Its shapes and shardings."""
+    return self._carry
 
   def start(self, key: jax.Array) -> Carry:
     """Return the carry before the first step, with the model of `key`. ValueError if it exceeds the memory."""
-    shapes = jax.eval_shape(self.model.init, key)
-    self.workers.check_memory(jax.eval_shape(self._start, *shapes, jax.random.key_data(key)), shapes[0])
-    params, extra = jax.jit(self.model.init)(key)
-    everywhere = self.workers.replicate
-    return self._start(everywhere(params), everywhere(extra), everywhere(jax.random.key_data(key)))
+    self.workers.check_memory(self._carry, self.placement.params)
+    data = self.workers.replicate(jax.random.key_data(key))
+    return self._start(*self._init(data), data)
 
   def join(self, carries: Sequence[Carry]) -> Carry:
     """Put several runs side by side, to be run together: [workers, runs, ...]."""
@@ -60,9 +82,13 @@ class Trainer:
     """Return the carry of one of the runs that were joined."""
     return self._part(carry, run)
 
-  def shapes(self, carry: Carry) -> Carry:
-    """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
+  def saved(self, carry: Carry) -> Carry:
+    """Return the carry for a checkpoint that any layout can open: one copy of what all workers agree on."""
+    return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self._own, carry)
+
+  def restored(self, saved: Carry) -> Carry:
+    """Invert `saved`, on this layout."""
+    return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self._own, saved)
 
   def consensus(self, carry: Carry) -> Consensus:
     """Return the model to test and the workers' distance from their mean. The carry stays valid."""
@@ -88,7 +114,9 @@ class Trainer:
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
-      batches = self.workers.put(_padded(feed(call.first, call.steps), call, 2 if together else 1))
+      batches = self.workers.put(
+        _padded(feed(call.first, call.steps), call, 2 if together else 1), self.placement.batch
+      )
       step, clock = self.workers.replicate((np.int32(call.first), _clock(call)))
       jax.block_until_ready(before_last)
       args = carry, batches, step, key, clock
@@ -110,12 +138,24 @@ class Trainer:
     key = (kind, together, jax.tree.structure(args), *jax.tree.leaves(avals))
     if key not in self._calls:
       began = time.perf_counter()
-      with warnings.catch_warnings():
-        # A slot that is only read, or only written, leaves a donated buffer unused.
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        self._calls[key] = self.rounds.make_call(kind, together).lower(*args).compile()
+      self._calls[key] = compiled(self.lowered(kind, *args, together=together), options(self.workers.device))
       self.compile_seconds += time.perf_counter() - began
     return self._calls[key]
+
+  def lowered(self, kind: Kind, *args: Any, together: bool = False) -> jax.stages.Lowered:
+    """Return a kind of calls before its compilation. args: arrays, or shapes with shardings."""
+    with warnings.catch_warnings():
+      # A slot that is only read, or only written, leaves a donated buffer unused.
+      warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+      return self.rounds.make_call(kind, together).lower(*args)
+
+  def shapes(self, call: Call, batch: Tree) -> tuple[Any, ...]:
+    """Return the arguments of a call as shapes with shardings. batch: shapes [batch, ...] of one worker and step."""
+    steps, everywhere = call.kind.longest or call.steps, self.workers.everywhere
+    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.workers.count, steps, *x.shape), x.dtype), batch)
+    key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+    rest = placed((jax.ShapeDtypeStruct((), np.int32), key, jax.eval_shape(lambda: _clock(call))), everywhere)
+    return self._carry, placed(batches, self.workers.split(self.placement.batch)), *rest
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
     """Return a device's carry from one model, with one copy of the leaves on which all workers agree."""
@@ -126,7 +166,7 @@ class Trainer:
 
     key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
     init = self.functions.vmap_workers(
-      lambda params: self.algorithm.init(group.Group(AXIS), params, key), None, axes(copies.state)
+      lambda params: self.algorithm.init(self.workers.group, params, key), None, axes(copies.state)
     )
     empty = tuple(
       (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), own),) * clock.slots
@@ -136,7 +176,7 @@ class Trainer:
     return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, all_workers), empty)
 
   def _consensus_of(self, carry: Carry) -> Consensus:
-    everyone, (own_params, own_state, _) = group.Group(AXIS), self.replication
+    everyone, (own_params, own_state, _) = self.workers.group, self.replication
 
     def one(params: Tree, state: Tree, extra: Tree) -> Consensus:
       return Consensus(self.algorithm.evaluate(everyone, state, params), *agree(everyone, params, extra))

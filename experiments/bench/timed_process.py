@@ -33,9 +33,9 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   experiment = default_experiment(
     algorithm={"name": algorithm, **(ALGORITHMS | ASYNCHRONOUS)[algorithm]},
     model={"name": workload.model, **workload.sizes}, workers=workload.workers, batch=workload.batch,
-    optimizer=optimizer, **clock,
+    microbatches=workload.microbatches, optimizer=optimizer, **clock,
   )  # fmt: skip
-  options = RunOptions(**settings)
+  options = RunOptions(**settings, members=workload.members)
   start_devices(experiment.workers, options)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here

@@ -18,6 +18,8 @@ class Workload(NamedTuple):
   workers: int
   batch: int
   pixels: int = 28  # of each side of an image
+  members: int = 1
+  microbatches: int = 1
 
 
 SIZES: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
@@ -32,6 +34,13 @@ WORKLOADS = {
 }
 DIGITS = {"hidden": (64, 64)}  # the model of most configs: a call of JAX takes longer than a step
 WORKLOADS |= {f"digits 8x{batch}": Workload("mlp", DIGITS, 8, batch, 8) for batch in (16, 64)}
+IN_PARTS = {  # measured under sync_sgd alone, against a plain loop over whole batches on one device
+  "mlp 1x512 members 2": Workload("mlp", SIZES["mlp"][0], 1, 512, members=2),
+  "transformer 1x32 members 2": Workload("transformer", SIZES["transformer"][0], 1, 32, members=2),
+  "mlp 1x512 microbatches 4": Workload("mlp", SIZES["mlp"][0], 1, 512, microbatches=4),
+  "transformer 1x32 microbatches 4": Workload("transformer", SIZES["transformer"][0], 1, 32, microbatches=4),
+}
+WORKLOADS |= IN_PARTS
 ALGORITHMS: dict[str, dict[str, Any]] = {
   "sync_sgd": {},
   "local_sgd": {"period": 10},

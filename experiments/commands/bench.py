@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from experiments.bench import predictions, rivals
-from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, WORKLOADS
+from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
@@ -30,6 +30,7 @@ RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
 TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
+SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 
 
@@ -75,7 +76,7 @@ def main(line: CommandLine) -> int:
       raise ValueError(f"bench --perf has its own cases and takes --json alone, not {', '.join(unread)}")
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
-  cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}")]
+  cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}") and (w not in IN_PARTS or a == SYNC)]
   if not cases:
     raise ValueError(
       f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(algorithms)}"
@@ -95,7 +96,7 @@ def _chosen(case: str) -> bool:
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure every case against one plain loop per workload."""
-  print(f"{'case':28}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
+  print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
     with Side("plain", workload, "-") as plain:
@@ -106,7 +107,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
         figures = {k: v for k, v in ours.figures.items() if k != "ready"}
         results.append({"workload": workload, "algorithm": algorithm, **found, **figures})
         print(
-          f"{workload + ' ' + algorithm:28}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"
+          f"{workload + ' ' + algorithm:41}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"
           "{compile_s:7.1f} s{whole_s:6.1f} s{peak_mb:6,.0f} MB  {how}".format(**figures),
           flush=True,
         )

@@ -10,7 +10,7 @@ from experiments.commands.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
 from experiments.train.workdir import resume_command
 
-WITH_CONFIG = ("train", "compare", "sweep", "plan", "list")
+WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "list")
 OPTIONAL_CONFIG = ("plan", "list")  # a layer table can take its place; all there is is listed
 RESUMABLE = ("train", "compare", "sweep")
 
@@ -24,7 +24,7 @@ def run(command: str, arguments: list[str]) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
   if wrong := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
-    raise ValueError(f"{wrong!a}: invalid: must be text, without undecodable bytes")
+    raise ValueError(f"{wrong!a}; invalid: must be text, without undecodable bytes")
   module = importlib.import_module(f"experiments.commands.{command}")
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
     print(_help(command))

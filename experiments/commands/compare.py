@@ -13,6 +13,7 @@ from experiments.config.comparison import Comparison
 TUNED = shared_flags.tuned()
 ONLY = shared_flags.only()
 CLUSTER = shared_flags.cluster()
+shared_flags.checkpoint_every()
 flags.DEFINE_bool("keep_models", False, "keep the final model of each run, for ddl.load and --init_from")
 
 

@@ -98,7 +98,7 @@ def _pairs(override: str) -> str:
     found = ast.literal_eval(value)
   except (ValueError, SyntaxError) as error:
     example = "\"{'workers': (1, 2, 4)}\""
-    raise ValueError(f"{override}: invalid: must map keys to values, such as {path}={example}") from error
+    raise ValueError(f"{override}; invalid: must map keys to values, such as {path}={example}") from error
   return f"{path}={tuple(found.items())}" if isinstance(found, dict) else override
 
 

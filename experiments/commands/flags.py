@@ -20,6 +20,8 @@ class _Folder(flags.ArgumentParser[str]):
 
 
 flags.DEFINE_integer("devices", 0, "devices over all processes that carry the workers; 0: automatic", lower_bound=0)
+flags.DEFINE_integer("members", 1, "devices of a worker, which hold its parameters in pieces", lower_bound=1)
+flags.DEFINE_string("sharding", "fsdp", "how they do: fsdp, auto, or rules of the model such as tensor or hybrid")
 shared_flags.processes()
 flags.DEFINE_enum(
   "virtual_grad",

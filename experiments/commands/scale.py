@@ -22,7 +22,7 @@ NODES = flags.DEFINE_string("nodes", "", "e.g. 1,2,4 or 1,2,...,128; default: do
 WORKERS = shared_flags.workers()
 BATCH = shared_flags.batch()
 SCALING = flags.DEFINE_enum("scaling", "strong", ["strong", "weak"], "which batch stays the same")
-ALGORITHMS = flags.DEFINE_list("algorithms", ["sync_sgd", "local_sgd", "dasgd"], "names, with commas between")
+ALGORITHMS = shared_flags.algorithms()
 PERIOD = flags.DEFINE_integer(
   "period", None, "steps per exchange; default: each algorithm's own", lower_bound=1, upper_bound=scale_curves.MOST
 )
@@ -38,6 +38,7 @@ ORDER = flags.DEFINE_enum(
 )
 MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machine too, with --cluster=measured")
 WORKDIR = shared_flags.workdir()
+DEFAULT = ["sync_sgd", "local_sgd", "dasgd"]
 
 
 def main(line: CommandLine) -> int:
@@ -49,7 +50,8 @@ def main(line: CommandLine) -> int:
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   together = batch if weak else max(1, batch // max(workers))  # examples of each worker where there are all
   work, room, counted, title = scale_curves.job(model, together, cluster.device.width)
-  settings = scale_curves.settings(list(dict.fromkeys(ALGORITHMS.value)), period=PERIOD.value, delay=DELAY.value)
+  names = list(dict.fromkeys(_algorithms()))
+  settings = scale_curves.settings(names, period=PERIOD.value, delay=DELAY.value)
   transport = Transport(SERVERS.value or 1, OVERLAP.value == "on" and cluster.overlap, 1e6 * BUCKET.value, ORDER.value)
   curves = scale_curves.curves(
     work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
@@ -86,6 +88,10 @@ def main(line: CommandLine) -> int:
   return 0
 
 
+def _algorithms() -> list[str]:
+  return DEFAULT if ALGORITHMS.value is None else ALGORITHMS.value
+
+
 def _check_measure(cluster: str, model: str) -> None:
   if not MEASURE.value:
     return
@@ -93,7 +99,7 @@ def _check_measure(cluster: str, model: str) -> None:
     raise ValueError(
       f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
     )
-  if server := [name for name in ALGORITHMS.value if name not in COLLECTIVE]:
+  if server := [name for name in _algorithms() if name not in COLLECTIVE]:
     raise ValueError(f"--measure runs collective algorithms alone, not {', '.join(server)}")
 
 

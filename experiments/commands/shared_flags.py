@@ -63,6 +63,13 @@ def processes() -> flags.FlagHolder[int]:
   return _once(flags.DEFINE_integer, "processes", 1, "local processes, joined by jax.distributed", lower_bound=1)
 
 
+def algorithms() -> flags.FlagHolder[list[str] | None]:
+  """Names of algorithms, or None."""
+  text = "names, with commas between; default: sync_sgd,local_sgd,dasgd (scale), the labels of config.compare or the "
+  text += "config's own (dryrun)"
+  return _once(flags.DEFINE_list, "algorithms", None, text)
+
+
 def overlap() -> flags.FlagHolder[str]:
   """Switch of overlapping exchanges with steps."""
   text = "off: the steps after a launch wait for its message"
@@ -81,6 +88,12 @@ def tuned() -> flags.FlagHolder[str]:
   """A file that a sweep made."""
   text = "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
   return _once(flags.DEFINE_string, "tuned", "", text)
+
+
+def checkpoint_every() -> flags.FlagHolder[int]:
+  """Steps."""
+  text = "steps between checkpoints; 0: only when a run stops, or train's ends"
+  return _once(flags.DEFINE_integer, "checkpoint_every", 0, text, lower_bound=0)
 
 
 def workdir() -> flags.FlagHolder[str]:

@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.commands.flags import run_options
 from experiments.commands.resume import record
@@ -9,9 +10,7 @@ from experiments.config import unread_keys
 from experiments.config.experiment import Experiment
 from experiments.train.train import train
 
-flags.DEFINE_integer(
-  "checkpoint_every", 0, "steps between checkpoints; 0: only when the run stops or ends", lower_bound=0
-)
+shared_flags.checkpoint_every()
 flags.DEFINE_enum(
   "runtime", "simulator", ["simulator", "threads", "ray"], "of server algorithms: virtual time, real threads, or Ray"
 )
@@ -19,6 +18,7 @@ flags.DEFINE_integer("shards", 1, "Ray actors that the master is made of", lower
 flags.DEFINE_string("ray_address", "", "host:port of a Ray cluster; default: this machine")
 flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's workers asks for", lower_bound=0.0)
 flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
+flags.DEFINE_bool("explain", False, "tell memory, FLOP, bytes and collectives of the compiled step, as dryrun does")
 flags.DEFINE_string("replay", "", "events.npz of a run whose order this one makes again, in virtual time")
 
 

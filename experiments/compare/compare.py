@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddl.perf.hardware import Cluster
 from ddl.perf.units import counted
 from ddl.runtime import hosts
 from experiments.compare import comparison_record, label_runs, previous_record
@@ -16,6 +17,7 @@ from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, predict
 from experiments.report.formats import listed
+from experiments.report.reader import common_runs
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir
 from experiments.train.build import Components
@@ -46,9 +48,11 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   there = label_runs.there(path, read)
   workers = {each.workers for each in asked.values()}
   for count in workers:
-    check_processes(count, max(options.processes, hosts.processes()), options.devices)
+    check_processes(count, max(options.processes, hosts.processes()), options)
   data = made.load(first)
   components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
+  for each in components.values():
+    made.check_members(each, options)
   clusters = {
     name: cluster
     for each in comparison.experiments.values()
@@ -81,7 +85,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options)
     if clusters:
-      page["clusters"] = predict.predict(path, clusters, components, runs, page["target"])
+      page["clusters"] = _predicted(path, clusters, components, runs, page["target"])
     comparison_record.write(path / run_dir.COMPARISON, page)
     _report(path, began, options.print_table)
   if not ended:
@@ -101,9 +105,25 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
     raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
 
 
+def _predicted(
+  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, list[str]],
+  target: Mapping[str, Any],
+) -> list[dict[str, Any]]:  # fmt: skip
+  """Of the seeds that all labels have; without any each label by itself, as none is compared with another."""
+  common = common_runs(runs)
+  if any(common.values()):
+    return predict.predict(path, clusters, components, common, target)
+  each = [predict.predict(path, clusters, {label: components[label]}, {label: runs[label]}, target) for label in runs]
+  return [
+    entries[0] | {"algorithms": {label: found for entry in entries for label, found in entry["algorithms"].items()}}
+    for entries in zip(*each, strict=True)
+  ]
+
+
 def _report(path: Path, began: float, table: bool) -> None:
   """Write the page and say where it lies, after the table if that is wanted."""
-  from experiments.report import cluster_section, report  # matplotlib takes a second to import
+  from experiments.report import report
+  from experiments.report.sections import cluster_section  # matplotlib takes a second to import
 
   page = report.write_report(path)
   if table:

@@ -1,6 +1,7 @@
 """The runs of a comparison: the seeds of each label, together where that is faster."""
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -17,6 +18,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug
+from experiments.report.reader import SCORES
 from experiments.train import build as made
 from experiments.train import run_dir, saved_model, train_loop, virtual_time
 from experiments.train.build import Components
@@ -36,10 +38,10 @@ class There(NamedTuple):
 
   complete: set[Path]
   saved: dict[Path, int]  # the step of the last checkpoint of those that were not ended, -1 without one
-  read: frozenset[str] = frozenset()  # labels that are not asked for, whose runs are read as they are
+  read: Mapping[str, Sequence[str]]  # the runs of labels that are not asked for, which are read as they are
 
 
-def there(path: Path, read: frozenset[str]) -> There:
+def there(path: Path, read: Mapping[str, Sequence[str]]) -> There:
   """Look once, before any of several processes adds another."""
   begun, result, failed = (
     {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
@@ -61,12 +63,11 @@ def run(
   runs, failed, ended, how = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
-  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
-  most = 1 if beside else execution.most_together(first.model)  # their seconds are compared
+  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())  # seconds are compared
   for label, each in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
-    if label in there.read:  # at the seeds that it has
-      runs[label] = [run for run in runs[label] if path / run in there.complete or path / run in there.saved]
+    if label in there.read:
+      runs[label] = [run for run in there.read[label] if path / run in there.complete or path / run in there.saved]
       ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
       if files := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
         failed[label] = run_dir.read_json(files[-1])["diverged"]
@@ -75,6 +76,8 @@ def run(
     trainer = made.make_trainer(each, options)
     before, how = how, made.describe(trainer)
     say(label if how == before else f"{label}: {how}")
+    call_bytes = trainer.execution.steps_per_call * made.step_bytes(each, trainer.workers)
+    most = 1 if beside else execution.most_together(each.model, trainer.workers.count, call_bytes)
     folders = {
       path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
     }
@@ -87,7 +90,7 @@ def run(
         say(f"  seed {seed}: {outcome}")
         continue
       ended += 1
-      shown = ", ".join(f"{k} {outcome[k]:.4g}" for k in ("test_accuracy", "test_loss") if k in outcome)
+      shown = ", ".join(f"{k} {outcome[k]:.4g}" for k in SCORES if k in outcome)
       say(f"  seed {seed}: {shown}{read}")
   return runs, failed, ended
 
@@ -118,6 +121,7 @@ def _outcomes(
       runner = CompiledRun(
         [part.components for part in parts],
         trainer,
+        every=options.checkpoint_every,
         keep_final=False,
         lanes=[*map(group.index, some)],
         width=len(group),
@@ -135,6 +139,8 @@ def _outcomes(
       for part, outcome in zip(parts, found, strict=True):
         if isinstance(outcome, Diverged):
           part.folder.fail(str(outcome))
+        if hosts.is_main():
+          shutil.rmtree(part.folder.checkpoints, ignore_errors=True)  # of a run that is complete
       yield from zip(some, found, strict=True)
 
 

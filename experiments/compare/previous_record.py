@@ -21,20 +21,19 @@ class Joined(NamedTuple):
 
   comparison: Comparison
   options: RunOptions  # that record all of its labels
-  read: frozenset[str]  # labels that were not asked for: their runs are read as they are
+  read: Mapping[str, Sequence[str]]  # the runs of labels that were not asked for, which are read as they are
   tuned: dict[str, Any]  # where the settings of these are from
 
 
 def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   """With what the comparison.json of the folder has beside what is asked for; unchanged where nothing is resumed.
 
-  A label that is not asked for stays as it was run, at the seeds that are asked for. Clusters stay unless others are
-  given.
+  A label that is not asked for stays as it was run, with its own seeds. Clusters stay unless others are given.
 
   Raises:
     ValueError: if its labels can't be compared with those asked for, as of another model or budget.
   """
-  unchanged = Joined(comparison, options, frozenset(), {})
+  unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / run_dir.COMPARISON).exists():
     return unchanged
   try:
@@ -75,7 +74,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   except ValueError as error:
     raise ValueError(f"{path} holds labels that are not asked for ({', '.join(there)}): {error}") from error
   tuned = {label: entries[label].get("tuned") for label in there}
-  return Joined(whole, _recording(options, whole), frozenset(there), tuned)
+  return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in there}, tuned)
 
 
 def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:

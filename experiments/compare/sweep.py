@@ -52,6 +52,8 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
   data = _load(chosen)
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
+  for each in firsts.values():
+    made.check_members(each, options)
   if options.processes > 1 and hosts.processes() == 1:
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers)
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
@@ -120,6 +122,7 @@ def _trial(
   try:
     first = made.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
     runs = [first, *(made.reseeded(first, seed) for seed in seeds[1:])]
+    made.check_members(first, options)
     trainer = made.make_trainer(runs[0], options)
   except ValueError as error:
     say(f"  {error}")

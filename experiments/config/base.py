@@ -47,6 +47,8 @@ def base() -> Config:
   )
   config.workers = 8  # p
   config.batch = 32  # examples per worker and step
+  config.microbatches = 1  # parts of a batch, whose gradients are taken one after the other and averaged
+  config.precision = "float32"  # or "bfloat16": of a loss and its gradient; parameters and messages stay float32
   config.steps = 200  # of each worker; with a server or peers on average
   config.eval_every = 50  # steps between lines of metrics
   config.noise_batches = 0  # batches for the gradient noise scale in each of them, e.g. 16; 0: it is left out

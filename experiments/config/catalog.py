@@ -56,7 +56,9 @@ def entry(kind: str, name: str) -> Any:
   Raises:
     ValueError: for an unknown name, or an address where no such object can be had.
   """
-  return own_objects.found(kind, name) if is_address(name) else named(kind, REGISTRIES[kind], name)
+  if is_address(name):
+    return own_objects.found(kind, name)
+  return named(kind, REGISTRIES[kind], name, own_objects.known(kind))
 
 
 def factory(kind: str, name: str) -> Any:
@@ -99,7 +101,7 @@ def make(kind: str, name: str, *arguments: Any, **settings: Any) -> Any:
   wanted = MADE.get(kind, object)
   if not isinstance(found, wanted):
     words = " or ".join(each.__name__ for each in (wanted if isinstance(wanted, tuple) else (wanted,)))
-    raise ValueError(f"config.{kind}.name is {name}: invalid: must return a {words}, not {type(found).__name__}")
+    raise ValueError(f"config.{kind}.name is {name}; invalid: must return a {words}, not {type(found).__name__}")
   if kind == "algorithm" and isinstance(found, ServerAlgorithm) != has_server(name):
     raise ValueError(f"config.algorithm.name is {name}: its function must be annotated: -> {type(found).__name__}")
   return found

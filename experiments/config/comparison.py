@@ -36,7 +36,7 @@ class Comparison:
     fit = all(type(seed) is int and 0 <= seed < 2**32 for seed in self.seeds)
     if not fit or len(set(self.seeds)) < len(self.seeds):
       raise ValueError(
-        f"config.compare.seeds is {self.seeds}: invalid: must be different integers from 0 to {2**32 - 1}"
+        f"config.compare.seeds is {self.seeds}; invalid: must be different integers from 0 to {2**32 - 1}"
       )
     if not self.seeds:
       raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")

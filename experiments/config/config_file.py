@@ -1,5 +1,6 @@
 """The file of a config: what its `get_config()` returns, checked and complete."""
 
+import difflib
 import re
 import traceback
 from pathlib import Path
@@ -13,15 +14,16 @@ from experiments.config.base import base, with_own
 from experiments.config.factories import Config, check_keys
 
 NEEDED = "a config file defines it, and it returns what experiments.config.base() gives, with its changes"
+NAMED = 12  # config files that a message names
 PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
 def load(file: Path) -> Config:
   """The config that `get_config()` of a file returns. ValueError: one line, for a file that is missing or fails."""
   if not file.is_file() or file.suffix != ".py":
-    here = sorted(str(p) for p in Path("configs").glob("*.py"))
-    raise ValueError(f"{file} is not a config file (.py); there are {', '.join(here) or 'none in configs/'}")
+    raise ValueError(_no_file(file))
   there = file.resolve()
+  own_objects.begin()
   try:
     with modules.beside(there):
       module = modules.run(there)
@@ -39,6 +41,18 @@ def load(file: Path) -> Config:
   except ValueError as error:
     raise ValueError(f"{file}: {error}") from error
   return config
+
+
+def _no_file(file: Path) -> str:
+  """What is wrong with a path that is no config file, and what is there: the file of the nearest name, or several."""
+  what = "is not a config file (.py)" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
+  folder = file if file.is_dir() else file.parent
+  beside = sorted(each for each in folder.glob("*.py") if each.is_file()) if folder.is_dir() else []
+  if near := difflib.get_close_matches(f"{file.stem}.py", [each.name for each in beside], n=1):
+    return f"{file} {what}; did you mean {folder / near[0]}?"
+  here = sorted(Path("configs").glob("*.py")) or beside
+  more = f" and {len(here) - NAMED} more" if len(here) > NAMED else ""
+  return f"{file} {what}; there are {', '.join(map(str, here[:NAMED])) or 'none in configs/'}{more}"
 
 
 def absolute(config: Config) -> Config:

@@ -12,6 +12,7 @@ import optax
 from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.group_recorder import record
+from ddl.precision import PRECISIONS
 from ddl.schedule import Schedule
 from experiments.config.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.factories import Config, hyper, settings
@@ -21,6 +22,7 @@ from experiments.config.schedules import recorded
 
 MOST_BLOCKS = 1024
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
+NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 
 
@@ -40,6 +42,8 @@ class Experiment:
   network: Network
   workers: int
   batch: int
+  microbatches: int
+  precision: str
   steps: int
   eval_every: int
   noise_batches: int
@@ -47,12 +51,16 @@ class Experiment:
 
   def __post_init__(self) -> None:
     """Raises ValueError for numbers out of range."""
-    for key in ("workers", "batch", "steps", "eval_every"):
+    for key in ("workers", "batch", "microbatches", "steps", "eval_every"):
       if not 1 <= getattr(self, key) <= MOST:
-        raise ValueError(f"config.{key} is {getattr(self, key)}: invalid: must be an integer from 1 to {MOST}")
+        raise ValueError(f"config.{key} is {getattr(self, key)}; invalid: must be an integer from 1 to {MOST}")
+    if self.batch % self.microbatches:
+      raise ValueError(f"config.microbatches is {self.microbatches}; invalid: must divide config.batch={self.batch}")
+    if self.precision not in PRECISIONS:
+      raise ValueError(f"config.precision is {self.precision!r}; invalid: must be one of {', '.join(PRECISIONS)}")
     if self.noise_batches < 0 or self.noise_batches == 1:
       raise ValueError(
-        f"config.noise_batches is {self.noise_batches}: invalid: must be 0 or at least 2, as one has no variance"
+        f"config.noise_batches is {self.noise_batches}; invalid: must be 0 or at least 2, as one has no variance"
       )
     if not 0 <= self.seed < 2**32:
       raise ValueError(f"config.seed is {self.seed}; invalid: must be from 0 to {2**32 - 1}")
@@ -74,7 +82,7 @@ class Experiment:
     Raises:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
-    numbers = {key: values[key] for key in ("workers", "batch", "steps", "eval_every", "noise_batches", "seed")}
+    numbers = {key: values[key] for key in NUMBERS}
     spec = entry("algorithm", values["algorithm"]["name"])
     chosen = hyper(spec, values["algorithm"], max(numbers["workers"], 1))
     parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
@@ -84,7 +92,7 @@ class Experiment:
       parts[kind] = Part(section["name"], settings(kind, factory(kind, section["name"]), section))
     rate = {"learning_rate": values["optimizer"]["learning_rate"]}
     parts["optimizer"] = Part(parts["optimizer"].name, {**parts["optimizer"].settings, **rate})
-    return cls(**parts, network=Network(**values["network"]), **numbers)
+    return cls(**parts, network=Network(**values["network"]), precision=values["precision"], **numbers)
 
   def to_json(self) -> dict[str, Any]:
     """As JSON: stored in the folder of a run, and compared key by key by a resume."""
@@ -124,7 +132,7 @@ class Experiment:
     for key, least in (("period", 1), ("delay", 0), ("start", 0)):
       value = self.algorithm.get(key, least)
       if not least <= value <= MOST:
-        raise ValueError(f"config.algorithm.{key} is {value}: invalid: must be an integer from {least} to {MOST}")
+        raise ValueError(f"config.algorithm.{key} is {value}; invalid: must be an integer from {least} to {MOST}")
     inner = self.make_optimizer()
     if self.spec.taxonomy.pattern == STRIPS and not elementwise(inner):
       raise ValueError(
@@ -144,7 +152,7 @@ class Experiment:
     name, of = self.wrapper.short_name, self.algorithm.short_name
     if isinstance(algorithm, ServerAlgorithm):
       raise ValueError(
-        f"config.wrapper.name is {name}: invalid: must be {NO_WRAPPER} with {of}, which has no collective"
+        f"config.wrapper.name is {name}; invalid: must be {NO_WRAPPER} with {of}, which has no collective"
       )
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
@@ -158,7 +166,7 @@ class Experiment:
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
     if not 0 < rate < math.inf:
-      raise ValueError(f"config.optimizer.learning_rate is {rate}: invalid: must be a finite number > 0")
+      raise ValueError(f"config.optimizer.learning_rate is {rate}; invalid: must be a finite number > 0")
     schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
     return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
 

@@ -7,7 +7,7 @@ A key that is set but that the chosen factory does not take is an error: nothing
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ml_collections import config_dict
 
 from ddl.api import Spec, Wrapper
 from experiments.grid_point import quoted
+from experiments.short_name import short_name
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
@@ -38,17 +39,19 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
   return out
 
 
-def named(kind: str, registry: Mapping[str, Any], name: str) -> Any:
-  """The registry's entry.
+def named(kind: str, registry: Mapping[str, Any], name: str, own: Sequence[str] = ()) -> Any:
+  """The registry's entry. own: addresses of objects of the user's own, which may be meant too.
 
   Raises:
     ValueError: for an unknown name, with the nearest one and all that exist.
   """
   if name in registry:
     return registry[name]
-  near = difflib.get_close_matches(str(name), registry, n=1, cutoff=0.5)
+  words = {short.lower(): each for each in own for short in (each.rpartition(":")[2], short_name(each))}
+  near = [words[each] for each in difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.7)]
+  near += difflib.get_close_matches(str(name), registry, n=1, cutoff=0.5)
   hint = f"did you mean '{near[0]}'? " if near else ""
-  known = ", ".join(map(quoted, registry)) or "none"
+  known = ", ".join(map(quoted, [*own, *registry])) or "none"
   raise ValueError(f"no {kind} named '{name}': {hint}known are {known}")
 
 
@@ -146,7 +149,7 @@ FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose key
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
   """ValueError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
   if not isinstance(config, config_dict.ConfigDict):
-    raise ValueError(f"{where} is {config!r}: invalid: must be a section, as experiments.config.base() has it")
+    raise ValueError(f"{where} is {config!r}; invalid: must be a section, as experiments.config.base() has it")
   for key in [*default, *config]:
     if key not in config:
       raise ValueError(f"{where}.{key} is missing: start from experiments.config.base()")
@@ -160,9 +163,9 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
       try:
         value = as_type(value, default.get_type(key))
       except TypeError as error:
-        raise ValueError(f"{path} is {value!r}: invalid: must be {error}") from error
+        raise ValueError(f"{path} is {value!r}; invalid: must be {error}") from error
       if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-        raise ValueError(f"{path} is {value!a}: invalid: must be text that UTF-8 can encode")
+        raise ValueError(f"{path} is {value!a}; invalid: must be text that UTF-8 can encode")
       with config.ignore_type():
         config[key] = value
 
@@ -179,15 +182,15 @@ def _check(kind: str, key: str, value: Any) -> None:
     if isinstance(v, str | bool):
       continue
     if isinstance(v, float) and not math.isfinite(v):
-      raise ValueError(f"{where}: invalid: must be finite")
+      raise ValueError(f"{where}; invalid: must be finite")
     if key in SHARES and not 0 <= v < 1:
-      raise ValueError(f"{where}: invalid: must be from 0 to below 1")
+      raise ValueError(f"{where}; invalid: must be from 0 to below 1")
     if key in NOT_NEGATIVE and not v >= 0:
-      raise ValueError(f"{where}: invalid: must be at least 0")
+      raise ValueError(f"{where}; invalid: must be at least 0")
     if key in POSITIVE and not v > 0:
-      raise ValueError(f"{where}: invalid: must be above 0")
+      raise ValueError(f"{where}; invalid: must be above 0")
     if kind == "model" and isinstance(v, int) and v < 1:
-      raise ValueError(f"{where}: invalid: a size must be at least 1")
+      raise ValueError(f"{where}; invalid: must be at least 1, as a size")
 
 
 def _plain_type(annotation: Any) -> type:

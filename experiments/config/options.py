@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
-SIMULATOR = ("virtual_grad", "step_loop", "steps_per_call", "overlap", "replay")
+SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay", "explain")
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class RunOptions:
   workdir: str = ""  # "": a new folder under runs/
   resume: bool = False
   devices: int = 0  # 0: automatic
+  members: int = 1  # devices of a worker
+  sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
   processes: int = 1
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"
@@ -23,6 +25,7 @@ class RunOptions:
   batch_stats: str = "mean"  # or "reestimate"
   checkpoint_every: int = 0  # steps; 0: only where a run stops or ends
   runtime: str = "simulator"  # or "threads", "ray": of server algorithms
+  explain: bool = False  # tell memory, FLOP, bytes and collectives of the compiled step
   replay: str = ""  # file of a schedule
   init_from: str = ""  # a run's folder, or its model.msgpack
   keep_models: bool = False  # of a comparison
@@ -42,6 +45,10 @@ class RunOptions:
       foreign = [name for name in names if name in changed]
       if foreign and self.runtime != runtime:
         raise ValueError(f"--{foreign[0]} is read by --runtime={runtime} alone, not by {self.runtime}")
+    if self.members < 1:
+      raise ValueError(f"--members is {self.members}; invalid: must be at least 1")
+    if self.members == 1 and "sharding" in changed:
+      raise ValueError(f"--sharding={self.sharding} is read with --members above 1 alone: the devices of a worker")
     if self.runtime == "threads" and self.checkpoint_every:
       raise ValueError("--checkpoint_every is not read by --runtime=threads, which saves no models")
     if self.runtime == "threads" and self.resume:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from ddl.api import Hyper, Spec, Taxonomy, Wrapper
 from experiments.config import modules
 
 UNDECLARED = Taxonomy("data", *["not declared"] * 4)
+
+
+_found: dict[str, set[str]] = {}  # by section the addresses that led to an object since a config was begun
 
 
 class Unavailable(ValueError):
@@ -38,8 +42,12 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   scopes = [getattr(made, "__globals__", {}), sys._getframe(1).f_globals]  # a function's own file, or the caller's
   found = [(scope, name) for scope in scopes for name, each in list(scope.items()) if each is value]
   if not found:
-    raise ValueError(f"{value!r}: invalid: must be defined at the top level of a file, so that it can be found again")
-  return {"name": modules.address(*found[0]), **settings}
+    raise ValueError(f"{value!r}; invalid: must be defined at the top level of a file, so that it can be found again")
+  name = modules.address(*found[0])
+  if name.startswith("__main__:"):  # of a notebook or a prompt: without a file
+    told = f"{name.removeprefix('__main__:')} is of this session alone: no other one can load or resume what it makes"
+    warnings.warn(f"{told}; define it in a file and import it", stacklevel=2)
+  return {"name": name, **settings}
 
 
 def absolute(name: str) -> str:
@@ -80,12 +88,29 @@ def found(kind: str, name: str) -> Any:
     raise Unavailable(
       f"config.{kind}.name is {name}: {where} has no {attribute}; {hint}it has {', '.join(there) or 'nothing'}"
     )
+  _found.setdefault(kind, set()).add(name)
   if wanted and isinstance(value, wanted):
     return value
   if not callable(value) or isinstance(value, tuple | type):
     expected = f"a {wanted.__name__} or its factory" if wanted else "a function"
-    raise ValueError(f"config.{kind}.name is {name}: invalid: must be {expected}, not {type(value).__name__}")
+    raise ValueError(f"config.{kind}.name is {name}; invalid: must be {expected}, not {type(value).__name__}")
   return _described(wanted, value, name) if wanted else value
+
+
+def begin() -> None:
+  """Forget which objects were found: another config is begun."""
+  _found.clear()
+
+
+def known(kind: str) -> list[str]:
+  """The addresses of the config's own objects for a section, any of which a wrong name may mean; as from here."""
+  return sorted(map(_written, _found.get(kind, ())))
+
+
+def _written(address: str) -> str:
+  where, _, attribute = address.rpartition(":")
+  file, here = Path(where), Path.cwd()
+  return f"{file.relative_to(here)}:{attribute}" if file.is_relative_to(here) else address
 
 
 def beside(name: str) -> contextlib.AbstractContextManager[None]:

@@ -38,7 +38,7 @@ def exponential(
   """The rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
   _check(warmup, steps, floor)
   if not factor < 1:
-    raise ValueError(f"config.schedule.factor is {factor}: invalid: must be below 1, as the rate is to fall")
+    raise ValueError(f"config.schedule.factor is {factor}; invalid: must be below 1, as the rate is to fall")
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, steps, warmup)
 
@@ -49,7 +49,7 @@ def decay(
   """The rate times `factor` from each of the steps `at` on, never below its floor."""
   _check(warmup, steps, floor)
   if any(step < 0 for step in at) or any(a >= b for a, b in pairwise(at)):
-    raise ValueError(f"config.schedule.at is {at}: invalid: must be rising steps from 0 on, such as (100, 150)")
+    raise ValueError(f"config.schedule.at is {at}; invalid: must be rising steps from 0 on, such as (100, 150)")
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
@@ -90,7 +90,7 @@ def _check(warmup: int, steps: int, floor: float) -> None:
   if not 0 <= warmup < steps:
     raise ValueError(f"config.schedule.warmup is {warmup} of {steps} steps; it is at least 0 and ends before the run")
   if not 0 <= floor < 1:
-    raise ValueError(f"config.schedule.floor is {floor}: invalid: must be a share of the rate, from 0 to below 1")
+    raise ValueError(f"config.schedule.floor is {floor}; invalid: must be a share of the rate, from 0 to below 1")
 
 
 SCHEDULES: dict[str, Callable[..., Rate]] = {

@@ -40,12 +40,12 @@ class Sweep:
   def __post_init__(self) -> None:
     """Raises ValueError where nothing can be tried or judged."""
     if self.trials < 1:
-      raise ValueError(f"config.sweep.trials is {self.trials}: invalid: must be at least 1")
+      raise ValueError(f"config.sweep.trials is {self.trials}; invalid: must be at least 1")
     if not 0 < self.validation < 1 or any(each.data.get("validation") == 0 for each in self.experiments.values()):
       raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
     fit = all(type(seed) is int and 0 <= seed < 2**32 for seed in self.seeds)
     if not fit or len(set(self.seeds)) < len(self.seeds):
-      raise ValueError(f"config.sweep.seeds is {self.seeds}: invalid: must be different integers from 0 to {2**32 - 1}")
+      raise ValueError(f"config.sweep.seeds is {self.seeds}; invalid: must be different integers from 0 to {2**32 - 1}")
     named("sampler of config.sweep", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(each.eval_every >= each.steps for each in self.experiments.values()):
       raise ValueError("config.sweep.pruning judges before the end; set config.eval_every to less than config.steps")
@@ -199,5 +199,5 @@ def _choices(where: str, values: list[Any], annotation: Any) -> list[Any]:
   except TypeError as error:
     raise ValueError(f"{where} is {values!r}; each choice must be {error}") from error
   if len(set(map(repr, found))) < max(2, len(found)) or not all(isinstance(v, bool | int | float | str) for v in found):
-    raise ValueError(f"{where} is {values!r}: invalid: must be two or more different numbers, texts or truth values")
+    raise ValueError(f"{where} is {values!r}; invalid: must be two or more different numbers, texts or truth values")
   return found

@@ -12,7 +12,7 @@ from ddl.perf.hardware import Cluster, fit
 from ddl.perf.hardware.device import Device
 from ddl.perf.hardware.network import Link, Network
 from ddl.runtime import hosts
-from ddl.runtime.workers import Workers, make_workers
+from ddl.runtime.layout.workers import Workers, make_workers
 from experiments.config.options import RunOptions
 from experiments.costs import microbench, microbench_collectives
 from experiments.costs.microbench import Block, Case, Step

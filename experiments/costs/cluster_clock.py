@@ -19,7 +19,7 @@ from ddl.perf.comm import patterns, server
 from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_seconds
-from ddl.runtime.workers import nbytes
+from ddl.runtime.layout.workers import nbytes
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.factories import keywords

@@ -15,8 +15,8 @@ from jax.experimental import multihost_utils
 
 from ddl.api import Algorithm
 from ddl.runtime.calls import Kind
+from ddl.runtime.layout.workers import Workers
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.workers import Workers
 from ddl.schedule import Due
 from experiments.bench.workloads import synthetic
 from experiments.config import default_experiment

@@ -9,7 +9,7 @@ from jax import lax
 from ddl.perf.comm import patterns
 from ddl.perf.comm.patterns import Op
 from ddl.perf.hardware.network import Link, Network
-from ddl.runtime.workers import Workers
+from ddl.runtime.layout.workers import Workers
 from experiments.costs.microbench import Block, timed
 
 AXIS = "device"

@@ -18,8 +18,8 @@ from experiments.costs import cluster_clock, xla_cost
 from experiments.costs.cluster_clock import ClusterRun
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
+from experiments.report.inference.statistics import crossing, log_summary
 from experiments.report.reader import read_run
-from experiments.report.statistics import crossing, log_summary
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 
@@ -134,8 +134,11 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
 
   Args:
     complete: those that reach the target with every seed, the soonest on average first.
+
+  Returns:
+    None for fewer than two of them, or where the target is met without training.
   """
-  if len(complete) < 2:
+  if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
     return None
   winner, here = next(iter(complete)), cluster.network.main_link(workers).bandwidth
 

@@ -15,9 +15,9 @@ from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
 from ddl.runtime.calls import Kind
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.worker_round import FULL, Worker, make_worker_round
-from ddl.runtime.workers import make_workers
 from ddl.schedule import Due
 from experiments.costs.param_flops import leaves
 from experiments.train.build import Components

@@ -11,6 +11,7 @@ BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0
 NAMES = {
   "test_accuracy": "test accuracy",
   "test_loss": "test loss",
+  "test_perplexity": "test perplexity",
   "distance": "distance between workers",
   "noise_scale": "gradient noise scale",
   "step": "steps",

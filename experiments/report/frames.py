@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.report import cluster_section
-from experiments.report.findings import Sentence
-from experiments.report.pair_table import missing, quantities
-from experiments.report.paired_test import MOST
+from experiments.report.inference.paired_test import MOST
 from experiments.report.reader import COLUMNS, SCORES, Comparison
+from experiments.report.sections import cluster_section
+from experiments.report.sections.pair_table import missing, quantities
+from experiments.report.sentences.findings import Sentence
 from experiments.report.table_rows import Row, marks, rows
 
 if TYPE_CHECKING:
@@ -28,16 +28,17 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   """Every evaluation: a line for each label, seed and step, in the order of the comparison.
 
   Columns: label; seed; step, of each worker; examples, of all workers together; train_loss, since the evaluation
-  before; test_loss; test_accuracy, a fraction; distance, of the workers from their mean; with config.noise_batches also
-  grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma), and noise_scale, the ratio of their means, in examples;
-  bytes_sent, per worker, in bytes; seconds, measured; virtual_seconds; predicted_seconds_NAME, in seconds, for every
-  cluster of the comparison.
+  before; test_loss; test_perplexity, its exponential, of language models; test_accuracy, a fraction; distance, of the
+  workers from their mean; with config.noise_batches also grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma),
+  and noise_scale, the ratio of their means, in examples; bytes_sent, per worker, in bytes; seconds, measured;
+  virtual_seconds; predicted_seconds_NAME, in seconds, for every cluster of the comparison.
   Columns without any value are left out, as those of the gradient noise without config.noise_batches.
   With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, in
   full as in the config (algorithm.period, where labels say "period"), missing where the label does not read it.
   """
   import pandas as pd
 
+  comparison = comparison.whole or comparison  # with the seeds that only some labels have
   clocks = {
     f"{cluster_section.PREDICTED}_{each.entry['name']}": [
       run.columns[cluster_section.TIME] for result in each.comparison.results for run in result.runs
@@ -61,16 +62,18 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
 def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "pd.DataFrame":
   """The table of results: a line for each label, in the order of the comparison.
 
-  Columns: label; seeds, that there should be; finished, those that used the whole budget and ended finite; reached,
-  those that met the target; early, those of them that met it before the first evaluation, so that what it cost is
-  mostly invented; fell_back, those of them that missed it again at a later evaluation; and of each quantity NAME four
-  columns, NAME, NAME_low, NAME_high, NAME_mark. Quantities are the score at the end (test_accuracy, a fraction, or
-  test_loss), and what was spent when the curve first met the target, interpolated between evaluations: step_to_target,
+  Columns: label; seeds, that there should be (where labels have different seeds, those that all have: the figures are
+  of these); finished, those that used the whole budget and ended finite; reached, those that met the target; early,
+  those of them that met it before the first evaluation, so that what it cost is mostly invented; fell_back, those of
+  them that missed it again at a later evaluation; and of each quantity NAME four columns, NAME, NAME_low, NAME_high,
+  NAME_mark. Quantities are the score at the end (test_accuracy, a fraction, or test_loss), test_perplexity of language
+  models, and what was spent when the curve first met the target, interpolated between evaluations: step_to_target,
   examples_to_target (of all workers), bytes_sent_to_target (bytes per worker), seconds_to_target (measured) or
   virtual_seconds_to_target, and, in seconds, predicted_seconds_to_target_CLUSTER. NAME is the mean over the seeds that
-  have the figure, of costs the geometric one; low and high are its 95 % interval. The mark is "best" (the best mean),
-  "tied" (no algorithm is significantly better), "partial" (not of all seeds, so not ranked) or missing. With a grid
-  there are, behind the label, the columns group and one for each key, as in `metrics_frame`:
+  have the figure, of costs the geometric one; low and high are its 95 % interval. The mark is "best" (the best mean of
+  several), "tied" (tested with the best, or as good, and no algorithm is significantly better), "partial" (not of all
+  seeds, so not ranked) or missing. With a grid there are, behind the label, the columns group and one for each key, as
+  in `metrics_frame`:
   `table.pivot(index="workers", columns="group", ...)`.
 
   Args:
@@ -117,8 +120,9 @@ def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
   have, of ratios the geometric one; low, high, its 95 % interval, of this pair alone; p, of the two-sided paired
   t-test, of ratios on the logarithm (accuracies spread at least as much as their rounding to whole examples); p_holm,
   adjusted for all tested pairs of the quantity; significant, whether p_holm is below 0.05; effect_size, Hedges' g_z,
-  in standard deviations of the paired differences; seeds, that were tested; missing_first, missing_second, the seeds
-  of which that label has no figure; more_seeds, that would separate the pair with a power of 0.8 if its mean and
+  in standard deviations of the paired differences; seeds, that both have; missing_first, missing_second, the seeds of
+  which that label has no figure, so that there is no test: all from low to effect_size is missing, as it is of one and
+  the same run under two labels; more_seeds, that would separate the pair with a power of 0.8 if its mean and
   spread stay as they are, missing where it is separate already or no number would; more_seeds_capped, whether it
   takes more than that.
 

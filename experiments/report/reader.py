@@ -1,7 +1,7 @@
 """A comparison's folder in memory: comparison.json and each run's metrics as columns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ import numpy as np
 from experiments.report import formats
 from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
-SCORES = ("test_accuracy", "test_loss")  # of the end of training; other columns are costs of the target
+SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (
-  "step", "examples", "train_loss", "test_loss", "test_accuracy", "distance", "grad_norm2", "grad_noise", "noise_scale",
-  "bytes_sent", "seconds", "virtual_seconds",
+  "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
+  "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds",
 )  # fmt: skip
 
 
@@ -52,6 +52,19 @@ class Comparison(NamedTuple):
   target: float
   seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
   results: list[Result]
+  whole: "Comparison | None" = None  # with the seeds that only some labels have, where there are such
+  folder: Path = Path()
+
+  @property
+  def disjoint(self) -> bool:
+    """Whether no seed is common to all labels, so that they cannot be compared."""
+    runs = [names for names in self.seeds.values() if names]
+    return bool(runs) and not set.intersection(*map(set, runs))
+
+  @property
+  def seeds(self) -> dict[str, list[str]]:
+    """By label, the names of the runs that there should be."""
+    return {each.info["label"]: list(map(run_name, each.info["runs"])) for each in self.results}
 
   @property
   def higher_is_better(self) -> bool:
@@ -85,6 +98,9 @@ def read_run(path: Path) -> Run:
 def read(folder: Path) -> Comparison:
   """Read a folder that `python run.py compare` has written.
 
+  Where some labels have seeds that others lack, as after `compare --resume --only=...`, it is of the seeds that all
+  have, so that means and tests are of the same; `whole` has the others too. Without any common seed it is of all.
+
   Raises:
     FileNotFoundError: if it holds no comparison.json.
     ValueError: if the target's metric is unknown, a file is malformed, or virtual time is missing from a run.
@@ -111,7 +127,39 @@ def read(folder: Path) -> Comparison:
     names = [run.name for run in runs]
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
     results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
-  return Comparison(info, metric, float(info["target"]["value"]), seconds, results)
+  return _aligned(Comparison(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
+
+
+def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+  """By label, the folders of the runs whose seeds all labels have that have any."""
+  names = [set(map(run_name, paths)) for paths in runs.values() if paths]
+  common = set.intersection(*names) if names else set()
+  return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
+
+
+def _aligned(whole: Comparison) -> Comparison:
+  """Of the seeds that all labels have; the same where all have the same, or none is common."""
+  names = {tuple(each) for each in whole.seeds.values() if each}
+  if len(names) < 2:
+    return whole
+  if whole.disjoint:
+    seeds = sorted({seed_of(name) for each in names for name in each})
+    return whole._replace(info=whole.info | {"seeds": seeds})
+  kept = common_runs({each["label"]: each["runs"] for each in whole.info["algorithms"]})
+  results = []
+  for each in whole.results:
+    paths = kept[each.info["label"]]
+    common = set(map(run_name, paths))
+    runs, missing = [run for run in each.runs if run.name in common], [name for name in each.missing if name in common]
+    results.append(each._replace(info=each.info | {"runs": paths}, runs=runs, missing=missing))
+  seeds = next([seed_of(path) for path in paths] for paths in kept.values() if paths)
+  info = whole.info | {"seeds": seeds, "algorithms": [each.info for each in results]}
+  return whole._replace(info=info, results=results, whole=whole)
+
+
+def seed_of(run: str) -> int:
+  """The seed of a run by its folder or name."""
+  return int(run_name(run).rpartition(" ")[2])
 
 
 def _completed(path: Path, info: Any) -> dict[str, Any]:

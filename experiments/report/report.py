@@ -4,21 +4,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.report import (
-  cluster_section,
-  formats,
-  frames,
-  interactive_chart,
-  pair_table,
-  settings_table,
-  templates,
-)
+from experiments.report import formats, frames, templates
 from experiments.report.cells import Cell, column
-from experiments.report.findings import expected, finding
 from experiments.report.grid import grid_findings, grid_section
+from experiments.report.inference.seed_sets import seed_column, seeds
 from experiments.report.reader import Comparison, read
-from experiments.report.table_rows import Row, rows, spent
-from experiments.report.wording import footnotes, legend, text_table, tied
+from experiments.report.sections import cluster_section, interactive_chart, pair_table, settings_table
+from experiments.report.sentences.findings import expected, finding
+from experiments.report.sentences.wording import BEST, UNTESTED, footnotes, legend, text_table, tied
+from experiments.report.table_rows import Row, rows, scores, spent
 
 if TYPE_CHECKING:
   from experiments.report.figures.picture import Picture
@@ -88,11 +82,14 @@ def write_report(folder: Path) -> Path:
     finding=sentences,
     metric=formats.NAMES[comparison.metric],
     goal=comparison.goal,
-    varying=settings_table.varying(info),
+    varying=[*settings_table.varying(info), *seed_column(comparison)],
     costs=[formats.NAMES[name] for name in spent(comparison)],
     results=_results(comparison, summary),
     legend=legend(comparison),
     tied=tied(comparison),
+    best=BEST,
+    untested=UNTESTED,
+    seeds=seeds(comparison),
     notes=footnotes(comparison, summary),
     pairs=pair_table.tables(comparison, summary),
     chart=_chart(comparison),
@@ -135,6 +132,6 @@ def _chart(comparison: Comparison) -> dict[str, Any] | None:
 
 def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:
   """The columns of the table of results."""
-  metric = comparison.metric
-  columns = settings_table.varying(comparison.info) | {f"final {formats.NAMES[metric]}": column(table, metric)}
+  columns = settings_table.varying(comparison.info) | seed_column(comparison)
+  columns |= {f"final {formats.NAMES[name]}": column(table, name) for name in scores(comparison)}
   return columns | {f"{formats.NAMES[name]} to {comparison.goal}": column(table, name) for name in spent(comparison)}

@@ -1,6 +1,5 @@
 """From an experiment to its parts, and from these to a trainer on real devices."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,16 +12,18 @@ from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data.order import Order, batches, round_batches
 from ddl.events.record import Events
 from ddl.perf.units import counted
+from ddl.precision import in_bfloat16
 from ddl.runtime import hosts
 from ddl.runtime.execution import ExecutionConfig, choose_execution
+from ddl.runtime.layout.placement import find_rules
+from ddl.runtime.layout.workers import Workers, make_workers
 from ddl.runtime.trainer import Feed, Trainer
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import Workers, make_workers
-from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.own_objects import is_address
-from experiments.train import virtual_time
+from experiments.train import doubtful_settings, virtual_time
+from experiments.train.auto_sharding import with_auto
 
 
 class Components(NamedTuple):
@@ -59,18 +60,20 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
       "take 0.9"
     )
   data = data or load(experiment)
-  model = experiment.make_part("model", data.meta)
+  model = make_model(experiment, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
   told = f"config.workers is {experiment.workers}: the examples of one step of all"
   memory.require(step + 16 * experiment.workers, told)
   order = _order(experiment, data)
-  _warn_of_wrapper(experiment)
-  _warn_of_silence(experiment, algorithm)
-  _warn_of_momentum(experiment)  # nothing is refused any more: an error is one line alone
-  if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
-    warnings.warn(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors take 0.9", stacklevel=2)
+  doubtful_settings.warn(experiment, algorithm, pull)  # nothing is refused any more: an error is one line alone
   return Components(experiment, data, model, algorithm, order)
+
+
+def make_model(experiment: Experiment, data: Data) -> Model:
+  """Its model for this data set, in its precision and with its microbatches."""
+  model = experiment.make_part("model", data.meta)._replace(microbatches=experiment.microbatches)
+  return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
 
 def reseeded(components: Components, seed: int) -> Components:
@@ -114,11 +117,28 @@ def make_trainer(components: Components, options: RunOptions, events: Events | N
   events: what a simulator follows, in place of the experiment's schedule.
   """
   experiment, algorithm = components.experiment, components.algorithm
-  workers = make_workers(experiment.workers, options.devices or None)
+  workers = make_workers(experiment.workers, options.devices or None, options.members)
   chosen = execution(components, workers, options)
   if isinstance(algorithm, Algorithm):
-    return Trainer(algorithm, components.model, workers, chosen)
+    model = with_auto(components.model, experiment, options.members)
+    return Trainer(algorithm, model, workers, chosen, options.sharding)
   return Simulator(algorithm, components.model, workers, chosen, *virtual_time.whole_run(experiment, algorithm, events))
+
+
+def check_members(components: Components, options: RunOptions) -> None:
+  """ValueError if workers cannot have several devices, or the members of one cannot share its model or batch."""
+  experiment, members = components.experiment, options.members
+  if members == 1:
+    return
+  if isinstance(components.algorithm, ServerAlgorithm):
+    raise ValueError(f"--members={members}: {experiment.algorithm.short_name} has workers of one device alone")
+  if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
+    parts = experiment.microbatches * members
+    if experiment.batch % parts:
+      among = (
+        "the members that share it" if parts == members else f"{members} members of {experiment.microbatches} parts"
+      )
+      raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts}, {among}")
 
 
 def follow(trainer: Trainer | Simulator, experiment: Experiment) -> Callable[[int], float]:
@@ -138,62 +158,41 @@ def virtual_seconds(trainer: Trainer | Simulator, experiment: Experiment) -> Cal
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
   """Execution chosen for this backend and model, with the options over it."""
-  step = components.feed(workers.local)(0, 1)
-  chosen = choose_execution(workers, components.model.dense, sum(x.nbytes for x in step.values()))
+  return execution_of(components.model, workers, step_bytes(components, workers), options)
+
+
+def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOptions) -> ExecutionConfig:
+  """The same. nbytes: `step_bytes`."""
+  chosen = choose_execution(workers, model.dense, nbytes)
   gradients: Any = chosen.gradients if options.virtual_grad == "auto" else options.virtual_grad
   steps: Any = chosen.steps if options.step_loop == "auto" else options.step_loop
   return ExecutionConfig(gradients, steps, options.steps_per_call or chosen.steps_per_call, options.overlap)
+
+
+def step_bytes(components: Components, workers: Workers) -> int:
+  """Input of one step of this process's workers."""
+  return sum(x.nbytes for x in components.feed(workers.local)(0, 1).values())
 
 
 def describe(trainer: Trainer | Simulator) -> str:
   """Describe layout and execution in one line."""
   w, h = trainer.workers, trainer.execution
   devices = counted(w.devices, f"{jax.devices()[0].platform} device")
+  members = ""
+  if isinstance(trainer, Trainer) and w.members > 1:
+    note = trainer.placement.rules.note
+    members = f" of {w.members} members ({trainer.placement.sharding}{note and ': '}{note})"
+  processes = counted(jax.process_count(), "process", "processes")
   layout = (
-    f"{counted(w.count, 'worker')} on {devices} of {counted(jax.process_count(), 'process', 'processes')}, "
-    f"{w.virtual} each; gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
+    f"{counted(w.count, 'worker')}{members} on {devices} of {processes}, {w.virtual} each; "
+    f"gradients {h.gradients}, steps {h.steps}, up to {h.steps_per_call} steps a call, "
   )
   if isinstance(trainer, Simulator):
     return layout + f"virtual time: {len(trainer.events.worker)} visits"
   alike = not any(jax.tree.leaves(trainer.replication.params))
-  copies = "one model per device, as all workers' are equal" if alike else "one model per worker"
+  copies = (
+    f"one model per {'device' if w.members == 1 else 'row of members'}, as all workers' are equal"
+    if alike
+    else "one model per worker"
+  )
   return layout + f"overlap {'on' if h.overlap else 'off'}; {copies}"
-
-
-def _warn_of_wrapper(experiment: Experiment) -> None:
-  """Warn of a compressor of small changes where whole models are sent."""
-  spec = experiment.wrapper_spec
-  if spec and experiment.spec.taxonomy.payload == "parameters" != spec.payload:
-    warnings.warn(
-      f"{experiment.algorithm.short_name} sends parameters; {experiment.wrapper.short_name} is made for gradients and "
-      "differences, as diloco's",
-      stacklevel=2,
-    )
-
-
-def _warn_of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:
-  """Warn of a run that ends before any exchange does: each worker trains alone."""
-  clocks = Schedule(algorithm.exchanges).clocks if isinstance(algorithm, Algorithm) else []
-  if clocks and (first := min(clock.first + clock.delay for clock in clocks)) > experiment.steps:
-    warnings.warn(
-      f"{experiment.label}: the first exchange arrives after {first} steps, this run has {experiment.steps}, so that "
-      "nothing is exchanged; take a shorter config.algorithm.period, or more steps",
-      stacklevel=2,
-    )
-
-
-def _warn_of_momentum(experiment: Experiment) -> None:
-  """Warn of a second momentum: the algorithm's own, or the implicit one of asynchrony."""
-  name, workers = experiment.algorithm.short_name, experiment.workers
-  own, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
-  if own and momentum:
-    warnings.warn(
-      f"{name} has a momentum of its own ({own:g}); config.optimizer.momentum adds a second one to it", stacklevel=2
-    )
-  elif (own or momentum) and experiment.spec.taxonomy[1:3] == ("centralized", "asynchronous") and workers > 1:
-    chosen = f"config.algorithm.momentum={own:g}" if own else f"config.optimizer.momentum={momentum:g}"
-    warnings.warn(
-      f"{name}: {workers} workers in turn act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
-      f"(Mitliagkas et al. 2016, arXiv 1605.09774); {chosen} adds to it; try 0, or less of it",
-      stacklevel=2,
-    )

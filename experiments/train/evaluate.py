@@ -8,6 +8,8 @@ import numpy as np
 
 from ddl.api import Model, Source, Tree
 from ddl.runtime.consensus import Consensus
+from ddl.runtime.hosts import in_order
+from ddl.runtime.layout.placement import beside, gather, is_split, local
 from experiments.train.noise_scale import NoiseEstimator
 
 BATCH = 512  # examples
@@ -16,7 +18,7 @@ REESTIMATED = 20  # training batches that re-estimate batch-norm statistics
 
 
 class Evaluator:
-  """Mean metrics over all examples of a source, computed on one device."""
+  """Mean metrics over all examples of a source, computed on one device, or on all where the model is split."""
 
   def __init__(self, model: Model, source: Source):
     """Compiles when first called; `noise` is the model's `NoiseEstimator`, beside its metrics."""
@@ -27,27 +29,29 @@ class Evaluator:
 
   def __call__(self, consensus: Consensus, refresh: list[dict[str, np.ndarray]] | None = None) -> dict[str, float]:
     """{"loss": mean, "accuracy": mean where there is one}; `refresh`: batches that re-estimate the statistics."""
-    params, extra = jax.tree.map(lambda x: x.addressable_data(0), (consensus.params, consensus.extra))
+    params, extra = local((consensus.params, consensus.extra))
     for batch in refresh or []:
-      extra = self._train(params, extra, batch)
+      extra = self._train(params, extra, beside(batch, params))
+    waits = in_order if is_split(params) else lambda figures: figures
     sums: list[tuple[int, Tree]] = [
-      (len(jax.tree.leaves(batch)[0]), self._metrics(params, extra, batch)) for batch in self._all()
+      (len(jax.tree.leaves(batch)[0]), waits(self._metrics(params, extra, batch))) for batch in self._all(params)
     ]
     totals: dict[str, float] = {}
-    for size, figures in jax.device_get(sums):
+    for size, figures in gather(sums):
       for name, values in figures.items():
         totals[name] = totals.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
     return {name: total / self._source.size for name, total in totals.items()}
 
-  def _all(self) -> Any:
+  def _all(self, params: Tree) -> Any:
+    """The batches; where the parameters are has to be the same each time."""
     if self._batches is not None:
       return self._batches
     starts = range(0, self._source.size, BATCH)
     made = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
     first = self._source.take(np.arange(1))
     if sum(x.nbytes for x in first.values()) * self._source.size > CACHED:
-      return made
-    self._batches = [jax.device_put(batch) for batch in made]
+      return (beside(batch, params) for batch in made)
+    self._batches = [beside(batch, params) for batch in made]
     return self._batches
 
 

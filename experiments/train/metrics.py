@@ -13,9 +13,17 @@ from experiments.train.evaluate import REESTIMATED, Evaluator
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.runner import Report
 
+MOST_LOSS = 700.0  # beyond which its exponential is no float
 FIGURES: dict[str, Any] = {
   "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [], "last": {}
 }  # fmt: skip
+
+
+def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
+  """The figures of a test; of language with "perplexity" = exp(mean loss per token), where that is a number."""
+  if task != "language" or not tested["loss"] < MOST_LOSS:
+    return tested
+  return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
 
 
 class Metrics:
@@ -65,6 +73,7 @@ class Metrics:
   def _line(self, report: Report, consensus: Consensus, distance: float | None) -> dict[str, Any]:
     experiment, step = self._components.experiment, report.step
     tested = self._evaluator(consensus, self._training_batches(step) if self._reestimate else None)
+    tested = with_perplexity(tested, self._components.data.meta.get("task", ""))
     examples = step * experiment.workers * experiment.batch
     line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
     if self.figures["loss_count"]:

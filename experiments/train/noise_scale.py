@@ -17,6 +17,7 @@ import numpy as np
 
 from ddl.api import Model, Tree
 from ddl.runtime.consensus import Consensus
+from ddl.runtime.layout.placement import beside, local
 from ddl.runtime.local_step import gradient_of
 from experiments.config.experiment import noise_key
 
@@ -35,11 +36,13 @@ class NoiseEstimator:
     self, consensus: Consensus, batches: Iterable[Mapping[str, np.ndarray]], key: jax.Array
   ) -> dict[str, float]:
     """{"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from at least two batches of one size."""
-    params, extra = jax.tree.map(lambda x: x.addressable_data(0), (consensus.params, consensus.extra))
+    params, extra = local((consensus.params, consensus.extra))
     mean, spread, count, size = jax.tree.map(_zeros, params), jnp.zeros(()), 0, 0
     for count, batch in enumerate(batches, 1):
       size = len(jax.tree.leaves(batch)[0])
-      mean, spread = self._add((mean, spread), float(count), params, extra, batch, jax.random.fold_in(key, count))
+      mean, spread = self._add(
+        (mean, spread), float(count), params, extra, beside(batch, params), jax.random.fold_in(key, count)
+      )
     trace = size * float(spread) / (count - 1)  # S
     return {NORM2: float(self._square(mean)) - trace / (count * size), TRACE: trace}
 

@@ -10,7 +10,7 @@ import jax
 
 from ddl.runtime import hosts
 from ddl.runtime.execution import check_threads, cpu_devices
-from ddl.runtime.workers import divisors
+from ddl.runtime.layout.workers import divisors
 from experiments.config.options import RunOptions
 from experiments.train.exit_codes import Failed, exit_code
 
@@ -23,11 +23,14 @@ CHILD = (
 def start_devices(workers: int, options: RunOptions) -> None:
   """Sets the CPU devices and joins the other processes, before any other use of JAX; afterwards they stay as they are.
 
+  Devices that a caller chose by JAX's own setting stay too, unless the options name a number.
+
   Raises:
     ValueError: if the processes do not divide the workers or the devices.
   """
-  processes = check_processes(workers, hosts.processes(), options.devices)
-  mine = options.devices // processes or cpu_devices(workers, processes)
+  processes = check_processes(workers, hosts.processes(), options)
+  chosen = jax.config.values["jax_num_cpu_devices"]  # -1: by nobody
+  mine = options.devices // processes or (chosen if chosen > 0 else cpu_devices(workers, processes, options.members))
   try:
     jax.config.update("jax_num_cpu_devices", mine)
   except RuntimeError:  # an earlier call of this process started them
@@ -35,22 +38,24 @@ def start_devices(workers: int, options: RunOptions) -> None:
   hosts.join()
 
 
-def check_processes(workers: int, processes: int, devices: int) -> int:
-  """The number of processes, if it divides the workers and the devices (0: any number of these).
+def check_processes(workers: int, processes: int, options: RunOptions) -> int:
+  """The number of processes, if it divides the devices, and these can carry the workers evenly.
 
   Raises:
     ValueError: if it does not, or for more devices than a process can have.
   """
-  check_threads(devices // processes, f"--devices={devices}: CPU devices")
-  if workers % processes or devices % processes:
-    fits = [n for n in divisors(workers) if devices % n == 0]
-    if devices and workers % devices:
-      raise ValueError(
-        f"{workers} workers do not spread evenly over {devices} devices; "
-        f"--devices can be {', '.join(map(str, divisors(workers)))}"
-      )
+  devices, members = options.devices, options.members
+  check_threads(max(devices, members) // processes, f"--devices={devices or members}: CPU devices")
+  possible = [members * rows for rows in divisors(workers)]
+  what = f"{workers} workers" + f" of {members} members" * (members > 1)
+  if devices and devices not in possible:
     raise ValueError(
-      f"{processes} processes cannot share {workers} workers{f' on {devices} devices' * bool(devices)} evenly; "
+      f"{what} do not spread evenly over {devices} devices; --devices can be {', '.join(map(str, possible))}"
+    )
+  if all(n % processes for n in ([devices] if devices else possible)):
+    fits = divisors(devices or possible[-1])
+    raise ValueError(
+      f"{processes} processes cannot share {what}{f' on {devices} devices' * bool(devices)} evenly; "
       f"--processes can be {', '.join(map(str, fits))}"
     )
   return processes
@@ -58,7 +63,7 @@ def check_processes(workers: int, processes: int, devices: int) -> int:
 
 def launch(function: Any, value: Any, options: RunOptions, workers: int) -> None:
   """Calls `function(value, options)` in `options.processes` processes on this machine. Raises Failed if one did."""
-  check_processes(workers, options.processes, options.devices)
+  check_processes(workers, options.processes, options)
   with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
     pickle.dump((function, value, options), file)
     file.flush()

@@ -85,6 +85,13 @@ class RunFolder:
         self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
       )  # last: with it the folder holds a run
 
+  def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Notes in ABOUT that the run goes on from a step on another layout, so that it is not one run bit for bit."""
+    if self.writes:
+      about = read_json(self.path / ABOUT)
+      changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
+      write_whole(self.path / ABOUT, json.dumps(about | {"layout": now, "relaid": changes}, indent=2) + "\n")
+
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:

@@ -11,6 +11,8 @@ from flax import serialization
 from ddl import files
 from ddl.api import Model, Tree
 from ddl.runtime.consensus import Consensus
+from ddl.runtime.hosts import is_main
+from ddl.runtime.layout.placement import gather
 
 MODEL = "model.msgpack"
 
@@ -24,8 +26,10 @@ class SavedModel(NamedTuple):
 
 
 def save(folder: Path, step: int, consensus: Consensus) -> None:
-  """Write the model; a crash leaves the old one or the new one."""
-  params, extra = (jax.tree.map(_whole, tree) for tree in consensus[:2])
+  """Write the model, in the main process; a crash leaves the old one or the new one."""
+  params, extra = gather(consensus[:2])
+  if not is_main():
+    return
   found = SavedModel(step, serialization.to_state_dict(params), serialization.to_state_dict(extra))
   temporary = folder / f"{MODEL}.tmp"
   temporary.write_bytes(serialization.msgpack_serialize(found._asdict()))
@@ -64,11 +68,6 @@ def started_from(where: str, model: Model) -> Model:
     return jax.tree.map(jnp.asarray, (found.params, found.extra))
 
   return model._replace(init=init)
-
-
-def _whole(x: Any) -> np.ndarray:
-  """An array that every device holds, on the host."""
-  return np.asarray(x.addressable_data(0) if isinstance(x, jax.Array) else x)
 
 
 def _as(shapes: Tree, found: Any, file: Path) -> Tree:

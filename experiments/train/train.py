@@ -15,7 +15,7 @@ from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import compilation_cache, saved_model, train_loop
-from experiments.train.build import Components, build, describe, make_trainer, virtual_seconds
+from experiments.train.build import Components, build, check_members, describe, make_trainer, virtual_seconds
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
@@ -50,12 +50,13 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     say(f"{_shown(read_result(path))}\n{path} is complete")
     return read_result(path)
   if simulated and options.processes > 1 and hosts.processes() == 1:
-    build(experiment)  # what is wrong with the experiment is said once, before any process starts
+    check_members(build(experiment), options)  # what is wrong is said once, before any process starts
     launch(train, experiment, replace(options, workdir=str(path)), experiment.workers)
     return read_result(path)
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
   components = build(experiment)
+  check_members(components, options)
   components = components._replace(model=saved_model.started_from(options.init_from, components.model))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
@@ -86,11 +87,19 @@ def _simulated(components: Components, folder: RunFolder, options: RunOptions) -
   trainer = make_trainer(components, options, events)
   say(describe(trainer))
   say(_data_text(components.data))
+  if options.explain:
+    if isinstance(trainer, Simulator):
+      raise ValueError(f"--explain is of collective algorithms, not of {components.experiment.algorithm.short_name}")
+    from experiments.dryrun.explain import explain  # here: most runs need none of it
+
+    say(explain(components, trainer))
   if not has_bar():
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
-  runner = CompiledRun([components], trainer, every=options.checkpoint_every)
+  runner = CompiledRun(
+    [components], trainer, every=options.checkpoint_every, relay=options.devices > 0 or options.members > 1
+  )
   return runner, virtual_seconds(trainer, components.experiment)
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 
 from ddl.runtime.consensus import NotFinite
-from ddl.runtime.hosts import is_main
 from experiments.train import saved_model
 from experiments.train.build import Components
 from experiments.train.evaluate import Evaluator
@@ -95,7 +94,7 @@ def run_together(
             if len(diverged) == len(parts):
               raise
             return False
-          if consensus and options.keep_model and (each.save or each.step == steps) and is_main():
+          if consensus and options.keep_model and (each.save or each.step == steps):
             saved_model.save(parts[each.run].folder.path, each.step, consensus)
           progress.show(each.step, metrics[each.run].last if each.line else {})
           return True

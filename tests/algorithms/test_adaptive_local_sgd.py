@@ -91,5 +91,5 @@ def test_periods_follow_the_loss():
   [([0, 1], [1.0, 0.0], {}), ([0], [float("nan")], {}), ([5], [1.0], {}), ([], [], {}), ([0], [1.0], {"every": 0})],
 )
 def test_losses_that_give_no_periods_are_refused(steps, losses, change):
-  with pytest.raises(ValueError, match="periods_by_loss: invalid: "):
+  with pytest.raises(ValueError, match="periods_by_loss: invalid losses; "):
     periods_by_loss(steps, losses, **{"period": 4, "every": 5} | change)

@@ -23,8 +23,8 @@ from ddl.as_optax import as_optax
 from ddl.group import Present
 from ddl.runtime import traffic
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.workers import make_workers
 
 REFUSED = {
   "sharded_sync_sgd": "reduce_scatter",
@@ -81,7 +81,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
   history = twin(wrapper, 8, STEPS, as_started)[1]
   trainer = Trainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
@@ -134,7 +134,7 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
 @pytest.mark.parametrize(
   "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_scan_inside_shard_map(x64, wrapper, name):
   """A checked one: the memories vary over the workers from the start as they do after a step."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
@@ -163,7 +163,7 @@ def plain(name):
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper", LOSSLESS)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
@@ -179,7 +179,7 @@ def test_other_collectives_are_refused(wrapper, name):
     run(algorithm, steps=1)
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (2, 2, 3), (4, 1), (1, 4)])
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2, 3), (1, 4)])
 def test_full_rank_of_any_shape(x64, shape):
   """Also where Q has as many rows as columns, and P fewer columns than rows."""
   rng = np.random.default_rng(0)

@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.data_files import everything, examples, one_line, write_idx, write_npz
+from helpers.data_files import everything, examples, one_line, write_idx, write_npz, write_tokens
+from helpers.image_folders import write_folder
 
 from ddl.data import DATA
 
@@ -20,12 +21,16 @@ def factories(tmp_path):
   labels[:3] = 0, 1, 2
   path = write_npz(tmp_path, image=images, label=labels)
   write_idx(tmp_path)
+  write_folder(tmp_path / "images", ("ant", "bee", "cat"), 8, (5, 4))
   own = {"npz": {"path": path}, "idx": {"path": str(tmp_path)}, "least_squares": {"examples": 64}}
+  write_tokens(tmp_path / "tokens", np.arange(900) ** 2 % 251, np.arange(90) % 7)
+  own["tokens"] = {"path": str(tmp_path / "tokens"), "length": 8, "vocabulary": 251}
+  own["image_folder"] = {"path": str(tmp_path / "images")}
   return {name: (factory, own.get(name, {})) for name, factory in DATA.items() if name != "tfds"}
 
 
 def test_importing_the_registry_is_cheap():
-  slow = ("sklearn", "grain", "tensorflow_datasets", "tensorflow")
+  slow = ("sklearn", "grain", "PIL", "tensorflow_datasets", "tensorflow")
   code = f"import sys, ddl.data; print([name for name in {slow} if name in sys.modules])"
   assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

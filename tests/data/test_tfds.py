@@ -177,6 +177,32 @@ def test_sets_of_another_kind(folder):
   one_line(ValueError, lambda: load("table", folder), "not an image-classification", "text")
 
 
+def test_images_of_any_size_are_resized(folder):
+  data = load("ragged_images", folder, size=4)
+  assert data.meta["shape"] == (4, 4, 3) and (data.train.size, data.test.size) == (70, 11)
+  batch = data.test.take(np.arange(11))
+  written = [Image.fromarray(image("test", index, Ragged.shapes[index % 2])) for index in range(11)]
+  parts = [each.crop((0, (each.height - 4) // 2, 4, (each.height - 4) // 2 + 4)) for each in written]
+  expected = source.pixels(np.stack([np.asarray(part) for part in parts]))
+  which = [int(np.flatnonzero((expected == x).all((1, 2, 3)))[0]) for x in batch["x"]]
+  assert sorted(which) == list(range(11))
+  np.testing.assert_array_equal(batch["y"], [label("test", index) for index in which])
+  one_line(ValueError, lambda: load("ragged_images", folder, size=-1), "size=-1")
+
+
+def test_augmentation_of_decoded_images(folder):
+  whole = load("small_images", folder).train.take(np.arange(70))
+  for settings in ({"augment": "crop_flip"}, {"augment": "resized_crop"}, {"augment": "resized_crop", "size": 5}):
+    train = load("small_images", folder, **settings).train
+    rngs = [np.random.default_rng(k) for k in range(2)]
+    drawn = train.augmented(rngs, np.arange(70).reshape(2, 35))
+    np.testing.assert_array_equal(drawn["y"], whole["y"])
+    assert drawn["x"].shape == (70, *((5, 5, 3) if "size" in settings else (6, 4, 3)))
+    again = train.augmented([np.random.default_rng(1)], np.arange(35, 70)[None])
+    np.testing.assert_array_equal(drawn["x"][35:], again["x"])
+    assert not np.array_equal(drawn["x"], train.take(np.arange(70))["x"])
+
+
 def test_file_that_is_cut_off(tmp_path):
   Small(data_dir=tmp_path, file_format="array_record").download_and_prepare()
   (file,) = tmp_path.glob("small_images/1.0.0/*train.array_record*")

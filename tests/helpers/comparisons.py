@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report import findings, reader, report, table_rows
+from experiments.report import reader, report, table_rows
 from experiments.report.figures.picture import Picture
+from experiments.report.sentences import findings
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
 # label: (name, period, rate of learning, final accuracy, bytes per step)
@@ -137,7 +138,7 @@ def finding_of(folder: Path) -> dict[str, str]:
 
 def ranked(folder: Path, name: str) -> tuple[list[str], list[str]]:
   """Labels: by their mean, and those beside the first that none is significantly better than."""
-  first, rivals = table_rows.ranking(list(rows_of(folder).values()), name)
+  first, rivals, _ = table_rows.ranking(list(rows_of(folder).values()), name)
   return [row.label for row in first], [row.label for row in rivals]
 
 

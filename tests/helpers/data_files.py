@@ -1,6 +1,7 @@
 """Small data files for the tests, and what a user's error must look like."""
 
 import gzip
+import json
 import struct
 
 import numpy as np
@@ -41,3 +42,13 @@ def write_idx(folder, dot=False, zipped=False):
       content = idx_bytes(array)
       (folder / file).write_bytes(gzip.compress(content) if zipped else content)
   return parts
+
+
+def write_tokens(folder, train, test, dtype="uint16", **meta):
+  """train.bin and val.bin; and meta.json where something is to stand in it."""
+  folder.mkdir(exist_ok=True)
+  for name, tokens in (("train", train), ("val", test)):
+    (folder / f"{name}.bin").write_bytes(np.asarray(tokens).astype(dtype).tobytes())
+  if meta or dtype != "uint16":
+    (folder / "meta.json").write_text(json.dumps({"dtype": dtype, **meta}))
+  return str(folder)

@@ -12,8 +12,8 @@ from reference import collective as reference
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.workers import make_workers
 
 WORKERS, STEPS = 8, 12
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}

@@ -17,8 +17,8 @@ from ddl.models.flax_model import from_flax
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.hosts import Vote
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.workers import make_workers
 from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key
 from experiments.train import train_loop
@@ -43,12 +43,15 @@ def config(**sections: Any) -> Experiment:
 class Run:
   """One experiment, compiled once, for runs in several folders."""
 
-  def __init__(self, chosen: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None):
+  def __init__(
+    self, chosen: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None,
+    members: int = 1,
+  ):  # fmt: skip
     """chosen: from `config`; model: in place of the one that it names."""
     self.experiment = build(chosen)
     if model:
       self.experiment = self.experiment._replace(model=model)
-    workers = make_workers(chosen.workers, devices)
+    workers = make_workers(chosen.workers, devices, members)
     self.trainer = Trainer(
       self.experiment.algorithm, self.experiment.model, workers, how or ExecutionConfig("vmap", "scan", 64)
     )
@@ -80,7 +83,7 @@ class Run:
     checkpoints = Checkpoints(path / "checkpoints")
     assert checkpoints.latest() == self.steps
     start = self.trainer.start(initial_key(0))
-    carry = checkpoints.carry(self.steps, self.trainer.shapes(start))
+    carry = self.trainer.restored(checkpoints.carry(self.steps, self.trainer.saved(start)))
     checkpoints.close()
     return metrics(path), [np.asarray(x).tobytes() for x in jax.tree.leaves(carry)]
 
@@ -94,11 +97,11 @@ def at_call(monkeypatch: Any, number: int, action: Any):
       super().__init__()
       self.calls = 0
 
-    def cast(self, stop: bool) -> object:
+    def cast(self, stop: bool, after: Any = None) -> object:
       self.calls += 1
       if self.calls == number:
         action()
-      return super().cast(stop)
+      return super().cast(stop, after)
 
   with monkeypatch.context() as patch:
     patch.setattr(compiled, "Vote", Watching)

@@ -9,9 +9,9 @@ from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
 from ddl.events.waves import stops
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import make_workers
 from experiments.config import default_experiment
 from experiments.config.factories import keywords
 from experiments.train.build import build

@@ -4,6 +4,7 @@ import inspect
 from functools import cache
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -83,18 +84,35 @@ def gradients(grad):
   return lambda step, params: lifted(jnp.arange(params["bias"].shape[0]), step, params)
 
 
+def traced(fn):
+  """The function, operation by operation, traced once for arguments of one structure, shapes and types."""
+  found = {}
+
+  def call(*args):
+    leaves, structure = jax.tree.flatten(args)
+    kind = structure, *((jnp.shape(x), jnp.result_type(x)) for x in leaves)
+    if kind not in found:
+      jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+      found[kind] = jax.extend.core.jaxpr_as_fun(jaxpr), jax.tree.structure(shapes)
+    run, result = found[kind]
+    return jax.tree.unflatten(result, run(*leaves))
+
+  return call
+
+
 def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, group=W):
   """Return (params, evaluate: [steps, workers, n], state); x0 is [n], or [workers, n] to start apart.
 
-  The algorithm runs without jit, because compiling it costs more than ten such steps. group: one, or a function of the
-  worker's rank.
+  The algorithm runs without jit, because compiling it costs more than ten such steps, but is traced once. group: one,
+  or a function of the worker's rank.
   """
 
+  @cache
   def everywhere(fn):
     def one(rank, *args):
       return fn(group(rank) if callable(group) else group, *args)
 
-    return lambda *args: jax.vmap(one, axis_name="w")(jnp.arange(workers), *args)
+    return traced(lambda *args: jax.vmap(one, axis_name="w")(jnp.arange(workers), *args))
 
   params = everywhere(lambda _, x: tree_of(x))(jnp.broadcast_to(jnp.asarray(x0), (workers, np.shape(x0)[-1])))
   state = prepare(everywhere(lambda g, x: algorithm.init(g, x, jax.random.key(0)))(params))
@@ -110,8 +128,8 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
         message, state = everywhere(exchange.launch)(state, params)
         params, state = everywhere(exchange.merge)(message, state, params)
     if t:
-      history.append(everywhere(lambda _, x: flat_of(x))(params))
-      evaluated.append(everywhere(lambda g, s, x: flat_of(algorithm.evaluate(g, s, x)))(state, params))
+      history.append(jax.vmap(flat_of)(params))
+      evaluated.append(jax.vmap(flat_of)(everywhere(algorithm.evaluate)(state, params)))
     for i, exchange in enumerate(algorithm.exchanges):
       if exchange.delay and events(exchange, t)[0]:
         message, state = everywhere(exchange.launch)(state, params)

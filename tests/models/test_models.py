@@ -11,11 +11,10 @@ import pytest
 from flax import linen as nn
 from numpy.testing import assert_allclose, assert_array_equal
 
-from ddl.api import Model
-from ddl.models import MODELS
+from ddl.models import MODELS, supervised
 from ddl.models.cpu import convolve, dot_general
-from ddl.models.lenet import pool
-from ddl.models.transformer import Transformer
+from ddl.models.transformer import Transformer, attend
+from ddl.models.vision.lenet import pool
 
 IMAGES = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}
 COLOUR = {"task": "classification", "shape": (32, 32, 3), "num_outputs": 10}
@@ -36,6 +35,16 @@ CASES = {
   "lenet": ({**IMAGES, "shape": (9, 8, 1)}, {"hidden": 16}),
   "resnet20": ({**COLOUR, "shape": (8, 8, 3)}, {"width": 4, "blocks": 1}),
   "transformer": (TEXT, {"layers": 1, "width": 16, "heads": 2, "dropout": 0.1}),
+  "gpt2": (TEXT, {"layers": 1, "width": 16, "heads": 2, "dropout": 0.1}),
+  "cd_dnn": (VECTOR, {"width": 32, "layers": 1}),
+  "vgg_a": (COLOUR, {"width": 0.1, "hidden": 16, "dropout": 0.0}),
+}
+LARGE = {
+  "resnet18": (COLOUR, {"width": 4}),
+  "vgg16": (COLOUR, {"width": 0.1, "hidden": 16, "dropout": 0.0}),
+  "alexnet": ({**COLOUR, "shape": (67, 67, 3)}, {"hidden": 64, "dropout": 0.0}),
+  "googlenet": (COLOUR, {}),
+  "resnet50": (COLOUR, {"width": 4}),
 }
 
 
@@ -46,9 +55,9 @@ def count(params):
 @functools.cache
 def build(case):
   """The model with compiled functions, and its meta; compiled once for all tests."""
-  meta, sizes = CASES[case]
-  init, loss, metrics, dense = MODELS[case.split()[0]](meta, **sizes)
-  return Model(quick_jit(init), loss, quick_jit(metrics), dense), meta
+  meta, sizes = (CASES | LARGE)[case]
+  model = MODELS[case.split()[0]](meta, **sizes)
+  return model._replace(init=quick_jit(model.init), metrics=quick_jit(model.metrics)), meta
 
 
 def make_batch(meta, size=8, dtype=np.float32):
@@ -91,10 +100,11 @@ def test_parameter_count(name, meta, sizes, expected):
   assert count(params) == expected
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LARGE)])
 def test_trains_and_reports(case):
   model, meta = build(case)
-  batch, optimizer = make_batch(meta), optax.sgd(0.05, momentum=0.9)
+  rate = {"vgg_a": 0.01, "vgg16": 0.01, "alexnet": 0.003}.get(case, 0.05)  # without a normalization relus die early
+  batch, optimizer = make_batch(meta), optax.sgd(rate, momentum=0.9)
   params, extra = model.init(jax.random.key(0))
 
   @quick_jit
@@ -292,9 +302,9 @@ def test_sizes_are_plain_keywords(name):
 @pytest.mark.parametrize(
   ("name", "meta", "sizes", "words"),
   [
-    ("linear", TEXT, {}, r"linear: takes numeric arrays.*language.*fit: transformer$"),
-    ("mlp", TEXT, {}, r"mlp: takes numeric arrays.*fit: transformer$"),
-    ("lenet", TEXT, {}, r"lenet: takes numeric arrays.*fit: transformer$"),
+    ("linear", TEXT, {}, r"linear: takes numeric arrays.*language.*fit: transformer, gpt2$"),
+    ("mlp", TEXT, {}, r"mlp: takes numeric arrays.*fit: transformer, gpt2$"),
+    ("lenet", TEXT, {}, r"lenet: takes numeric arrays.*fit: transformer, gpt2$"),
     ("transformer", IMAGES, {}, r"transformer: takes token sequences.*fit: linear, mlp, lenet, resnet20$"),
     ("lenet", VECTOR, {}, r"lenet: takes images.*\[784\].*fit: linear, mlp$"),
     ("resnet20", NUMBERS, {}, r"resnet20: takes images.*fit: linear, mlp$"),
@@ -308,3 +318,31 @@ def test_misfit_is_one_line(name, meta, sizes, words):
   with pytest.raises(ValueError, match=words) as error:
     MODELS[name](meta, **sizes)
   assert "\n" not in str(error.value)
+
+
+def test_attention_in_both_types(x64):
+  """jax.nn.dot_product_attention, and in float64 the formula, as that one takes its softmax in float32."""
+  q, k, v = (jnp.asarray(x) for x in np.random.default_rng(0).normal(size=(3, 2, 5, 3, 4)))
+  scores = np.einsum("bqhd,bkhd->bhqk", q, k) / 2
+  weights = np.exp(np.where(np.tri(5, dtype=bool), scores, -np.inf))
+  expected = np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(axis=-1, keepdims=True), v)
+  assert_allclose(attend(q, k, v), expected, rtol=1e-12)
+  single = (x.astype(np.float32) for x in (q, k, v))
+  assert_allclose(attend(*single), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("limits", [(100, 2**28), (2**15, 12 * 20 * 2), (1, 1)])
+def test_language_is_tested_in_parts(monkeypatch, limits):
+  """However many examples are held at once, each has its own loss and accuracy; none that fills a part is seen."""
+  model = MODELS["gpt2"](TEXT, layers=1, width=16, heads=2)
+  params, extra = model.init(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  batch = {name: rng.integers(0, 20, (9, 12), np.int32) for name in ("x", "y")}
+  whole = model.metrics(params, extra, batch)
+  monkeypatch.setattr(supervised, "TESTED", limits)
+  text = str(jax.make_jaxpr(model.metrics)(params, extra, batch))
+  assert "scan" in text and "9,12,20" not in text
+  parts = jax.jit(model.metrics)(params, extra, batch)
+  for name, values in whole.items():
+    assert values.shape == (9,) and len(set(values.tolist())) > 1
+    assert_allclose(parts[name], values, rtol=1e-5)

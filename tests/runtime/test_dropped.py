@@ -14,9 +14,9 @@ from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
 from ddl.events.waves import stops
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import make_workers
 
 pytestmark = pytest.mark.usefixtures("x64")
 WORKERS, ROUNDS, SLOW = 4, 6, 2
@@ -111,7 +111,7 @@ def by_hand(name, period, events):
 
 @pytest.mark.parametrize("name, period, barrier, trouble", CASES)
 @pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, trouble, devices, gradients):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)

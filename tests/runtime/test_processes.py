@@ -6,8 +6,10 @@ import sys
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
+from flax import serialization
 from helpers.commands import Command, complaint, metrics
 
 from ddl.algorithms import COLLECTIVE
@@ -85,6 +87,28 @@ def test_stopped_and_resumed_is_one_run(tmp_path):
     assert mine.keys() == other.keys()
     for key, value in mine.items():  # float32, and sums in another order
       np.testing.assert_allclose(value, other[key], rtol=1e-2, atol=3e-3, err_msg=f"{key} at {mine['step']}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_members_of_a_worker_may_be_in_several_processes(tmp_path, workers):
+  """One worker over two processes, and one in each beside it; the model that is saved is whole."""
+  rng = np.random.default_rng(0)
+  np.savez(tmp_path / "x.npz", image=rng.random((7200, 8, 8, 1), np.float32), label=rng.integers(10, size=7200))
+  more = ["--config.steps=40", "--config.eval_every=20", f"--config.workers={workers}", "--config.noise_batches=2"]
+  more += ["--config.data.name=npz", f"--config.data.path={tmp_path}/x.npz"]  # three batches of test examples
+  flags = [*TRAIN, *more, "--members=2", f"--devices={2 * workers}", "--sharding=tensor"]
+  for name, count in (("two", 2), ("one", 1)):
+    done = Command(*flags, f"--processes={count}", f"--workdir={tmp_path / name}").end()
+    assert done.code == 0, done
+  for mine, other in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
+    assert mine.keys() == other.keys()
+    for key, value in mine.items():
+      np.testing.assert_allclose(value, other[key], rtol=1e-4, atol=1e-5, err_msg=f"{key} at {mine['step']}")
+  two, one = (
+    serialization.msgpack_restore((tmp_path / name / "model.msgpack").read_bytes()) for name in ("two", "one")
+  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), two["params"], one["params"])
 
 
 def test_what_one_process_finds_wrong_ends_both_at_once(tmp_path):

@@ -41,7 +41,7 @@ def trainer_and_record(name, devices, how):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 def test_equals_its_twin(name, devices, how):
   equals_twin(*trainer_and_record(name, devices, how), name, "momentum", **HYPER.get(name, {}))
 
@@ -52,7 +52,7 @@ def test_unrolled_equals_its_twin(name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 def test_equals_its_twin_with_adam(name):
   trainer = make(name, 8, ExecutionConfig("vmap", "scan", 12), inner="adam")
   equals_twin(trainer, record(trainer), name, "adam", **HYPER.get(name, {}))
@@ -77,7 +77,7 @@ def test_equals_its_twin_with_adam(name):
     ("d_psgd", {"graph": "ring"}),
   ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_other_schedules_equal_the_twin(name, hyper):
   trainer = make(name, 2, ExecutionConfig("vmap", "scan", 3), **hyper)
   equals_twin(trainer, record(trainer, every=7), name, "momentum", **hyper)
@@ -117,7 +117,7 @@ def test_overlap_off_waits(overlap):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_the_same_layout_again_changes_no_bit(name):
   trainer, first = trainer_and_record(name, *LAYOUTS[3])
   jax.tree.map(np.testing.assert_array_equal, record(trainer), first)

@@ -11,9 +11,9 @@ from ddl.api import Arrivals, Model
 from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import make_workers
 
 WORKERS, STEPS = 4, 12
 MODEL = Model(

@@ -23,10 +23,10 @@ from ddl.events.barriers import asp, backup, cutoff, ssp
 from ddl.events.operations import COLLECT, READ, RESTART
 from ddl.events.waves import stops, waves
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.traffic import exchange_nbytes
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
-from ddl.runtime.workers import make_workers
 
 
 def packed_server(reference):
@@ -65,6 +65,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_easgd", "
 
 
 @pytest.mark.parametrize("name", ["hogwild_easgd", *SLOW])
+@pytest.mark.slow
 def test_every_layout_gives_the_same_to_1e_12(name, x64):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)

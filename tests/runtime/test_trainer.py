@@ -10,7 +10,7 @@ from reference import collective as reference
 
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.workers import make_workers
+from ddl.runtime.layout.workers import make_workers
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -109,13 +109,19 @@ def test_what_all_workers_share_is_kept_once_per_device(devices):
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "easgd", "dasgd"])
-def test_the_shapes_of_a_checkpoint_are_those_of_the_carry(name):
+def test_a_checkpoint_has_one_copy_of_what_is_shared(name):
   trainer = make(name, 2, ExecutionConfig("vmap", "scan", 1))
   start = trainer.start(jax.random.key(0))
   for _, carry, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), feed, jax.random.key(1)):
-    like = trainer.shapes(trainer.start(jax.random.key(0)))
-    assert jax.tree.structure(like) == jax.tree.structure(carry)
-    jax.tree.map(lambda a, b: np.testing.assert_equal((a.shape, a.dtype), (b.shape, b.dtype)), like, carry)
+    saved = trainer.saved(carry)
+    assert {len(x) for x in jax.tree.leaves(saved)} <= {1, WORKERS} and {len(x) for x in jax.tree.leaves(carry)} <= {
+      2,
+      8,
+    }
+    jax.tree.map(np.testing.assert_array_equal, trainer.restored(saved), carry)
+    assert [x.sharding for x in jax.tree.leaves(trainer.restored(saved))] == [
+      x.sharding for x in jax.tree.leaves(carry)
+    ]
 
 
 def test_the_carry_is_donated():

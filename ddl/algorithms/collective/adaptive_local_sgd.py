@@ -80,9 +80,9 @@ def periods_by_loss(
   """
   steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
   if period < 1 or every < 1 or len(steps) != len(losses) or not steps or steps[0] > 0:
-    raise ValueError("periods_by_loss: invalid: must have losses from step 0 on, one a step, and period and every >= 1")
+    raise ValueError("periods_by_loss: invalid losses; must be from step 0 on, one a step, and period and every >= 1")
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):
-    raise ValueError("periods_by_loss: invalid: each loss must be a finite number > 0")
+    raise ValueError("periods_by_loss: invalid losses; each must be a finite number > 0")
   periods = [(0, period)]
   for first in range(every, int(steps[-1]) + 1, every):
     share = losses[bisect_right(steps, first) - 1] / losses[0]

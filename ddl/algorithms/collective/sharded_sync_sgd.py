@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.flatten_util import ravel_pytree
 
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.precision import ravel
 
 
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
@@ -42,11 +42,11 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     del key
-    return inner.init(strip(group, ravel_pytree(params)[0]))  # of this worker's strip: [ceil(n / p)]
+    return inner.init(strip(group, ravel(params)[0]))  # of this worker's strip: [ceil(n / p)]
 
   def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
-    packed, unpack = ravel_pytree(params)
-    total = group.reduce_scatter(pad(group, ravel_pytree(grads)[0]))  # part-reduce: sum_j g_j on strip i
+    packed, unpack = ravel(params)
+    total = group.reduce_scatter(pad(group, ravel(grads)[0]))  # part-reduce: sum_j g_j on strip i
     mean = total / group.size()  # g = (1/p) sum_j g_j
     strip_updates, state = inner.update(mean, state, strip(group, packed))  # u_s = -eta g_s, by its owner
     updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # part-broadcast

@@ -17,9 +17,9 @@ import numpy as np
 from jax import lax
 
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
-from ddl.algorithms.wrappers.vectors import wide
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.precision import wide
 
 
 def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algorithm:

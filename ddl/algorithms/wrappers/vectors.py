@@ -10,6 +10,7 @@ from jax import lax
 from ddl.algorithms.wrappers.compressed import Compressor
 from ddl.api import Tree
 from ddl.group import Group
+from ddl.precision import wide
 
 
 def of_vector(
@@ -68,11 +69,6 @@ def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
   length = -(-strip // count)
   filled = jnp.zeros(parts * count * length, vector.dtype).at[: vector.size].set(vector)
   return filled.reshape(parts, count, length)
-
-
-def wide(*dtypes: Any) -> Any:
-  """The widest of these types, float32 at least."""
-  return max(jnp.dtype("float32"), *dtypes, key=lambda dtype: dtype.itemsize)
 
 
 def _places(arrays: list[Any]) -> list[int]:

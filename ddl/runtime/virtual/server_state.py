@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
 
 from ddl.api import ServerAlgorithm, Tree, Visit
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE
+from ddl.precision import ravel
 
 
 class Sent(NamedTuple):
@@ -72,14 +72,14 @@ def collect(total: Sent, sent: Sent, weight: Any) -> Sent:
 
 def to_blocks(tree: Tree, blocks: int) -> jax.Array:
   """Return all coordinates as [blocks, size], padded with zeros."""
-  flat = ravel_pytree(tree)[0]
+  flat = ravel(tree)[0]
   size = -(-flat.size // blocks)
   return jnp.pad(flat, (0, blocks * size - flat.size)).reshape(blocks, size)
 
 
 def from_blocks(array: jax.Array, like: Tree) -> Tree:
   """The inverse of `to_blocks`."""
-  flat, unravel = ravel_pytree(like)
+  flat, unravel = ravel(like)
   return unravel(array.reshape(-1)[: flat.size])
 
 

@@ -19,10 +19,10 @@ from ddl.events.record import Events
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
+from ddl.runtime.layout.workers import Workers, nbytes, placed
 from ddl.runtime.traffic import visit_nbytes
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
 from ddl.runtime.virtual.wave_program import SimulatorCarry, WaveProgram
-from ddl.runtime.workers import Workers, nbytes
 
 RoundFeed = Callable[
   [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
@@ -79,13 +79,18 @@ class Simulator:
       ValueError: if it does not fit into the devices' memory.
     """
     shapes = jax.eval_shape(self.model.init, key)
-    self.workers.check_memory(jax.eval_shape(self._start, *shapes), shapes[0])
+    carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
+    self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
     params, extra = jax.jit(self.model.init)(key)
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
-  def shapes(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Return the shapes and shardings of the carry, for the restore of a checkpoint."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.workers.split), carry)
+  def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
+    """Return the carry for a checkpoint, which this layout alone can open."""
+    return carry
+
+  def restored(self, saved: SimulatorCarry) -> SimulatorCarry:
+    """Invert `saved`."""
+    return saved
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
     """Return the model to test and the workers' distance from their mean. The carry stays valid."""

@@ -42,7 +42,7 @@ def limits(lines: Sequence["Line"], y: str, target: float | None, floor: float |
   values = np.concatenate([line.mean for line in lines])
   values = values[values > floor] if floor is not None else values  # leaves out NaN too
   highest = float(values.max())
-  if y == "test_loss":  # a diverging loss must not set the scale
+  if y in ("test_loss", "test_perplexity"):  # a diverging loss must not set the scale
     highest = min(highest, 3 * max(float(np.nan_to_num(line.mean[0])) for line in lines))
   lowest, highest = min([float(values.min()), *targets]), max([highest, *targets])
   if floor is not None:

@@ -13,15 +13,17 @@ from experiments.report.figures.line_styles import LineStyle, line_styles
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import INK, MUTED
 from experiments.report.reader import Comparison
+from experiments.report.table_rows import scores
 
 LINE = 0.17  # inches from a line of small print to the next
 
 
 def pictures(comparison: Comparison) -> list[Picture]:
-  """The metric against examples, time and bytes; test loss, distance and noise scale against examples."""
+  """The metric against examples, time and bytes; loss or perplexity, distance and noise scale against examples."""
   metric, styles = comparison.metric, line_styles(comparison)
   across = [x for x in ACROSS if x == comparison.seconds or not x.endswith("seconds")]
-  others = [y for y in ("test_loss", "distance", "noise_scale") if y != metric]
+  loss = "test_perplexity" if "test_perplexity" in scores(comparison) else "test_loss"  # one is the other's logarithm
+  others = [y for y in (loss, "distance", "noise_scale") if y != metric]
   charts = [chart(comparison, x, metric) for x in across] + [chart(comparison, "examples", y) for y in others]
   return [picture(each, comparison, styles) for each in charts if each is not None]
 

@@ -19,6 +19,7 @@ ACROSS = {  # column: its words in a title and at the axis
 LABELS = {
   "test_accuracy": "test accuracy of the consensus model",
   "test_loss": "test loss of the consensus model",
+  "test_perplexity": "test perplexity of the consensus model",
   "distance": "RMS distance of the workers from their mean",
   "noise_scale": "gradient noise scale, examples",
 }

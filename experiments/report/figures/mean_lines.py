@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.report.inference.statistics import Curve, band, finite_prefix, interval_ends
 from experiments.report.reader import Result, Run
-from experiments.report.statistics import Curve, band, finite_prefix, interval_ends
 
 
 class Line(NamedTuple):

@@ -163,7 +163,7 @@ def _written(figure: Any) -> str:
 
 def _embedded(svg: str) -> str:
   """A data URI, with variables in place of the colours that depend on the colour scheme of the page."""
-  names = {colour: f"--c{number}" for number, colour in enumerate(DARK)}
+  names = {colour: f"--c{number}" for number, colour in enumerate(DARK) if colour in svg}
   for colour, name in names.items():
     svg = svg.replace(colour, f"var({name})")
   light = "".join(f"{name}:{colour};" for colour, name in names.items())

@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from ddl.perf.units import counted
 from experiments.grid_point import text, words
-from experiments.report import formats, undetected
-from experiments.report.findings import Sentence
+from experiments.report import formats
 from experiments.report.grid import grid_data, grid_slopes
-from experiments.report.headline import SPENT, costs, early_clause, winners
-from experiments.report.paired_test import Pair
+from experiments.report.inference import seed_sets, undetected
+from experiments.report.inference.paired_test import Pair
 from experiments.report.reader import Comparison
+from experiments.report.sentences.findings import Sentence
+from experiments.report.sentences.headline import SPENT, UNRANKED, Cost, costs, early_clause, winners
+from experiments.report.sentences.wording import BEFORE, early
 from experiments.report.table_rows import EARLY, Row, pairs
-from experiments.report.wording import BEFORE, early
 
 
 def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
@@ -19,6 +21,8 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   grid = grid_data.axes(comparison)
   groups = list(dict.fromkeys(row.place.group for row in table))
   sentences: list[Sentence] = [("", headline(table, comparison))]
+  if told := seed_sets.apart(comparison):
+    sentences.append((seed_sets.APART, told))
   if all(row.seeds == 1 for row in table):
     sentences.append(("One seed only", "no interval and no test of significance; another seed may give another order."))
   if told := early(comparison, table):
@@ -53,6 +57,8 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
   goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
   complete, every = [row for row in table if row.reached == row.seeds], f"{len(table)} points of the grid"
   seeds = "every seed" if any(row.seeds > 1 for row in table) else "the one seed"
+  if not all(row.paired for row in table):
+    return UNRANKED
   if not complete:
     return f"None of the {every} reached {goal} with {seeds}."
   count = f"All {every}" if len(complete) == len(table) else f"{len(complete)} of {every}"
@@ -61,15 +67,18 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
     text = f"{count} reached {goal} with {seeds}: {formats.listed([row.label for row in complete])}"
     return ". ".join([text, *early_clause(complete, len(table))]) + "."
   won, level = winners(table, found)
-  any_bytes = {cost.name: " of those that send any" * (not cost.all_send) for cost in found}
-  best = [
-    f"{formats.listed(labels)} in {formats.listed([SPENT[cost.name] + any_bytes[cost.name] for cost in each])}"
-    for labels, each in won
-  ]
+  best = [f"{formats.listed(labels)} in {formats.listed(list(map(_won, each)))}" for labels, each in won]
   told = [f"Cheapest: {'; '.join(best)}"] if best else []
   told += [f"No point is clearly the cheapest in {formats.listed(level).replace(' and ', ' or ')}"] if level else []
   told += early_clause([row for cost in found for row in cost.best], len(table))
   return f"{count} reached {goal} with {seeds}. {'. '.join(told)}."
+
+
+def _won(cost: Cost) -> str:
+  """A cost in words, and how far the claim of a cheapest point goes."""
+  count = len(cost.unjudged)
+  among = " of those that send any" * (not cost.all_send)
+  return SPENT[cost.name] + among + f" (no test with {counted(count, 'other')})" * (count > 0)
 
 
 def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], key: str) -> str:
@@ -149,6 +158,8 @@ def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
     for line in chart.panels[0].lines:
       if line.group == group and (found := grid_slopes.slope(chart, line)):
         yield f"slope of {chart.y_label} in logarithmic axes {found}"
+      elif line.group == group and grid_slopes.left_out(chart, line):
+        yield f"no slope of {chart.y_label}{grid_slopes.WHY}"
 
 
 def _between(comparison: Comparison, table: Sequence[Row], one: str, other: str) -> str:

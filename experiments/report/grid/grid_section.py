@@ -10,7 +10,7 @@ from experiments.report.cells import Cell
 from experiments.report.figures.picture import Picture
 from experiments.report.grid import grid_data, grid_slopes
 from experiments.report.reader import SCORES, Comparison
-from experiments.report.settings_table import BUDGET
+from experiments.report.sections.settings_table import BUDGET
 from experiments.report.table_rows import EARLY, Row
 
 
@@ -20,6 +20,7 @@ class Slopes(NamedTuple):
   title: str
   labels: list[str]
   columns: dict[str, list[Cell]]
+  left_out: str  # why some are left out, "" where none is
 
 
 class Key(NamedTuple):
@@ -81,17 +82,21 @@ def slopes(charts: Sequence[grid_data.Chart]) -> Slopes | None:
       continue
     for panel in chart.panels:
       for line in panel.lines:
-        if (found := grid_slopes.slope(chart, line)) is not None:
+        found, invented = grid_slopes.slope(chart, line), grid_slopes.left_out(chart, line)
+        if found is not None or invented:
           label = f"{line.group}, {panel.title}" if panel.title else line.group
-          columns.setdefault(chart.title.partition(" against ")[0].lower(), {})[label] = _cell(found)
+          cell = _cell(found) if found else Cell(f"none, of points {EARLY}", "partial")
+          columns.setdefault(chart.title.partition(" against ")[0].lower(), {})[label] = cell
   if not columns:
     return None
   labels = list(dict.fromkeys(label for cells in columns.values() for label in cells))
   filled = {head: [cells.get(label, Cell("not all points", "partial")) for label in labels]
             for head, cells in columns.items()}  # fmt: skip
-  return Slopes(f"Slopes against {charts[0].x_label}, both axes logarithmic", labels, filled)
+  invented = any(EARLY in cell.text for cells in filled.values() for cell in cells)
+  told = f"None{grid_slopes.WHY}; evaluate more often: config.eval_every." if invented else ""
+  return Slopes(f"Slopes against {charts[0].x_label}, both axes logarithmic", labels, filled, told)
 
 
 def _cell(found: grid_slopes.Slope) -> Cell:
   ends = (" to ".join(map(formats.signed, found.interval)),) if found.interval else ()
-  return Cell(formats.signed(found.mean) + EARLY * found.early, details=ends)
+  return Cell(formats.signed(found.mean), details=ends)

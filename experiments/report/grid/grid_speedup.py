@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.report.statistics import log_summary
+from experiments.report.inference.statistics import log_summary
 from experiments.report.table_rows import Estimate, Row
 
 

@@ -14,11 +14,14 @@ from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import Vote
+from ddl.runtime.layout.placement import shardings
+from ddl.runtime.layout.workers import placed
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
 from experiments.train.metrics import FIGURES
+from experiments.train.processes import say
 from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.runner import Report, StopRequest
@@ -31,26 +34,31 @@ class CompiledRun:
 
   def __init__(
     self, runs: Sequence[Components], trainer: Trainer | Simulator, *, every: int = 0, keep_final: bool = True,
-    lanes: Sequence[int] = (), width: int = 1,
+    lanes: Sequence[int] = (), width: int = 1, relay: bool = False,
   ):  # fmt: skip
     """every: steps between checkpoints, 0: none on the way; keep_final: save the last step too.
+
+    relay: a collective algorithm's checkpoint of another layout is opened too, though not bit for bit.
 
     width: of a program for several runs; lanes: those of these runs. In the lanes of runs that are not made any more
     the first one is made again: a run has the same bits whatever the others are, but not with another width or lane.
     """
-    self._runs, self.trainer, self._every, self._keep_final = runs, trainer, every, keep_final
-    self._lanes, self._alone = lanes or (0,), width == 1
+    self.trainer: Any = trainer  # of either kind, as are its carries
+    self._runs, self._every, self._keep_final = runs, every, keep_final
+    self._lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
     self._made = [self._lanes.index(lane) if lane in self._lanes else 0 for lane in range(width)]  # by lane
     self._checkpoints: list[Checkpoints] = []
     self._carry: Any = None
-    self.layout = {
+    self.layout: dict[str, Any] = {
       "devices": trainer.workers.devices, "execution": list(trainer.execution), "processes": jax.process_count()
     }  # fmt: skip
+    if trainer.workers.members > 1:
+      self.layout |= {"members": trainer.workers.members, "sharding": self.trainer.placement.sharding}
 
   def warm_up(self, label: str) -> None:
     """Make the first calls and forget them: the first time is slower, and seconds are to be compared."""
     experiment = self._runs[0].experiment
-    calls: Any = self.trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `open`
+    calls = self.trainer.plan(0, experiment.steps, experiment.eval_every)  # of the whole run: see `open`
     calls = [call for call in calls if call.end <= 2 * experiment.eval_every]
     with bar(f"{label}: compiling", len(calls)) as shown:
       for _, carry, _ in self.trainer.run(self._start(), calls, self._feed(), self._key()):
@@ -60,17 +68,26 @@ class CompiledRun:
   def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
     experiment, self._folders = self._runs[0].experiment, folders
-    # of the whole run, as that decides which calls are alike
-    self._calls: list[Any] = self.trainer.plan(0, experiment.steps, experiment.eval_every)
     self._carry = self._start()
     if resume or self._every or self._keep_final:
       self._checkpoints = [Checkpoints(each.checkpoints) for each in folders]
     step = self._checkpoints[0].latest() if resume else None
-    figures = None
+    figures, first = None, 0  # calls are planned for the whole run, as that decides which are alike
     if step is not None:  # else new, or stopped before its first checkpoint
       figures = [self._figures(each, step) for each in range(len(folders))]
-      shapes = self.trainer.shapes(self._carry_of(0))
-      self._carry = self._joined([each.carry(step, shapes) for each in self._checkpoints])
+      layouts = [each.pop("layout") for each in figures]
+      saved = self.trainer.saved(self._carry_of(0))
+      shapes = placed(saved, shardings(saved))
+      del saved
+      self._carry = None
+      carries = [each.carry(step, shapes) for each in self._checkpoints]
+      self._carry = self._joined([self.trainer.restored(each) for each in carries])
+      if layouts[0] != self.layout:
+        first = step
+        say(f"this run was {_words(layouts[0])}, and goes on as {_words(self.layout)}: not bit for bit, up to rounding")
+        for each in folders:
+          each.relaid(step, layouts[0], self.layout | {"together": len(folders)})
+    self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures
 
   def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
@@ -91,7 +108,7 @@ class CompiledRun:
     clock.go()
     for call, carry, losses in trainer.run(self._carry, calls, self._feed(), self._key()):
       self._carry = carry
-      pending.append((call, losses, vote.cast(asked.number is not None)))
+      pending.append((call, losses, vote.cast(asked.number is not None, losses)))
       line, save = call.end == experiment.steps or call.end % experiment.eval_every == 0, self._save_due(call)
       while len(pending) > (0 if line or save or stop else 1):
         done, losses, ballot = pending.popleft()
@@ -131,11 +148,13 @@ class CompiledRun:
       raise ValueError(
         f"{folder.checkpoints / str(step)} is damaged; without that folder the run resumes from before it"
       )
-    layout = figures.pop("layout")
-    if layout != self.layout:
+    layout = figures["layout"]
+    elsewhere = any(layout.get(key) != self.layout.get(key) for key in ("devices", "members", "sharding", "processes"))
+    if layout != self.layout and not (self._relay and elsewhere):
       raise ValueError(
         f"{folder.path} was run as {_words(layout)}, now it is {_words(self.layout)}; a run resumes bit for bit only "
-        "as it was: pass its --devices, --virtual_grad, --step_loop, --steps_per_call, --overlap and --processes"
+        "as it was: pass its --devices, --members, --virtual_grad, --step_loop, --steps_per_call, --overlap and "
+        "--processes, or other --devices to go on up to rounding"
       )
     return figures
 
@@ -143,8 +162,7 @@ class CompiledRun:
     return self._joined([self.trainer.start(initial_key(each.experiment.seed)) for each in self._runs])
 
   def _joined(self, carries: list[Any]) -> Any:
-    trainer: Any = self.trainer
-    return carries[0] if self._alone else trainer.join([carries[run] for run in self._made])
+    return carries[0] if self._alone else self.trainer.join([carries[run] for run in self._made])
 
   def _feed(self) -> Any:
     """The batches of the run; of several [workers, runs, ...]."""
@@ -163,8 +181,7 @@ class CompiledRun:
     return keys[0] if self._alone else jnp.stack([keys[run] for run in self._made])
 
   def _carry_of(self, run: int) -> Any:
-    trainer: Any = self.trainer
-    return self._carry if self._alone else trainer.part(self._carry, self._lanes[run])
+    return self._carry if self._alone else self.trainer.part(self._carry, self._lanes[run])
 
   def _save(self, figures: Sequence[dict[str, Any]], goes_on: Sequence[bool]) -> None:
     self._checkpoints = self._checkpoints or [Checkpoints(each.checkpoints) for each in self._folders]
@@ -172,7 +189,7 @@ class CompiledRun:
       if goes_on[run]:
         # One after another: over several processes, those that orbax writes at the same time take each other's files.
         figure = figures[run] | {"layout": self.layout}
-        each.save(figures[run]["step"], self._carry_of(run), figure, wait=not self._alone)
+        each.save(figures[run]["step"], self.trainer.saved(self._carry_of(run)), figure, wait=not self._alone)
 
   def _consensus(self, run: int) -> Consensus:
     return self.trainer.consensus(self._carry_of(run))
@@ -200,4 +217,5 @@ class Clock:
 
 def _words(layout: dict[str, Any]) -> str:
   processes = counted(layout["processes"], "process", "processes")
-  return f"{processes}, {counted(layout['devices'], 'device')}, {tuple(layout['execution'])}"
+  members = f" of which {layout['members']} are a worker's" if "members" in layout else ""
+  return f"{processes}, {counted(layout['devices'], 'device')}{members}, {tuple(layout['execution'])}"

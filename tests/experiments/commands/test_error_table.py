@@ -9,17 +9,19 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers.data_files import write_tokens
 
 DIGITS, COMPARE = "--config=configs/digits.py", "--config=configs/digits_compare.py"
 ASYNC, SERVER = "--config=configs/async_easgd_digits.py", "--config.algorithm.name=async_sgd"
 QUICK = (DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1")
 NPZ, TEXT, HUGE = "--config.data.name=npz", "--config.data.name=text", 10**9
+TOKENS = "--config.data.name=tokens --config.data.length=8 --config.data.path={0}/"
 TRANSFORMER = ("--config.model.name=transformer", "--config.model.hidden=None")
 CLUSTER = ("--model=vgg_a", "--cluster=cori_fdr")
 FLAGS = [  # arguments of a short `train`, beside those of a good one, and words of its line
   ("--config.algorithm.name=dasdg", "'dasdg'", "'dasgd'"),
   ("--config.algorithm.name=xyz", "'xyz'", "sync_sgd"),
-  ("--config.model.name=resnet", "'resnet20'"),
+  ("--config.model.name=resnet", "'resnet50'"),
   ("--config.data.name=digit", "'digits'"),
   ("--config.partition.name=dirichle", "'dirichlet'"),
   ("--config.optimizer.name=adamv", "'adam"),
@@ -76,6 +78,13 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   ("--devices=16", "16 devices", "1, 2, 4, 8"),
   (f"--config.workers={10**6} --devices={10**6}", f"--devices={10**6}"),
   ("--devices=two", "--devices=two"),
+  ("--members=0", "--members=0"),
+  ("--members=3 --devices=4", "8 workers of 3 members", "4 devices", "3, 6, 12, 24"),
+  ("--members=3 --devices=3", "config.batch is 16", "multiple of 3"),
+  ("--members=2 --devices=2 --sharding=tensr", "'tensr'", "fsdp, hybrid, tensor"),
+  ("--sharding=tensor", "--sharding=tensor", "--members"),
+  ("--members=2 --devices=2 --config.algorithm.name=async_sgd", "--members=2", "async_sgd"),
+  ("--members=2 --devices=2 --config.algorithm.name=async_sgd --runtime=threads", "--members", "simulator"),
   ("--processes=3 --devices=0", "3 processes", "1, 2, 4, 8"),
   ("--processes=2", "2 processes", "1 devices"),
   ("--steps_per_call=-1", "steps_per_call"),
@@ -99,9 +108,28 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
     "text.npz", "names.npz", "few.npz", "cut.npz", "width.npz", "features.npz", "pickled.npz", "bytes.npz", "pipe")),
   (f"{NPZ} --config.data.path=/dev/zero", "/dev/zero"),
   ("--config.data.name=idx --config.data.path={0}/deep", "train-images-idx3-ubyte"),
+  ("--config.data.name=image_folder", "--config.data.path=", "train/CLASS"),
+  ("--config.data.name=image_folder --config.data.path={0}/no", "{0}/no"),
+  ("--config.data.name=image_folder --config.data.path={0}/deep", "{0}/deep has no folders", "CLASS"),
+  ("--config.data.name=image_folder --config.data.path={0}/text.npz", "{0}/text.npz is a file"),
+  ("--config.data.name=image_folder --config.data.path={0}/images", "{0}/images/a/x.png", "not readable"),
+  (f"{NPZ} --config.data.path={{0}}/few.npz --config.data.augment=flips", "config.data.augment", "crop_flip"),
+  (f"{NPZ} --config.data.path={{0}}/few.npz --config.data.normalize=image", "config.data.normalize", "imagenet"),
+  ("--config.data.augment=crop_flip", "config.data.augment", "'digits'"),
   (f"{TEXT} {' '.join(TRANSFORMER)} --config.data.path={{0}}/empty.txt", "{0}/empty.txt"),
   (f"{TEXT} --config.data.path={{0}}/pipe", "{0}/pipe"),
   (f"{TEXT} --config.data.path=/dev/zero", "/dev/zero"),
+  ("--config.data.name=tokens", "--config.data.path="),
+  (f"{TOKENS}none --config.data.vocabulary=9", "{0}/none", "--config.data.path="),
+  (f"{TOKENS}text.npz --config.data.vocabulary=9", "{0}/text.npz", "folder"),
+  (f"{TOKENS}deep --config.data.vocabulary=9", "{0}/deep/train.bin"),
+  (f"{TOKENS}odd", "{0}/odd/train.bin", "101 bytes", "multiple of 2"),
+  (f"{TOKENS}beyond", "{0}/beyond/val.bin", "the token 50", "--config.data.vocabulary=51"),
+  (f"{TOKENS}beyond --config.data.vocabulary=51 --config.data.length=60", "60 tokens", "length=59"),
+  (f"{TOKENS}unknown", "{0}/unknown", "--config.data.vocabulary"),
+  (f"{TOKENS}unknown --config.data.vocabulary={HUGE}", "config.data.vocabulary", "65,536"),
+  (f"{TOKENS}damaged", "{0}/damaged/meta.json", "int8", "uint16"),
+  (f"{TOKENS}nested", "{0}/nested/meta.json", "JSON"),
   ("--config=", "--config=FILE"),
   ("--config={0}/no.py", "{0}/no.py", "configs/digits.py"),
   ("--config={0}", "{0}"),
@@ -110,6 +138,7 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   ("--config.barrier.name=ssp", "config.barrier.name", "sync_sgd"),
   ("--config.network.blocks=4", "config.network.blocks", "sync_sgd"),
 ]  # fmt: skip
+WRITE = "--out={0}/run"
 COMMANDS = [  # command, its arguments, words
   ("compare", f"{COMPARE} --config.seed=3", "config.seed", "config.compare.seeds"),
   ("compare", f"{COMPARE} --config.sweep.trials=3", "config.sweep.trials"),
@@ -137,6 +166,16 @@ COMMANDS = [  # command, its arguments, words
   ("plan", f"{' '.join(CLUSTER)} --json={{0}}/none/x.json", "--json={0}/none/x.json"),
   ("scale", f"{' '.join(CLUSTER)} --workdir=gs://bucket/x", "gs://bucket/x"),
   ("scale", f"{' '.join(CLUSTER)} --nodes=1,2 --jitter=1e300", "jitter"),
+  ("tokenize", "", "--text=FILE", "--out=FOLDER"),
+  ("tokenize", f"{WRITE} --text={{0}}/none.txt", "{0}/none.txt"),
+  ("tokenize", f"{WRITE} --text={{0}}/pipe", "{0}/pipe"),
+  ("tokenize", f"{WRITE} --text={{0}}/empty.txt", "{0}/empty.txt", "0 bytes"),
+  ("tokenize", f"{WRITE} --text={{0}}/trials.json --level=word", "level", "byte|bpe"),
+  ("tokenize", f"{WRITE} --text={{0}}/trials.json --vocabulary=300", "vocabulary", "level=bpe"),
+  ("tokenize", f"{WRITE} --text={{0}}/trials.json --validation=2", "validation=2"),
+  ("tokenize", "--text={0}/trials.json --out={0}/odd", "{0}/odd", "train.bin"),
+  ("tokenize", "--text={0}/trials.json --out={0}/empty.txt", "{0}/empty.txt"),
+  ("tokenize", "--text={0}/trials.json --out=/proc/x", "/proc/x"),
 ]
 ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
 BARRIER = "config.barrier.name is"
@@ -198,7 +237,22 @@ def malformed(tmp_path):
   for name in ("config.json", "about.json"):
     (tmp_path / "deep" / name).write_text("[" * 100_000 + "]" * 100_000)
   (tmp_path / "trials.json").write_text(json.dumps({"algorithms": {"EASGD": {"best": {}, "trials": 3}}}))
+  for name in ("a", "b"):
+    (tmp_path / "images" / name).mkdir(parents=True)
+    (tmp_path / "images" / name / "x.png").write_text("no image")
   os.mkfifo(tmp_path / "pipe")
+  few, many = np.arange(50), np.arange(60)
+  write_tokens(tmp_path / "beyond", many % 50, many % 51, vocabulary=50)
+  for name, meta in (
+    ("unknown", None),
+    ("odd", '{"vocabulary": 50}'),
+    ("damaged", '{"dtype": "int8"}'),
+    ("nested", "[" * 100_000),
+  ):
+    write_tokens(tmp_path / name, few, few)
+    if meta:
+      (tmp_path / name / "meta.json").write_text(meta)
+  (tmp_path / "odd" / "train.bin").write_bytes(b"x" * 101)
   return tmp_path
 
 

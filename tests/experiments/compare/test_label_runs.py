@@ -60,8 +60,26 @@ def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
   assert groups == [["seed-0", "seed-1", "seed-2"], ["seed-3", "seed-4"]]
 
 
+def test_a_killed_comparison_goes_on_from_its_checkpoints(tmp_path, monkeypatch):
+  """As a crash leaves it, at the third of four calls; complete runs keep no checkpoint."""
+  how = {"steps_per_call": 5, "checkpoint_every": 5}
+  run(tmp_path / "whole", **how)
+  folders = [tmp_path / "whole" / "local_sgd" / f"seed-{seed}" for seed in SEEDS]
+  assert not any((folder / "checkpoints").exists() for folder in folders)
+
+  def crash():
+    shutil.copytree(tmp_path / "first", tmp_path / "killed")
+
+  with at_call(monkeypatch, 3, crash):
+    run(tmp_path / "first", **how)
+  steps = [int(each.name) for each in (tmp_path / "killed" / "local_sgd" / "seed-0" / "checkpoints").iterdir()]
+  assert max(steps) in (5, 10)
+  run(tmp_path / "killed", resume=True, **how)
+  assert all_metrics(tmp_path / "killed") == all_metrics(tmp_path / "whole")
+
+
 def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monkeypatch):
-  monkeypatch.setattr(execution, "most_together", lambda model: 2)
+  monkeypatch.setattr(execution, "most_together", lambda *_: 2)
   run(tmp_path / "whole")
   with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
     run(tmp_path / "stopped")
@@ -73,7 +91,7 @@ def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monk
 
 def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
-    patch.setattr(execution, "most_together", lambda model: 1)
+    patch.setattr(execution, "most_together", lambda *_: 1)
     run(tmp_path / "alone")
   shutil.copytree(tmp_path / "alone", tmp_path / "old")
   label = tmp_path / "old" / "local_sgd"
@@ -88,10 +106,19 @@ def test_seconds_that_are_compared_are_all_of_runs_alone_or_of_none(tmp_path):
   assert together(tmp_path) == together(tmp_path, "async_sgd") == [1, 1, 1]
 
 
-@pytest.mark.parametrize("dense, size, expected", [(True, 2**15, 16), (True, 2**15 + 1, 1), (False, 4, 1)])
-def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, expected):
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+  "dense, size, workers, call_bytes, expected",
+  [
+    (True, 2**15, 8, 1, 16), (True, 2**15 + 1, 8, 1, 1), (False, 4, 8, 1, 1),  # mostly dispatch
+    (True, 4, 8, 8 * MB, 16), (True, 4, 8, 16 * MB, 8), (True, 4, 8, 500 * MB, 1), (True, 2**15, 512, 1, 2),  # memory
+  ],
+)  # fmt: skip
+def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, workers, call_bytes, expected):
   model = Model(lambda key: (jnp.zeros(size, jnp.float32), {}), lambda *_: None, dense=dense)  # pyright: ignore
-  assert execution.most_together(model) == expected
+  assert execution.most_together(model, workers, call_bytes) == expected
 
 
 @pytest.mark.slow

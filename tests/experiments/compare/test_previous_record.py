@@ -68,11 +68,26 @@ def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
   compared(tmp_path / "c", ["sync", "local"], resume=False, seeds=(0, 1), target=0.01)
   found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)
   assert [len(entry["runs"]) for entry in found.info["algorithms"]] == [2, 3]
-  assert list(found.table.reached) == list(found.table.seeds) == [2, 3]
+  assert list(found.table.reached) == list(found.table.seeds) == [2, 2]  # of the seeds that both have
   assert all(row.seeds == 2 for row in found.pairs.itertuples())
   assert "not all seeds of local are there: the others are trained first" in capsys.readouterr().out
+  other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5,), target=0.01)
+  assert [entry["runs"] for entry in other.info["algorithms"]] == [["sync/seed-0", "sync/seed-1"], ["local/seed-5"]]
+  assert "No seed is common" in repr(other)
   compared(tmp_path / "c", ["sync", "local"], seeds=(0, 1, 2), target=0.01)
   assert "not all seeds of sync are there: the others are trained first" in capsys.readouterr().out
+
+
+def test_clusters_are_of_the_seeds_that_all_labels_have(tmp_path):
+  compared(tmp_path / "c", ["sync", "local"], resume=False, target=0.9, clusters=["ethernet_10g"])
+  found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1), target=0.9)
+  (cluster,) = found.info["clusters"]
+  assert {label: len(each["seconds"]) for label, each in cluster["algorithms"].items()} == {"sync": 1, "local": 1}
+  assert set(found.metrics.query("predicted_seconds_ethernet_10g.isna()").seed) == {1}
+  other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5, 6), target=0.9)  # none in common
+  (cluster,) = other.info["clusters"]
+  assert {label: len(each["seconds"]) for label, each in cluster["algorithms"].items()} == {"sync": 1, "local": 2}
+  assert "so that nothing is ranked" in repr(other) and cluster["break_even"] is None
 
 
 def test_a_folder_of_a_comparison_says_how_to_go_on(folder):
@@ -110,7 +125,7 @@ def test_another_grid_is_refused(one):
   folder, whole = one
   asked, options = Comparison({"b": whole}, grid={"workers": (2, 4)}), RunOptions(resume=True)
   joined = previous_record.joined(folder, asked, options)
-  assert joined.read == {"a"} and joined.comparison.place("a").point == {"workers": 2}
+  assert joined.read == {"a": ["a/seed-0"]} and joined.comparison.place("a").point == {"workers": 2}
   assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
   with pytest.raises(ValueError, match="over workers, this one is over no keys"):
     previous_record.joined(folder, replace(asked, grid={}), options)

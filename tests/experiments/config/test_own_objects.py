@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers.commands import metrics
 
+import ddl
 from ddl.api import ServerAlgorithm
 from experiments.config import base, catalog, own_objects
 from experiments.config.experiment import Experiment
@@ -187,3 +188,21 @@ def test_addresses(tmp_path):
   (tmp_path / "mine.py").write_text(FILE)
   assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")
   assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", None, 2, {}), ServerAlgorithm)
+
+
+@pytest.mark.parametrize("given", ["Halfway", "halfwy", "halfway.py"])
+def test_a_wrong_name_is_told_the_configs_own_objects(file, wrong, monkeypatch, given):
+  monkeypatch.chdir(file.parent)
+  hint = "did you mean 'mine.py:halfway'? known are mine.py:halfway, sync_sgd"
+  wrong([f"--config={file}", f"--config.algorithm.name={given}"], hint)
+  with pytest.raises(ValueError, match="did you mean 'local_sgd'") as error:  # of a config without own ones
+    ddl.train(algorithm="locl_sgd")
+  assert "halfway" not in str(error.value)
+
+
+def test_a_config_file_that_is_not_there_is_named_with_the_nearest_one(tmp_path, wrong):
+  (tmp_path / "config.py").write_text("")
+  (tmp_path / "notes.txt").write_text("")
+  wrong([f"--config={tmp_path}/confg.py"], f"{tmp_path}/confg.py does not exist; did you mean {tmp_path}/config.py?")
+  wrong([f"--config={tmp_path}/notes.txt"], "notes.txt is not a config file (.py); there are ")
+  wrong([f"--config={tmp_path}"], f"{tmp_path} is a folder; ")

@@ -40,6 +40,8 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   (crossing,) = predict.break_even(between, 4, entrants, FLOP)["crossings"]
   assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
   assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None
+  at_once = entrants | {"often": entrants["often"]._replace(hits=[0.0, 24])}  # by the untrained model of a seed
+  assert predict.break_even(cluster, 4, at_once, FLOP) is None
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])

@@ -3,10 +3,11 @@
 import pandas as pd
 from helpers.comparisons import comparison, finding_of, rising, rows_of, undrawn_page
 
-from experiments.report import headline, reader, report, table_rows
+from experiments.report import reader, report, table_rows
 from experiments.report.cells import column
-from experiments.report.grid import grid_data, grid_findings
-from experiments.report.wording import BEFORE
+from experiments.report.grid import grid_data, grid_findings, grid_section
+from experiments.report.sentences import headline
+from experiments.report.sentences.wording import BEFORE
 
 SOON, LATE = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
 AT = "1,280"  # examples of the first evaluation
@@ -50,7 +51,7 @@ def test_a_grid_says_it_too(tmp_path):
   assert noted == ["speedup", "examples", "bytes_sent", "seconds"]
 
 
-def test_a_speedup_over_an_early_baseline_is_marked_in_the_findings_and_its_slope(tmp_path):
+def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_path):
   places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
 
   def told(name, first):
@@ -58,9 +59,16 @@ def test_a_speedup_over_an_early_baseline_is_marked_in_the_findings_and_its_slop
     sizes = {label: {"workers": n, "steps": 3200 // n} for label, n in zip(places, (1, 2, 4), strict=True)}
     made = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
     found = reader.read(made)
-    return dict(grid_findings.finding(found, table_rows.rows(found)))["easgd, workers"]
+    table = table_rows.rows(found)
+    (key,) = grid_section.section(found, table)["against"]
+    notes = " ".join(note for picture in (*key.pictures, *key.costs) for note in picture.caption)
+    return dict(grid_findings.finding(found, table))["easgd, workers"], key.slopes, notes
 
-  text = told("early", SOON)
-  speedup, slope = (text.partition(word)[2].partition(";")[0] for word in ("speed-up", "slope"))
-  assert "\N{DAGGER} with 4 over" in speedup and "\N{DAGGER}" in slope
-  assert "\N{DAGGER}" not in told("calm", LATE)
+  text, slopes, notes = told("early", SOON)
+  assert "\N{DAGGER} with 4 over" in text.partition("speed-up")[2].partition(";")[0]
+  assert "no slope of steps: points" in text and "mostly invented" in text and "; slope" not in text
+  assert {cell.kind for cell in slopes.columns["steps to 95 %"]} == {"partial"} and "mostly invented" in slopes.left_out
+  assert "No slope of easgd" in notes and "Slopes" not in notes.replace("No slope", "")
+  text, slopes, notes = told("calm", LATE)
+  assert "\N{DAGGER}" not in text and "; slope of steps" in text and "Slopes in log" in notes
+  assert slopes.left_out == "" and {cell.kind for cell in slopes.columns["steps to 95 %"]} == {""}

@@ -6,10 +6,12 @@ import pandas as pd
 import pytest
 from helpers.comparisons import comparison, rising, rows_of, undrawn_page
 
-from experiments.report import frames, interactive_chart, reader, report, wording
+from experiments.report import frames, reader, report
 from experiments.report.cells import column
 from experiments.report.figures import curves, line_data
-from experiments.report.statistics import summary
+from experiments.report.inference.statistics import summary
+from experiments.report.sections import interactive_chart
+from experiments.report.sentences import wording
 
 HIGH, LOW = (0.999, 0.97, 0.998), (0.001, 0.02, 0.0)  # accuracies at the end of three seeds
 

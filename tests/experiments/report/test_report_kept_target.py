@@ -3,9 +3,10 @@
 import pandas as pd
 from helpers.comparisons import comparison, rising, rows_of, undrawn_page
 
-from experiments.report import report, statistics, table_rows
+from experiments.report import report, table_rows
 from experiments.report.cells import column
-from experiments.report.wording import AGAIN
+from experiments.report.inference import statistics
+from experiments.report.sentences.wording import AGAIN
 
 # Of one seed of each the mean keeps 95 %: 96, then 95.5 %.
 KEPT, LOST = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.94, 0.97)
@@ -23,6 +24,20 @@ def test_what_is_marked(tmp_path):
     text = " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
     assert f"{table_rows.FELL} {AGAIN}: dasgd (2); in brackets" in text
   assert list(pd.read_csv(folder / "table.csv").fell_back) == [1, 0, 2]
+
+
+def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
+  """Of three seeds one never meets the target, so that the mean of all would not, or would alone."""
+  never, low = rising(*[0.1] * 5), rising(0.1, 0.5, 0.94, 0.94, 0.94)
+  high, late = rising(0.1, 0.5, 0.99, 0.951, 0.951), rising(0.1, 0.5, 0.93, 0.94, 0.96)
+  folder = comparison(tmp_path, {"both": [LOST, LOST, never], "none": [high, high, low], "mean": [high, late]})
+  rows = rows_of(folder)
+  assert {label: (row.reached, row.fell_back) for label, row in rows.items()} == {
+    "both": (2, 2), "none": (2, 0), "mean": (2, 0)
+  }  # fmt: skip
+  assert [cell.text.endswith(table_rows.FELL) for cell in column(list(rows.values()), "step")] == [True, False, False]
+  apart = [rising(0.1, 0.97, 0.94, 0.97, 0.97), rising(0.1, 0.5, 0.97, 0.97, 0.949)]  # each, and their mean does not
+  assert rows_of(comparison(tmp_path / "apart", {"easgd": apart}))["easgd"].signs.endswith(table_rows.FELL)
 
 
 def test_a_target_that_is_kept_is_not_told_of(tmp_path):

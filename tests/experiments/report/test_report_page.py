@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, rising, undrawn_page
 
-from experiments.report import reader, report, wording
+from experiments.report import reader, report
 from experiments.report.figures import curves, line_data
+from experiments.report.sentences import wording
 
 
 @pytest.fixture

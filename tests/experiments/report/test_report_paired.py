@@ -9,10 +9,12 @@ from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of,
 from helpers.schedules import virtual
 
 from experiments.grid_point import Place
-from experiments.report import cluster_section, findings, reader, table_rows
+from experiments.report import reader, table_rows
 from experiments.report.cells import column
 from experiments.report.figures import line_data
-from experiments.report.statistics import summary
+from experiments.report.inference.statistics import summary
+from experiments.report.sections import cluster_section
+from experiments.report.sentences import findings
 from experiments.report.table_rows import Row
 
 

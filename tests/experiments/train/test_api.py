@@ -18,6 +18,7 @@ from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.variants import variants
+from experiments.train import processes
 from experiments.train.build import build
 from experiments.train.train import train
 
@@ -142,7 +143,12 @@ def test_an_option_that_the_runtime_would_not_read_is_refused():
       RunOptions(**values)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(Path(path).relative_to(ROOT)))
+PARSES = ROOT / "experiments/bench/decoding.py"  # absl's flags for grain's worker processes, and reads none
+
+
+@pytest.mark.parametrize(
+  "path", [path for path in FILES if path != PARSES], ids=lambda path: str(Path(path).relative_to(ROOT))
+)
 def test_flags_are_read_by_the_commands_alone(path):
   for node in ast.walk(ast.parse(path.read_text())):
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -162,3 +168,13 @@ def test_workers_that_pull_in_turn_may_pull_together_by_more_than_two(name, recw
 def test_workers_that_pull_at_the_same_time_may_not():
   with pytest.raises(ValueError, match="above 2 the center diverges"):
     build(default_experiment(**SMALL | {"workers": 8}, algorithm={"name": "easgd", "alpha": 0.9}))
+
+
+@pytest.mark.parametrize("options, expected", [({}, 8), ({"devices": 2}, 2)])
+def test_devices_that_a_caller_chose_stay_unless_the_options_name_a_number(monkeypatch, options, expected):
+  """Eight are set in conftest.py, by JAX's own setting."""
+  asked = []
+  monkeypatch.setattr(hosts, "join", lambda: None)
+  monkeypatch.setattr(processes.jax.config, "update", lambda name, value: asked.append((name, value)))
+  processes.start_devices(4, RunOptions(**options))
+  assert asked == [("jax_num_cpu_devices", expected)]

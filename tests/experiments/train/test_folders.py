@@ -35,7 +35,6 @@ def test_folders(call, wrong, tmp_path):
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
   (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
-  wrong([*QUICK, "--resume", "--devices=2"], "was run as", "1 device,", "2 devices,", "--devices")
   wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "--steps_per_call")
   wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds nothing to resume")
   (tmp_path / "file").write_text("")
@@ -44,6 +43,12 @@ def test_folders(call, wrong, tmp_path):
   code, out, error = call("train", *QUICK, "--resume")
   assert code == 0 and not error and "step 4" in out
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+  (tmp_path / "run" / "result.json").unlink()
+  code, out, error = call("train", *QUICK, "--resume", "--devices=2")
+  assert code == 0 and not error and "was 1 process, 1 device," in out and "goes on as 1 process, 2 devices," in out
+  about = json.loads((tmp_path / "run" / "about.json").read_text())
+  assert about["layout"]["devices"] == 2 and about["layout"]["together"] == 1
+  assert [(each["step"], each["bit_exact"], each["before"]["devices"]) for each in about["relaid"]] == [(4, False, 1)]
 
 
 def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_starts):

@@ -19,7 +19,7 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
+@pytest.mark.parametrize("name", ["async_easgd", pytest.param("hogwild_sgd", marks=pytest.mark.slow)])
 def test_threads_leave_a_run_folder(tmp_path, name):
   period = () if name == "async_easgd" else ("--config.algorithm.period=None",)
   chosen = (f"--config.algorithm.name={name}", *period, "--runtime=threads", f"--workdir={tmp_path}/a")
@@ -144,7 +144,7 @@ def test_a_record_that_is_missing_damaged_alone_or_unlocked_is_refused(wrong, re
   assert "recorded without a lock" in refusal(tmp_path / "wrong", *unlocked)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
   flags = ("--runtime=threads", "--config.steps=1000000", f"--workdir={tmp_path}/a")
   command = Command("train", *SMALL, *flags)

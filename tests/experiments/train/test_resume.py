@@ -13,7 +13,7 @@ from helpers.sessions import Run, at_call, config, normalized, send, snapshot
 
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.workers import make_workers
+from ddl.runtime.layout.workers import make_workers
 from experiments.train import progress, train_loop
 
 
@@ -34,6 +34,8 @@ CASES = {  # config, how, checkpoint_every, model
   "strips": ({"algorithm": {"name": "sharded_sync_sgd"}, **ADAM}, ExecutionConfig("vmap", "scan", 4), 8, None),
   "center": ({"algorithm": {"name": "easgd", "period": 3}, "partition": {"name": "sharded"}},
              ExecutionConfig("map", "scan", 2), 3, None),
+  "members": (IN_FLIGHT | ADAM | {"model": {"hidden": (64,)}, "workers": 2, "noise_batches": 2},
+              ExecutionConfig("unroll", "scan", 3), 7, None),
   "turn": ({"algorithm": {"name": "round_robin_easgd"}}, ExecutionConfig("vmap", "scan", 3), 9, None),
   "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}},
              ExecutionConfig("vmap", "scan", 4), 10, None),
@@ -42,11 +44,11 @@ CASES = {  # config, how, checkpoint_every, model
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case, members", [(case, 1 + (case == "members")) for case in CASES])
 @pytest.mark.sampled(4)
-def test_stopped_or_killed_and_resumed(case, tmp_path, monkeypatch):
+def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
   chosen, how, every, model = CASES[case]
-  run = Run(config(**chosen), how=how, model=model and model())
+  run = Run(config(**chosen), how=how, model=model and model(), devices=2 * members, members=members)
   moments = random.Random(case)
   calls = len(run.trainer.plan(0, run.steps, 10))
 
@@ -90,7 +92,7 @@ def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch
   with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped) as stopped:
     run(tmp_path)
   assert stopped.value.args[0] == 6  # a message leaves before step 4 and arrives after step 6
-  like = run.trainer.shapes(run.trainer.start(jax.random.key(0)))
+  like = run.trainer.saved(run.trainer.start(jax.random.key(0)))
   carry = Checkpoints(tmp_path / "checkpoints").carry(6, like)
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(carry.messages))
 
@@ -137,7 +139,7 @@ def test_a_checkpoint_survives_the_donation_of_its_arrays(tmp_path):
   y = x
   for _ in range(10):
     y = step(y)
-  like = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=workers.split)}
+  like = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=workers.split())}
   jax.block_until_ready(y)
   checkpoints.save(2, {"x": y}, {"a": 0.2}, wait=True)
   assert checkpoints.latest() == 2 and checkpoints.figures(1) == {"a": 0.1}

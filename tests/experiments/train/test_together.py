@@ -13,6 +13,7 @@ from helpers.sessions import Run, at_call, config, send
 from ddl.runtime.execution import ExecutionConfig
 from experiments.config.experiment import initial_key
 from experiments.train import train_loop
+from experiments.train.runners import compiled
 
 SEEDS = {0: 0, 1: 1, 2: 2}  # seed -> lane
 HOW = ExecutionConfig("vmap", "scan", 4)
@@ -44,6 +45,25 @@ def test_each_leaves_what_it_leaves_alone(tmp_path):
   assert last[1]["test_loss"] == lines[-1]["test_loss"] != expected["train_loss"]
   assert json.loads((folder / "config.json").read_text())["seed"] == 1
   assert (folder / "result.json").exists() and (folder / "model.msgpack").exists()
+
+
+def test_each_has_its_share_of_the_seconds(tmp_path, monkeypatch):
+  class Clock:
+    """Six seconds from each start to its stop."""
+
+    def __init__(self, _, seconds):
+      self.seconds = seconds
+
+    def go(self):
+      pass
+
+    def stop(self):
+      self.seconds += 6.0
+
+  monkeypatch.setattr(compiled, "Clock", Clock)
+  run().together(tmp_path, SEEDS)
+  for folder in folders(tmp_path):
+    assert [line["seconds"] for line in metrics(folder, timeless=False)] == [0, 2, 4, 6, 8]
 
 
 def test_all_are_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):

@@ -1,0 +1,53 @@
+"""GPT-2 124M on token files: synchronous AdamW as nanoGPT trains it, DiLoCo and DaSGD on the same budget.
+
+nanoGPT's recipe (github.com/karpathy/nanoGPT, config/train_gpt2.py): 480 sequences of 1,024 tokens a step, here 60 for
+each of 8 workers in 5 parts of 12, 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 of matrices and
+embeddings, not of biases and norms, gradients clipped at a norm of 1, the rate 6e-4 after 2,000 steps of warm-up, then
+half a cosine down to a tenth. DiLoCo (Douillard et al. 2023, arXiv 2311.08105): 500 steps between outer steps of
+Nesterov momentum 0.9 at the rate 0.7, inner rate 4e-4. DaSGD (Zhou et al. 2020, arXiv 2006.00441): its rates for
+language models are not known; period, delay and weight are a start for a sweep.
+
+  python run.py tokenize --text=corpus.txt --out=tokens --level=bpe --vocabulary=4096
+  python run.py compare --config=configs/gpt2_tokens.py --config.data.path=tokens
+
+For GPUs. The folder that nanoGPT's own data/openwebtext/prepare.py has made needs --config.data.vocabulary=50257 beside
+its path.
+"""
+
+from experiments.config import base
+
+
+def get_config():
+  config = base()
+  config.data.name = "tokens"
+  config.data.length = 1024
+  config.data.test_windows = 1024
+  config.model.name = "gpt2"
+  config.partition.name = "sharded"
+  config.precision = "bfloat16"
+  config.workers = 8
+  config.batch = 60
+  config.microbatches = 5
+  config.steps = 600_000
+  config.eval_every = 1000  # a multiple of DiLoCo's period: the tested model is that of an outer step
+  config.optimizer.name = "adamw"
+  config.optimizer.learning_rate = 6e-4
+  config.optimizer.b1 = 0.9
+  config.optimizer.b2 = 0.95
+  config.optimizer.weight_decay = 0.1  # of what has two axes or more
+  config.optimizer.clip_norm = 1.0
+  config.schedule.name = "cosine"
+  config.schedule.warmup = 2000
+  config.schedule.floor = 0.1
+  config.compare.title = "GPT-2 on token files"
+  config.compare.target = 0.35  # share of the next tokens that are guessed right
+  config.compare.seeds = (0,)
+  config.compare.algorithms = {
+    "sync AdamW": {"algorithm": {"name": "sync_sgd"}},
+    "DiLoCo": {
+      "algorithm": {"name": "diloco", "period": 500, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
+      "optimizer": {"learning_rate": 4e-4},
+    },
+    "DaSGD": {"algorithm": {"name": "dasgd", "period": 8, "delay": 2, "keep": 0.25}},
+  }
+  return config

@@ -1,0 +1,1 @@
+"""What XLA is told, and what it made of a program."""

@@ -1,0 +1,119 @@
+"""JPEG images decoded per second by one thread, by threads, and by grain's worker processes, in turn.
+
+python -m experiments.bench.decoding [side in pixels] [threads and processes]
+"""
+
+import io
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+from PIL import Image
+
+from ddl.data import source
+
+IMAGES = 256
+TURNS = 7
+BATCH = 64
+PIECE = 32  # images that one of grain's threads takes at a time, as ddl/data/tfds.py has it
+QUALITY = 90
+DRAINED = 0.7  # seconds, in which a side uses up what it has decoded while others were measured
+
+
+def files(side: int) -> list[bytes]:
+  """JPEG files of smoothed noise, of some 3 bits a pixel."""
+  rng = np.random.default_rng(0)
+  found = []
+  for _ in range(IMAGES):
+    coarse = Image.fromarray(rng.integers(0, 256, (max(1, side // 8),) * 2 + (3,), dtype=np.uint8))
+    file = io.BytesIO()
+    coarse.resize((side, side), Image.Resampling.BICUBIC).save(file, "JPEG", quality=QUALITY)
+    found.append(file.getvalue())
+  return found
+
+
+def decode(file: bytes) -> np.ndarray:
+  """Return an image [side, side, 3] uint8."""
+  return np.asarray(Image.open(io.BytesIO(file)))
+
+
+def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
+  """Name -> a call that makes the next batch of float32 images and returns its size.
+
+  The processes run ahead of the calls, as they would in training; the others begin when they are called.
+  """
+  pool = ThreadPoolExecutor(count)
+  starts = itertools.count(0, BATCH)
+
+  def batch() -> list[bytes]:
+    first = next(starts)
+    return [encoded[index % IMAGES] for index in range(first, first + BATCH)]
+
+  def one() -> list[np.ndarray]:
+    return list(map(decode, batch()))
+
+  def threads() -> list[np.ndarray]:
+    return list(pool.map(decode, batch()))
+
+  def single() -> list[np.ndarray]:
+    return list(grain.MapDataset.source(batch()).map(decode).to_iter_dataset())
+
+  def pieces() -> list[np.ndarray]:
+    chosen = batch()
+    cut = [chosen[start : start + PIECE] for start in range(0, BATCH, PIECE)]
+    made = grain.MapDataset.source(cut).map(lambda piece: list(map(decode, piece))).to_iter_dataset()
+    return [image for piece in made for image in piece]
+
+  ahead = grain.MultiprocessingOptions(num_workers=count, per_worker_buffer_size=2)
+  stream: Iterator[Any] = iter(
+    grain.MapDataset.source(encoded).map(decode).repeat().to_iter_dataset().batch(BATCH).mp_prefetch(ahead)
+  )
+
+  def stacked(make: Callable[[], list[np.ndarray]]) -> Callable[[], int]:
+    return lambda: len(source.pixels(np.stack(make())))
+
+  return {
+    "one thread": stacked(one),
+    f"{count} threads": stacked(threads),
+    "grain's threads, one image each": stacked(single),
+    f"grain's threads, {PIECE} images each": stacked(pieces),
+    f"{count} worker processes": lambda: len(source.pixels(next(stream))),
+  }
+
+
+def rate(call: Callable[[], int], seconds: float) -> float:
+  """Images per second of repeated calls."""
+  began, done = time.perf_counter(), 0
+  while (passed := time.perf_counter() - began) < seconds:
+    done += call()
+  return done / passed
+
+
+def main(side: int = 224, count: int = os.cpu_count() or 1) -> None:
+  """Print the median rates, and the median ratios to one thread over turns that follow each other."""
+  encoded = files(side)
+  made = sides(encoded, count)
+  turns = [{name: _turn(call) for name, call in made.items()} for _ in range(TURNS + 1)][1:]  # the first starts all
+  first = next(iter(made))
+  print(f"{side} x {side} pixels, {sum(map(len, encoded)) / IMAGES / 1e3:.1f} kB each, {os.cpu_count()} cores")
+  for name in made:
+    found = statistics.median(turn[name] for turn in turns)
+    print(f"{name:34}{found:8,.0f} images/s{statistics.median(turn[name] / turn[first] for turn in turns):7.2f}")
+
+
+def _turn(call: Callable[[], int]) -> float:
+  rate(call, DRAINED)
+  return rate(call, 1.5)
+
+
+if __name__ == "__main__":
+  flags.FLAGS(sys.argv[:1])  # grain's processes read flags of its own
+  main(*map(int, sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""`python run.py dryrun`: the training step compiled for devices that this machine does not have."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+
+from ddl.perf.hardware import Cluster
+from ddl.perf.units import bytes_text, counted
+from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
+from experiments.commands.flags import run_options
+from experiments.config.base import renamed
+from experiments.config.catalog import takes
+from experiments.config.experiment import Experiment
+from experiments.config.factories import Config
+from experiments.config.options import RunOptions
+from experiments.config.variants import of_label, variants
+
+TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
+ALGORITHMS = shared_flags.algorithms()
+DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
+JSON = shared_flags.json()
+UNREAD = ("devices", "processes", "batch_stats", "workdir", "init_from", "resume")  # of a run
+
+
+def main(line: CommandLine) -> int:
+  """Print tables and verdicts; return the exit code."""
+  for name in UNREAD:
+    if flags.FLAGS[name].value != flags.FLAGS[name].default:
+      raise ValueError(f"--{name} is not read by dryrun, which runs nothing")
+  if ALGORITHMS.value == []:
+    raise ValueError("--algorithms is empty; give names, such as --algorithms=sync_sgd,dasgd")
+  if not TOPOLOGY.value:
+    raise ValueError("--topology=NAME is missing, such as --topology=v5e:4x4 or --topology=h200:2x8")
+  jax.config.update("jax_platforms", "cpu")  # this machine's devices are not used
+  from experiments.dryrun import compiled, target, text  # here: after the platform is set
+
+  options, where = run_options(), target.find(TOPOLOGY.value)
+  rows = len(where.devices) // options.members
+  if "workers" not in line.paths and len(where.devices) % options.members == 0:
+    line.config.workers = rows
+  compiled.check_workers(where, line.config.workers, options.members)
+  experiments = _experiments(line, rows)
+  first = next(iter(experiments.values()))
+  data = first.make_part("data")
+  job = compiled.Job(where, data, options, not DEFAULTS.value)
+  cluster: Any = where.cluster
+  print(_heading(first, where.name, options, cluster))
+  found = []
+  for label, experiment in experiments.items():
+    found.append(compiled.compiled(label, experiment, job))
+    print(
+      f"\n{label}\n{text.collectives(found[-1], priced=True)}" if not found[-1].refused else f"\n{label}: too large"
+    )
+  print(f"\n{text.summary(found, cluster)}\n")
+  print("\n".join(text.verdict(each, cluster) for each in found))
+  if JSON.value:
+    Path(JSON.value).write_text(json.dumps([_plain(each) for each in found], indent=2) + "\n")
+  large = [each for each in found if not compiled.fits(each, cluster)]
+  if large:
+    label = large[0].label
+    other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
+    raise ValueError(text.too_large(large[0], cluster.device.memory, other, where.name))
+  print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
+  return 0
+
+
+def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
+  """By label; each with as many workers as the devices carry, unless --config.workers says how many."""
+  config = line.config
+  if ALGORITHMS.value:
+    chosen = {name: _of(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
+  elif config.compare.algorithms and "algorithm.name" not in line.paths:
+    chosen = variants(config)
+  else:
+    experiment = Experiment.from_config(config)
+    return {experiment.label: experiment}
+  for each in chosen.values():
+    each.workers = config.workers
+  return {label: of_label(label, each) for label, each in chosen.items()}
+
+
+def _of(config: Config, name: str, paths: Sequence[str]) -> Config:
+  """The config with another algorithm, and of the keys that flags set those that it reads."""
+  out = renamed(config, {"algorithm": {"name": name}})
+  given = [path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")]
+  for key in given:
+    if (
+      key != "name"
+      and not takes("algorithm", name, key)
+      and any(takes("algorithm", a, key) for a in ALGORITHMS.value or ())
+    ):
+      with out.ignore_type():
+        out.algorithm[key] = None
+  return out
+
+
+def _heading(first: Experiment, name: str, options: RunOptions, cluster: Cluster) -> str:
+  rows = counted(first.workers, "worker") + f" of {options.members} members" * (options.members > 1)
+  what = f"{first.model.short_name} on {first.data.short_name}, {first.batch} examples a worker and step"
+  how = "the compiler's defaults" if DEFAULTS.value else "ddl's options for overlap"
+  return f"dry run on {name}: {what}, {rows}; {how}\nprices: {cluster.title}; {cluster.source}"
+
+
+def _plain(each: Any) -> dict[str, Any]:
+  out = each._asdict() | {"seconds": each.seconds}
+  return out | {"rows": [row._asdict() | {"collective": row.collective._asdict()} for row in each.rows]}

@@ -1,0 +1,106 @@
+"""An experiment compiled for a target's devices, and what would fit where it does not."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl.api import Algorithm, Data
+from ddl.perf.hardware import Cluster
+from ddl.runtime.layout.placement import find_rules
+from ddl.runtime.layout.workers import divisors, on_devices
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.xla import compiler_options
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.costs import local_cluster
+from experiments.dryrun.program import analyse
+from experiments.dryrun.report import Figures, figures
+from experiments.dryrun.target import Target, as_backend
+from experiments.train.auto_sharding import with_auto
+from experiments.train.build import execution_of, make_model
+from experiments.train.compilation_cache import AUTO, OFF
+
+TRIED = (2, 4, 8, 16)  # members, where one device is too small
+
+
+class Job(NamedTuple):
+  """What all algorithms have in common."""
+
+  target: Target
+  data: Data
+  options: RunOptions
+  overlaps: bool  # False: the compiler's defaults
+
+
+def check_workers(target: Target, workers: int, members: int) -> None:
+  """ValueError, with what would work, if the devices cannot carry so many workers of so many members evenly."""
+  count = len(target.devices)
+  if count % members:
+    fits = ", ".join(map(str, divisors(count)))
+    raise ValueError(f"--members={members} does not divide the {count} devices of {target.name}; members can be {fits}")
+  rows = count // members
+  if workers % rows:
+    raise ValueError(
+      f"config.workers is {workers}; {target.name} has {count} devices, {rows} rows of {members} "
+      f"member{'s' * (members > 1)}: workers can be {rows}, {2 * rows}, ... or left out"
+    )
+
+
+def compiled(label: str, experiment: Experiment, job: Job) -> Figures:
+  """Compile the experiment's round for the target, and return its figures. ValueError if it has no collectives."""
+  target, options = job.target, job.options
+  algorithm = experiment.make_algorithm()
+  if not isinstance(algorithm, Algorithm):
+    raise ValueError(f"'{label}' has a server and no compiled collectives: dryrun compiles collective algorithms alone")
+  workers = on_devices(experiment.workers, target.devices, options.members)
+  batch = batch_shapes(job.data, experiment.batch)
+  step = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(batch)) * max(1, len(workers.local))
+  with as_backend(workers.platform):
+    model = with_auto(make_model(experiment, job.data), experiment, options.members)
+    parts = experiment.microbatches * options.members
+    if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
+      raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts} for the members")
+    execution = execution_of(model, workers, step, options)
+    trainer = Trainer(algorithm, model, workers, execution, options.sharding)
+    flags = compiler_options.options(workers.device) if job.overlaps else {}
+    found = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))
+  return figures(label, experiment, trainer, found, target.cluster)
+
+
+def batch_shapes(data: Data, examples: int) -> Mapping[str, Any]:
+  """Return the shapes [examples, ...] of a worker's batch."""
+  one = data.train.take(np.arange(1))
+  return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
+
+
+def cache(where: str) -> Path | None:
+  """The folder in which analyses are kept, beside that of compiled programs. where: --compilation_cache."""
+  if where in OFF:
+    return None
+  return local_cluster.path().with_name("dryrun") if where == AUTO else Path(where) / "dryrun"
+
+
+def fits(found: Figures, cluster: Cluster) -> bool:
+  """Whether the device has the memory."""
+  return not found.refused and found.peak <= cluster.device.memory
+
+
+def smallest_that_fits(label: str, experiment: Experiment, job: Job, cluster: Cluster) -> Figures | None:
+  """Return the figures with the fewest members with which it fits, by trial; None if no number that is tried does."""
+  count = len(job.target.devices)
+  for members in TRIED:
+    even = experiment.batch % members == 0 and count % members == 0
+    if members <= job.options.members or not even:
+      continue
+    other = replace(experiment, workers=count // members)
+    try:
+      found = compiled(label, other, job._replace(options=replace(job.options, members=members)))
+    except ValueError:  # the algorithm takes a minimum of workers, or the rules do not divide
+      continue
+    if fits(found, cluster):
+      return found
+  return None

@@ -1,0 +1,19 @@
+"""`train --explain`: the tables of a dry run from the program with which a run makes its steps."""
+
+from ddl.runtime.trainer import Trainer
+from experiments.dryrun import text
+from experiments.dryrun.compiled import batch_shapes
+from experiments.dryrun.program import of_run
+from experiments.dryrun.report import figures
+from experiments.dryrun.target import cluster_of
+from experiments.train.build import Components
+
+
+def explain(components: Components, trainer: Trainer) -> str:
+  """Return them; with seconds where the devices' cluster is known."""
+  experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
+  batch = batch_shapes(components.data, experiment.batch)
+  programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
+  found = figures(experiment.label, experiment, trainer, programs, cluster)
+  tables = [text.summary([found], cluster), text.collectives(found, cluster is not None)]
+  return "\n\n".join(tables + ([text.verdict(found, cluster)] if cluster else []))

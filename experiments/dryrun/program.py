@@ -1,0 +1,178 @@
+"""A trainer's calls of one round in the steady state, compiled and read; kept in the user's cache folder as JSON."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from ddl.api import Tree
+from ddl.runtime.calls import Call
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.xla import compiler_options
+from ddl.runtime.xla import schedule as hlo_schedule
+from ddl.runtime.xla.hlo import Collective
+from ddl.runtime.xla.schedule import Events
+from experiments.train.exit_codes import EXHAUSTED
+
+NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the TPU compiler when it gives up
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+EDITION = 1  # of what is kept
+MOST = 500  # files that are kept
+VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
+
+
+class Program(NamedTuple):
+  """A kind of calls as one device runs it; bytes, those of memory per device."""
+
+  count: int  # of such calls in the steps that are looked at
+  steps: int  # of a call
+  arguments: float
+  outputs: float  # beside the arguments that they take the place of
+  temporary: float
+  code: float
+  refused: float  # what it would need, where the compiler gives up for lack of memory, else 0
+  events: Events
+  collectives: tuple[Collective, ...]
+
+  @property
+  def peak(self) -> float:
+    """Bytes while it runs."""
+    return self.refused or self.arguments + self.outputs + self.temporary + self.code
+
+
+def steady(trainer: Trainer, steps: int, every: int) -> list[tuple[Call, int]]:
+  """Return the calls of a run of so many steps that stand for the others, with how many of each.
+
+  The kind that covers most steps, if it holds a whole cycle of the clocks; else those of one cycle.
+  """
+  schedule = trainer.schedule
+  least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # until all is settled
+  whole = max(least, default=0) + 2 * schedule.cycle(0)[1] if len(least) == len(schedule.clocks) else 0
+  calls = trainer.plan(0, max(steps, whole), every)
+  settled = [call for call in calls if schedule.settled(call.first)] or calls
+  covered = Counter({call.kind: 0 for call in settled})
+  for call in settled:
+    covered[call.kind] += call.steps
+  kind = max(covered, key=lambda kind: covered[kind])
+  first = next(call for call in settled if call.kind == kind)
+  into, cycle = schedule.cycle(first.first)
+  if not into and first.steps % cycle == 0:
+    return [(first, 1)]
+  starts = [i for i, call in enumerate(settled) if schedule.cycle(call.first)[0] == 0]
+  chosen, made = [], 0
+  for call in settled[starts[0] if starts else 0 :]:
+    chosen.append(call)
+    made += call.steps
+    if made >= cycle:
+      break
+  counts = Counter(call.kind for call in chosen)
+  return [(next(call for call in chosen if call.kind == kind), count) for kind, count in counts.items()]
+
+
+def analyse(
+  trainer: Trainer, batch: Tree, steps: int, every: int, options: Mapping[str, str], cache: Path | None
+) -> list[Program]:
+  """Compile and read the calls that stand for a run of so many steps with a pause at each multiple of `every`.
+
+  batch: shapes [batch, ...] of one worker and step; options: of the compiler; cache: a folder, or None.
+  """
+  found = []
+  for call, count in steady(trainer, steps, every):
+    lowered = trainer.lowered(call.kind, *trainer.shapes(call, batch))
+    file = cache / f"{_key(lowered, trainer, options)}.json" if cache else None
+    kept = _load(file)
+    if kept is None:
+      kept = _compiled(lowered, trainer, call, options)
+      _save(file, kept)
+    found.append(_program(count, kept))
+  return found
+
+
+def of_run(trainer: Trainer, batch: Tree, steps: int, every: int) -> list[Program]:
+  """The same of the programs that a run on this machine's devices then makes its steps with."""
+  found = []
+  for call, count in steady(trainer, steps, every):
+    executable: Any = trainer.compiled(call.kind, *trainer.shapes(call, batch))
+    found.append(_program(count, _read(executable, trainer, call)))
+  return found
+
+
+def _program(count: int, kept: dict[str, Any]) -> Program:
+  kept["collectives"] = tuple(Collective(*each) for each in kept["collectives"])
+  return Program(count=count, **kept)
+
+
+def _compiled(lowered: Any, trainer: Trainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:
+  none = dict.fromkeys(("arguments", "outputs", "temporary", "code", "refused"), 0)
+  try:
+    executable = compiler_options.compiled(lowered, options)
+  except jax.errors.JaxRuntimeError as error:
+    if EXHAUSTED not in str(error):
+      raise
+    match = NEEDS.search(str(error))
+    stays = device_bytes(trainer.carry)
+    needs = max(float(match[1]) * UNITS[match[2]], stays) if match else stays
+    return {**none, "steps": call.steps, "refused": needs, "events": [], "collectives": []}
+  return _read(executable, trainer, call)
+
+
+def _read(executable: Any, trainer: Trainer, call: Call) -> dict[str, Any]:
+  schedule = hlo_schedule.read(executable.as_text(), trainer.workers.mesh)
+  memory = executable.memory_analysis()
+  return {
+    "steps": call.steps,
+    "arguments": memory.argument_size_in_bytes,
+    "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+    "temporary": memory.temp_size_in_bytes,
+    "code": memory.generated_code_size_in_bytes,
+    "refused": 0,
+    "events": schedule.events,
+    "collectives": [list(each) for each in schedule.collectives],
+  }
+
+
+def device_bytes(tree: Any) -> float:
+  """Bytes of shapes with shardings on one device."""
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _key(lowered: Any, trainer: Trainer, options: Mapping[str, str]) -> str:
+  device, mesh = trainer.workers.device, trainer.workers.mesh
+  versions = []
+  for name in VERSIONS:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      versions.append(f"{name} {metadata.version(name)}")
+  ids = [each.id for each in mesh.devices.flat]
+  about = [EDITION, versions, sorted(options.items()), device.device_kind, mesh.devices.shape, ids]
+  return hashlib.sha256(json.dumps(about).encode() + lowered.as_text().encode()).hexdigest()[:32]
+
+
+def _load(file: Path | None) -> dict[str, Any] | None:
+  if file is None or not file.exists():
+    return None
+  try:
+    return json.loads(file.read_text())
+  except ValueError:  # not finished before its process was killed
+    return None
+
+
+def _save(file: Path | None, kept: dict[str, Any]) -> None:
+  if file is None:
+    return
+  with contextlib.suppress(OSError):  # without a cache it only takes longer
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = file.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(kept))
+    new.replace(file)
+    entries = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+    for old in entries[:-MOST]:
+      old.unlink(missing_ok=True)

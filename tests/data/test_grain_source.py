@@ -1,0 +1,53 @@
+"""A data set of grain as a source: by index, whatever grain does to its elements."""
+
+import grain
+import numpy as np
+import pytest
+from helpers.data_files import everything, one_line
+
+from ddl.data import source
+from ddl.data.order import Order, batches
+
+Y = np.arange(40, dtype=np.int32) % 3
+X = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+
+
+def mapped():
+  return grain.MapDataset.source(np.arange(40)).map(lambda k: {"x": 2 * X[k], "y": Y[k], "more": "text"})
+
+
+def test_examples_by_index():
+  part = source.from_grain(mapped(), labels=Y)
+  chosen = np.array([7, 0, 7, 39])
+  np.testing.assert_array_equal(part.take(chosen)["x"], 2 * X[chosen])
+  np.testing.assert_array_equal(part.take(chosen)["y"], Y[chosen])
+  assert part.size == 40 and {*everything(part)} == {"x", "y"}
+  order = Order([np.arange(40)] * 2, batch=4, seed=1)
+  taken, plain = (batches(each, order, [0, 1], 3, 2) for each in (part, source.in_memory(2 * X, Y)))
+  for name in taken:
+    np.testing.assert_array_equal(taken[name], plain[name])
+
+
+def test_grains_own_order_and_draws_stay():
+  shuffled = mapped().seed(3).shuffle().random_map(lambda each, rng: each | {"x": each["x"] + rng.random()})
+  part = source.from_grain(shuffled[:24])
+  expected = np.stack([shuffled[k]["x"] for k in range(24)])
+  for _ in range(2):
+    np.testing.assert_array_equal(everything(part)["x"], expected)
+
+
+@pytest.mark.parametrize(
+  "dataset, words",
+  [
+    (mapped().to_iter_dataset(), ["grain.MapDataset"]),
+    (mapped().repeat(), ["repeat"]),
+    (mapped().map(lambda each: each["x"]), ["ndarray", "x and y"]),
+  ],
+)
+def test_data_sets_that_do_not_fit(dataset, words):
+  one_line(ValueError, lambda: source.from_grain(dataset), *words)
+
+
+def test_a_filter_is_refused_when_it_leaves_one_out():
+  part = source.from_grain(mapped().filter(lambda each: each["y"] != 2))
+  one_line(ValueError, lambda: everything(part), "filter")

@@ -1,0 +1,127 @@
+"""Folders of images: classes, decoding, sizes, random-resized crops, and one line for each wrong folder."""
+
+import numpy as np
+import pytest
+from helpers.data_files import everything, one_line
+from helpers.image_folders import picture, write_folder
+from PIL import Image
+
+from ddl.data import DATA, augmentation, source
+from ddl.data.order import Order, batches
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def load(folder, **settings):
+  return DATA["image_folder"](path=str(folder), **settings)
+
+
+@pytest.mark.parametrize("test", ["test", "val", "validation"])
+def test_train_and_test_folders(tmp_path, test):
+  write_folder(tmp_path / "train", CLASSES, 4, (6, 5))
+  write_folder(tmp_path / test, CLASSES[:2], 2, (6, 5), seed=1)
+  (tmp_path / "train" / "ant" / "notes.txt").write_text("no image")
+  (tmp_path / "train" / "bee" / "more").mkdir()
+  picture((6, 5), 77).save(tmp_path / "train" / "bee" / "more" / "x.PNG")
+  data = load(tmp_path)
+  assert (data.train.size, data.test.size, data.validation) == (13, 4, None)
+  assert data.meta["classes"] == CLASSES and data.meta["num_outputs"] == 3 and data.meta["shape"] == (6, 5, 3)
+  np.testing.assert_array_equal(data.train.labels, [0] * 4 + [1] * 5 + [2] * 4)
+  np.testing.assert_array_equal(data.test.labels, [0, 0, 1, 1])
+  for part, folder, names in ((data.train, "train", CLASSES), (data.test, test, CLASSES[:2])):
+    files = [file for name in names for file in sorted((tmp_path / folder / name).rglob("*.[pP]*"))]
+    files.sort(key=lambda file: (file.parts[:-1], file.name))
+    expected = source.pixels(np.stack([np.asarray(Image.open(file)) for file in files]))
+    np.testing.assert_array_equal(everything(part)["x"], expected)
+    np.testing.assert_array_equal(everything(part)["y"], part.labels)
+
+
+def test_one_folder_is_split(tmp_path):
+  write_folder(tmp_path, CLASSES, 8, (4, 4))
+  data, again = load(tmp_path), load(tmp_path, validation=0.25)
+  assert (data.train.size, data.test.size, again.train.size, again.validation.size) == (20, 4, 15, 5)
+  parts = np.concatenate([everything(part)["x"] for part in (again.train, again.validation, again.test)])
+  assert len({x.tobytes() for x in parts}) == 24
+  np.testing.assert_array_equal(everything(data.test)["x"], everything(again.test)["x"])
+
+
+@pytest.mark.parametrize("shape", [(9, 16), (16, 9), (8, 8), (5, 4)])
+def test_images_are_resized_from_their_center(tmp_path, shape):
+  write_folder(tmp_path / "train", CLASSES, 1, shape)
+  write_folder(tmp_path / "test", CLASSES, 1, shape, seed=1)
+  data = load(tmp_path, size=8)
+  side = min(shape)
+  top, left = (shape[0] - side) // 2, (shape[1] - side) // 2
+  for got, name in zip(everything(data.test)["x"], CLASSES, strict=True):
+    image = Image.open(tmp_path / "test" / name / "0.png").crop((left, top, left + side, top + side))
+    np.testing.assert_array_equal(
+      got, source.pixels(np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR))[None])[0]
+    )
+
+
+def test_grey_and_jpeg_images(tmp_path):
+  for name in CLASSES:
+    (tmp_path / name).mkdir()
+    for k in range(4):
+      picture((8, 8), k).convert("L").save(tmp_path / name / f"{k}.jpeg")
+  assert load(tmp_path).meta["shape"] == (8, 8, 3)
+  data = load(tmp_path, channels=1)
+  grey = np.asarray(Image.open(tmp_path / "ant" / "0.jpeg"))
+  assert any(np.array_equal(source.pixels(grey[None])[0], x) for x in everything(data.train)["x"])
+
+
+def test_random_resized_crops_are_of_the_whole_image(tmp_path):
+  write_folder(tmp_path / "train", CLASSES, 4, (20, 30))
+  write_folder(tmp_path / "test", CLASSES, 1, (20, 30), seed=1)
+  data = load(tmp_path, size=8, augment="resized_crop")
+  order = Order([np.arange(12)] * 2, batch=3, seed=5)
+  x = batches(data.train, order, [0, 1], 4, 2)["x"]
+  np.testing.assert_array_equal(x[1, 1], batches(data.train, order, [1], 5, 1)["x"][0, 0])
+  rng = np.random.default_rng(np.random.SeedSequence((5, 1, 5, 1)))
+  images = []
+  for index, draw in zip(order.indices(1, 5, 1)[0], augmentation.uniform(rng, 3), strict=True):
+    top, left, tall, wide = augmentation.boxes(draw[None], 20, 30)[0].tolist()
+    image = Image.open(tmp_path / "train" / CLASSES[index // 4] / f"{index % 4}.png")
+    part = image.crop((left, top, left + wide, top + tall)).resize((8, 8), Image.Resampling.BILINEAR)
+    images.append(np.asarray(part))
+  expected = augmentation.flip(rng, {"x": source.pixels(np.stack(images))})["x"]
+  np.testing.assert_array_equal(x[1, 1], expected)
+  image = Image.open(tmp_path / "test" / "ant" / "0.png").crop((6, 1, 24, 19))  # 7/8 of 20, rounded
+  tested = source.pixels(np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR))[None])[0]
+  np.testing.assert_array_equal(everything(data.test)["x"][0], tested)
+
+
+def test_folders_that_are_wrong(tmp_path):
+  one_line(ValueError, lambda: load(""), "--config.data.path=")
+  one_line(FileNotFoundError, lambda: load(tmp_path / "absent"), "absent", "--config.data.path=")
+  one_line(ValueError, lambda: load(tmp_path), str(tmp_path), "no folders", "CLASS")
+  (tmp_path / "train").mkdir()
+  one_line(ValueError, lambda: load(tmp_path), "train has no folders", "CLASS")
+  (tmp_path / "train" / "ant").mkdir()
+  one_line(ValueError, lambda: load(tmp_path), "only the folder ant")
+  (tmp_path / "train" / "bee").mkdir()
+  one_line(ValueError, lambda: load(tmp_path), "ant has no images", ".jpg")
+  write_folder(tmp_path / "train", CLASSES, 2, (6, 5))
+  one_line(ValueError, lambda: load(tmp_path), "no test images", "test/CLASS")
+  write_folder(tmp_path / "val", (*CLASSES, "dog"), 2, (5, 5))
+  one_line(ValueError, lambda: load(tmp_path), "dog", "val")
+  for file in (tmp_path / "val" / "dog").iterdir():
+    file.unlink()
+  (tmp_path / "val" / "dog").rmdir()
+  one_line(ValueError, lambda: load(tmp_path), "differ in size", "--config.data.size")
+  one_line(ValueError, lambda: load(tmp_path, size=-1), "size=-1")
+  one_line(ValueError, lambda: load(tmp_path, channels=2), "channels=2")
+  one_line(ValueError, lambda: load(tmp_path, size=10**7), "GB")
+  one_line(ValueError, lambda: load(tmp_path / "val" / "ant" / "0.png"), "is a file")
+
+
+def test_images_that_are_wrong(tmp_path):
+  write_folder(tmp_path, CLASSES, 40, (6, 5))
+  late = tmp_path / "cat" / "39.png"
+  picture((7, 5), 0).save(late)
+  data = load(tmp_path)
+  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "7 x 5", "6 x 5", "size=224")
+  late.write_bytes(b"no image")
+  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "not readable")
+  Image.fromarray(np.zeros((6, 5), np.uint16)).save(tmp_path / "ant" / "0.png")
+  one_line(ValueError, lambda: load(tmp_path), "0.png", "8 bits")

@@ -1,0 +1,157 @@
+"""Token files of a text: nothing of it is lost or changed, however the pieces fall, and errors are one line."""
+
+import importlib.util
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.data_files import everything, one_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddl.data import DATA, byte_pairs, token_files
+
+TEXT = "The cat's hat, 42 times — “naïve” 猫 and 🐈!\n\n\tIt   sat. \r\n" * 40
+needs_tokenizers = pytest.mark.skipif(
+  importlib.util.find_spec("tokenizers") is None,
+  reason="tokenizers is missing: pip install -r requirements-tokenize.txt",
+)
+
+
+@pytest.fixture
+def written(tmp_path):
+  """A call that writes the files of a text and returns what it says, and the tokens of the two."""
+  (tmp_path / "a.txt").write_bytes(TEXT.encode())
+
+  def write(out="out", **settings):
+    found = token_files.write(str(tmp_path / "a.txt"), str(tmp_path / out), **settings)
+    return found, *(np.fromfile(tmp_path / out / name, found.dtype) for name in ("train.bin", "val.bin"))
+
+  return write
+
+
+@pytest.mark.parametrize("piece", [7, 2**20])
+def test_bytes(written, tmp_path, monkeypatch, piece):
+  monkeypatch.setattr(token_files, "PIECE", piece)
+  found, train, test = written(validation=0.25)
+  content = TEXT.encode()
+  assert bytes(train.astype(np.uint8)) + bytes(test.astype(np.uint8)) == content
+  assert found == (len(train), len(content) // 4, len(content), 256, "uint16")
+  assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["meta.json", "train.bin", "val.bin"]
+  data = DATA["tokens"](path=str(tmp_path / "out"), length=16)
+  assert data.meta["num_outputs"] == 256 and bytes(everything(data.train)["x"][0].astype(np.uint8)) == content[:16]
+
+
+@needs_tokenizers
+@pytest.mark.parametrize("piece", [7, 100, 2**20])
+def test_byte_pairs(written, tmp_path, monkeypatch, piece):
+  """Decoded, the tokens are the text again; cut in pieces, they are those of the whole."""
+  import tokenizers
+
+  monkeypatch.setattr(token_files, "PIECE", piece)
+  found, train, test = written(level="bpe", vocabulary=290)
+  tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+  texts = [tokenizer.decode(part.tolist()) for part in (train, test)]
+  assert "".join(texts) == TEXT and 0 <= len(TEXT.encode()) // 10 - len(texts[1].encode()) < 4
+  assert [tokenizer.encode(text).ids for text in texts] == [train.tolist(), test.tolist()]
+  assert len(train) < 0.7 * len(texts[0].encode()) and found.vocabulary == 290 == tokenizer.get_vocab_size()
+  assert (train.max(), test.max()) < (290, 290)
+  meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+  assert (meta["dtype"], meta["vocabulary"]) == ("uint16", 290)
+  assert meta["bytes"] == [len(text.encode()) for text in texts]
+  assert DATA["tokens"](path=str(tmp_path / "out"), length=16).meta["num_outputs"] == 290
+  _, *again = written("again", level="bpe", vocabulary=290)
+  assert [part.tolist() for part in again] == [train.tolist(), test.tolist()]
+
+
+@needs_tokenizers
+def test_a_tokenizer_learnt_elsewhere(written, tmp_path):
+  _, train, test = written(level="bpe", vocabulary=290, validation=0.2)
+  found, *again = written("other", level="bpe", tokenizer=str(tmp_path / "out" / "tokenizer.json"), validation=0.2)
+  assert [part.tolist() for part in again] == [train.tolist(), test.tolist()] and found.vocabulary == 290
+
+
+@needs_tokenizers
+def test_many_tokens_take_four_bytes(written, tmp_path):
+  import tokenizers
+
+  words = {chr(0x4E00 + i % 1000) + chr(0x4E00 + i // 1000): i for i in range(69_999)} | {"[UNK]": 69_999}
+  model = tokenizers.models.WordLevel(words, unk_token="[UNK]")
+  tokenizers.Tokenizer(model).save(str(tmp_path / "large.json"))
+  found, train, _ = written(level="bpe", tokenizer=str(tmp_path / "large.json"))
+  assert found.dtype == "uint32" and set(train.tolist()) == {69_999}
+  assert json.loads((tmp_path / "out" / "meta.json").read_text())["dtype"] == "uint32"
+  data = DATA["tokens"](path=str(tmp_path / "out"), length=1)
+  assert everything(data.train)["x"].tolist() == [[each] for each in train.tolist()[:-1]]
+
+
+WORDS = re.compile(r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")  # GPT-2's, of \w alone
+
+
+@given(st.lists(st.sampled_from("a1'!s é猫") | st.sampled_from(" \n\t\r\u2028\x1c"), max_size=60), st.integers(1, 9))
+def test_pieces_are_cut_where_words_are(characters, size):
+  """The pieces are the text, and its words by GPT-2's expression are theirs."""
+  text = "".join(characters)
+  content = text.encode()
+  pieces = list(byte_pairs.words((content[i : i + size] for i in range(0, len(content), size)), "a.txt"))
+  assert "".join(pieces) == text
+  assert [word for piece in pieces for word in WORDS.findall(piece)] == WORDS.findall(text)
+
+
+@pytest.mark.parametrize(
+  "content, settings, words",
+  [
+    (b"", {}, ["0 bytes", "empty"]),
+    (b"abc", {}, ["3 bytes", "0.1"]),
+    (b"a" * 99, {"validation": 1.0}, ["validation=1"]),
+    (b"a" * 99, {"validation": float("nan")}, ["validation=nan"]),
+    (b"a" * 99, {"level": "word"}, ["'word'", "byte", "bpe"]),
+    (b"a" * 99, {"vocabulary": 290}, ["vocabulary", "level=bpe"]),
+    pytest.param(b"a" * 99, {"level": "bpe"}, ["257"], marks=needs_tokenizers),
+    pytest.param(b"a" * 99, {"level": "bpe", "vocabulary": 256}, ["257"], marks=needs_tokenizers),
+    pytest.param(b"a" * 99, {"level": "bpe", "vocabulary": 10**9}, ["1,048,576"], marks=needs_tokenizers),
+    pytest.param(
+      b"a" * 95 + b"\xff" + b"a" * 99, {"level": "bpe", "vocabulary": 290}, ["UTF-8", "byte 95"], marks=needs_tokenizers
+    ),
+    pytest.param(
+      b"a" * 190 + b"\xff" + b"a" * 9, {"level": "bpe", "vocabulary": 290}, ["UTF-8", "byte 190"],
+      marks=needs_tokenizers,
+    ),
+    pytest.param(b"a" * 99, {"level": "bpe", "tokenizer": "/dev/null"}, ["/dev/null"], marks=needs_tokenizers),
+    pytest.param(b"{" * 99, {"level": "bpe", "tokenizer": "a.txt"}, ["a.txt", "library"], marks=needs_tokenizers),
+  ],
+)  # fmt: skip
+def test_what_cannot_be_written(tmp_path, monkeypatch, content, settings, words):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(token_files, "PIECE", 50)
+  (tmp_path / "a.txt").write_bytes(content)
+  one_line(ValueError, lambda: token_files.write("a.txt", "out", **settings), *words)
+  assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@needs_tokenizers
+def test_a_tokenizer_that_fails(written, tmp_path):
+  import tokenizers
+
+  tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="none")).save(str(tmp_path / "small.json"))
+  one_line(ValueError, lambda: written(level="bpe", tokenizer=str(tmp_path / "small.json")), "tokenizer", "UNK")
+  assert not list((tmp_path / "out").iterdir())
+
+
+def test_long_words_are_cut(monkeypatch):
+  monkeypatch.setattr(byte_pairs, "LONGEST", 10)
+  assert list(byte_pairs.words([b"abc de", b"fghijk", b"lmno p"], "a.txt")) == ["abc", " defghijklmno", " p"]
+  assert list(byte_pairs.words([b"abcdefgh", b"ijklmno", b" p"], "a.txt")) == ["abcdefghijklmno", " p"]
+
+
+def test_nothing_is_overwritten(written, tmp_path):
+  written()
+  before = (tmp_path / "out" / "train.bin").read_bytes()
+  one_line(ValueError, lambda: written(validation=0.5), "train.bin, val.bin, meta.json", "another folder")
+  assert (tmp_path / "out" / "train.bin").read_bytes() == before
+
+
+def test_without_the_library(written, monkeypatch):
+  monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+  one_line(ValueError, lambda: written(level="bpe", vocabulary=290), "pip install -r requirements-tokenize.txt")

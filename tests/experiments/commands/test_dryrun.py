@@ -1,0 +1,240 @@
+"""`python run.py dryrun`: what it says of programs for devices that are not here, and what it refuses.
+
+The tests of TPU topologies need requirements-dryrun.txt and are left out without it.
+"""
+
+import importlib.util
+import json
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from helpers.commands import Command
+
+from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.hardware import CLUSTERS
+from ddl.perf.units import bytes_text
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.xla import schedule as hlo_schedule
+from ddl.runtime.xla.hlo import Collective
+from experiments.config import default_experiment
+from experiments.config.options import RunOptions
+from experiments.dryrun import compiled, overlap, target, text
+from experiments.dryrun.compiled import Job
+from experiments.dryrun.program import steady
+from experiments.dryrun.target import Target
+
+V5E = CLUSTERS["tpu_v5e"]
+HIDDEN, BATCH = (64, 48), 8
+PARAMS = sum((a + 1) * b for a, b in ((64, 64), (64, 48), (48, 10)))
+# Forward, the weights' gradients and, but for the first layer, the inputs' gradients.
+FLOP = BATCH * (6 * (64 * 64 + 64 * 48 + 48 * 10) - 2 * 64 * 64)
+FIVE = ("sync_sgd", "easgd", "local_sgd", "dasgd", "diloco")
+
+
+def job(members=1, where="off", **options):
+  first = default_experiment(model={"name": "mlp", "hidden": HIDDEN}, batch=BATCH)
+  data = first.make_part("data")
+  devices = Target("here", jax.devices(), V5E)
+  return Job(devices, data, RunOptions(compilation_cache=where, members=members), True)
+
+
+def experiment(name, workers=8, **settings):
+  return default_experiment(
+    algorithm={"name": name, **settings},
+    model={"name": "mlp", "hidden": HIDDEN},
+    batch=BATCH,
+    workers=workers,
+    steps=48,
+  )
+
+
+@pytest.mark.parametrize("name, often", [("sync_sgd", 1), ("local_sgd", 1 / 4), ("dasgd", 1 / 4)])
+def test_flop_memory_and_bytes_sent_of_a_step(name, often):
+  found = compiled.compiled(name, experiment(name, **({"period": 4} if often < 1 else {})), job())
+  assert found.flop == FLOP
+  assert found.parts["parameters"] == 4 * PARAMS
+  assert found.parts["parameters"] < found.arguments < found.peak
+  across = [row for row in found.rows if row.collective.axis == "worker" and row.collective.nbytes > 1000]
+  assert {row.collective.kind for row in across} == {"all-reduce"} and {row.collective.size for row in across} == {8}
+  small = 4 * (64 + 48 + 10)  # biases, where they go alone
+  assert sum(row.times * row.collective.nbytes for row in across) == pytest.approx(
+    often * 4 * PARAMS, abs=often * small
+  )
+  assert found.sent == pytest.approx(often * 2 * 4 * PARAMS * 7 / 8, rel=0.02)
+  assert found.hidden == 0 and found.exposed > 0  # XLA:CPU waits for each
+  assert found.predicted > found.compute
+
+
+def test_members_share_the_work():
+  found = compiled.compiled("sync_sgd", experiment("sync_sgd", workers=4), job(members=2))
+  assert found.members == 2 and found.workers == 4
+  assert found.flop == pytest.approx(FLOP / 2, rel=0.1)
+  assert {row.collective.axis for row in found.rows} >= {"worker", "member"}
+
+
+def test_an_analysis_is_made_once(tmp_path, monkeypatch):
+  first = compiled.compiled("dasgd", experiment("dasgd"), job(where=str(tmp_path)))
+  monkeypatch.setattr(hlo_schedule, "read", None)
+  assert compiled.compiled("dasgd", experiment("dasgd"), job(where=str(tmp_path))) == first
+  with pytest.raises(TypeError):  # another batch is another program
+    compiled.compiled("dasgd", replace(experiment("dasgd"), batch=4), job(where=str(tmp_path)))
+
+
+def trainer(name, **settings):
+  made = experiment(name, **settings)
+  data = made.make_part("data")
+  workers = make_workers(8, 8)
+  return Trainer(
+    made.make_algorithm(), made.make_part("model", data.meta), workers, ExecutionConfig("vmap", "scan", 16)
+  )
+
+
+@pytest.mark.parametrize("period, calls", [(4, 1), (40, 3)])
+def test_the_calls_that_stand_for_a_run_hold_whole_rounds(period, calls):
+  made = trainer("diloco", period=period)
+  chosen = steady(made, 48, 16)
+  steps = sum(call.steps * count for call, count in chosen)
+  launches = sum(count * sum(len(due.exchange) for due in call.due) for call, count in chosen)
+  assert launches and steps / launches == period
+  assert len(chosen) <= calls
+
+
+def test_what_compute_hides_and_what_is_exposed():
+  device, found = V5E.device, [Collective("all-reduce", 10**8, 8, "worker", True)]
+  link = all_reduce(1e8, 8, V5E.network)
+  half = ["work", 0.5 * link * device.peak * V5E.efficiency.best, 0, False]
+
+  def price(*events):
+    return overlap.price([*events], found, V5E, 8)
+
+  alone = price(["start", 0, False], ["done", 0], half)
+  assert alone.exposed == pytest.approx(link) == pytest.approx(alone.link)
+  assert alone.compute == pytest.approx(link / 2)
+  part = price(["start", 0, False], half, ["done", 0])
+  assert part.exposed == pytest.approx(link / 2) and part.transfers[0].kernels == 1
+  assert price(["start", 0, False], half, half, half, ["done", 0]).exposed == pytest.approx(0, abs=1e-12)
+  moving = ["work", 0, 0.25 * link * device.memory_bandwidth, False]  # bound by what it moves
+  assert price(["start", 0, False], moving, ["done", 0]).exposed == pytest.approx(0.75 * link)
+  driven = [*half[:3], True]
+  assert price(["start", 0, True], half, driven, ["done", 0]).exposed == pytest.approx(link / 2)
+  inner = price(["loop", 5, [["start", 0, False], half, ["done", 0]]])
+  assert inner.exposed == pytest.approx(5 * link / 2) and inner.transfers[0].times == 5
+  across = price(["start", 0, False], ["loop", 4, [half]], ["done", 0])
+  assert across.exposed == pytest.approx(0, abs=1e-12)
+
+
+def test_two_in_flight_take_the_links_one_after_the_other():
+  found = [Collective("all-reduce", 10**8, 8, "worker", True)] * 2
+  link = all_reduce(1e8, 8, V5E.network)
+  work = ["work", 1.5 * link * V5E.device.peak * V5E.efficiency.best, 0, False]
+  both = overlap.price([["start", 0, False], ["start", 1, False], work, ["done", 0], ["done", 1]], found, V5E, 8)
+  assert both.transfers[0].exposed == 0 and both.transfers[1].exposed == pytest.approx(link / 2)
+
+
+def refused(*arguments):
+  done = Command("dryrun", "--config=configs/digits.py", *arguments).end()
+  assert done.code == 2 and len(done.error.splitlines()) == 1, done
+  return done.error
+
+
+@pytest.mark.parametrize(
+  "arguments, told",
+  [
+    ([], "--topology=v5e:4x4"),
+    (["--topology=v9:4x4"], "v5e:2x2 to v5e:16x16"),
+    (["--topology=h200:2x9"], "h200:2x8"),
+    (["--topology=v5e:2x4", "--devices=4"], "--devices is not read"),
+  ],
+)
+def test_a_mistake_is_one_line(arguments, told):
+  assert told in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+  "name, file", [("v5e:2x4", "requirements-dryrun.txt"), ("h100:1x8", "requirements-dryrun-cuda.txt")]
+)
+def test_a_missing_compiler_is_named_with_the_command_that_installs_it(name, file, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(ValueError, match=f"pip install -r {file} -c constraints.txt"):
+    target.find(name)
+
+
+def test_workers_and_members_that_do_not_divide_the_devices():
+  eight = Target("v5e:2x4", [None] * 8, V5E)
+  compiled.check_workers(eight, 16, 1)
+  with pytest.raises(ValueError, match="members can be 1, 2, 4, 8"):
+    compiled.check_workers(eight, 8, 3)
+  with pytest.raises(ValueError, match="workers can be 4, 8"):
+    compiled.check_workers(eight, 6, 2)
+
+
+def test_what_does_not_fit_is_told_with_what_would():
+  small = V5E._replace(device=V5E.device._replace(memory=60e3))
+  asked = job()
+  asked = asked._replace(target=asked.target._replace(cluster=small))
+  made = experiment("sync_sgd")
+  found = compiled.compiled("sync_sgd", made, asked)
+  assert not compiled.fits(found, small)
+  other = compiled.smallest_that_fits(
+    "sync_sgd", made, asked, small._replace(device=small.device._replace(memory=found.peak - 1))
+  )
+  assert other and other.members > 1 and other.peak < found.peak and other.workers * other.members == 8
+  line = text.too_large(found, 60e3, other, "here")
+  assert f"--members={other.members} fits" in line and "microbatches" in line and bytes_text(4 * PARAMS) in line
+  assert "no number of members" in text.too_large(found, 10e3, None, "here")
+
+
+def test_a_run_tells_its_own_program(tmp_path):
+  done = Command(
+    "train", "--config=configs/digits.py", "--config.steps=8", "--config.eval_every=8", "--devices=2", "--explain",
+    "--config.algorithm.name=dasgd", f"--workdir={tmp_path}/a",
+  ).end()  # fmt: skip
+  assert done.code == 0, done.error
+  assert "2 along worker" in done.out and "FLOP/step" in done.out
+  server = Command(
+    "train", "--config=configs/digits.py", "--explain", "--config.algorithm.name=async_sgd", f"--workdir={tmp_path}/b"
+  ).end()
+  assert server.code == 2 and "collective algorithms" in server.error
+
+
+@pytest.fixture(scope="module")
+def on_tpus(tmp_path_factory):
+  pytest.importorskip("libtpu")
+
+  def run(topology, *more):
+    file = tmp_path_factory.mktemp("dryrun") / "found.json"
+    done = Command(
+      "dryrun", "--config=configs/digits.py", f"--topology={topology}", f"--json={file}",
+      "--config.model.hidden=(2048,2048,2048)", "--config.batch=1024", *more,
+    ).end(600)  # fmt: skip
+    assert done.code == 0, done.error
+    return {each["label"]: each for each in json.loads(file.read_text())}, done.out
+
+  return run
+
+
+def test_a_tpu_slice_hides_a_delayed_average_with_the_options_alone(on_tpus):
+  words = ("--config.algorithm.delay=2", "--config.algorithm.period=4", "--algorithms=dasgd")
+  found, out = on_tpus("v5e:2x4", *words)
+  widths = (64, 2048, 2048, 2048, 10)
+  flop = 1024 * (6 * math.fsum(np.multiply(widths[:-1], widths[1:])) - 2 * 64 * 2048)
+  assert found["dasgd"]["flop"] == flop
+  assert found["dasgd"]["hidden"] > 0.95 * (found["dasgd"]["hidden"] + found["dasgd"]["exposed"])
+  assert "all fit into the 16 GB" in out
+  plain, _ = on_tpus("v5e:2x4", *words, "--compiler_defaults")
+  assert plain["dasgd"]["hidden"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:16x16"])
+def test_five_algorithms_on_a_slice(topology, on_tpus):
+  found, _ = on_tpus(topology, f"--algorithms={','.join(FIVE)}", "--config.algorithm.period=8")
+  assert tuple(found) == FIVE and len({each["flop"] for each in found.values()}) == 1
+  sent = {name: each["sent"] for name, each in found.items()}
+  assert sent["sync_sgd"] == pytest.approx(8 * sent["local_sgd"], rel=0.01)
+  assert found["dasgd"]["exposed"] < 0.1 * found["local_sgd"]["exposed"]

@@ -1,0 +1,57 @@
+"""The configs for CIFAR-10 and ImageNet: a few steps on small images, and the full network by its shapes."""
+
+import jax
+import numpy as np
+import pytest
+from helpers.commands import ROOT
+from helpers.image_folders import write_folder
+
+from ddl.models import MODELS
+from experiments.config import config_file
+
+CONFIGS = {
+  "cifar10_resnet20": (8, ("--config.model.width=2", "--config.model.blocks=1")),
+  "imagenet_resnet50": (32, ("--config.model.width=2", "--config.data.test_split=None")),
+}
+SHORT = (
+  "--config.data.name=image_folder", "--config.data.dataset=None", "--config.workers=2", "--config.batch=2",
+  "--config.steps=4", "--config.eval_every=2", "--config.schedule.warmup=1", "--config.schedule.at=(2,)", "--devices=1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_few_steps(name, call, tmp_path):
+  size, more = CONFIGS[name]
+  for part in ("train", "val"):
+    write_folder(tmp_path / "images" / part, ("ant", "bee"), 6, (size + 3, size + 8))
+  if "cifar" in name:
+    more = (*more, "--config.algorithm.start=2", "--config.algorithm.period=2")
+  path = (f"--config={ROOT}/configs/{name}.py", f"--config.data.path={tmp_path}/images", f"--config.data.size={size}")
+  code, _, error = call("train", *path, *SHORT, *more)
+  assert code == 0, error
+
+
+def test_the_full_resnet50_of_the_config():
+  config = config_file.load(ROOT / "configs" / "imagenet_resnet50.py")
+  meta = {"task": "classification", "shape": (config.data.size, config.data.size, 3), "num_outputs": 1000}
+  model = MODELS[config.model.name](meta)
+  params, extra = jax.eval_shape(model.init, jax.random.key(0))
+  assert sum(x.size for x in jax.tree.leaves(params)) == 25_557_032
+  batch = {"x": jax.ShapeDtypeStruct((2, 224, 224, 3), np.float32), "y": jax.ShapeDtypeStruct((2,), np.int32)}
+  figures = jax.eval_shape(model.metrics, params, extra, batch)
+  assert {name: x.shape for name, x in figures.items()} == dict.fromkeys(("loss", "accuracy", "accuracy_top5"), (2,))
+
+
+def test_top5_is_told_from_100_classes_on():
+  rng = np.random.default_rng(0)
+  for classes in (99, 100):
+    model = MODELS["linear"]({"task": "classification", "shape": (7,), "num_outputs": classes})
+    params, extra = model.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: np.asarray(rng.standard_normal(x.shape), x.dtype), params)
+    batch = {"x": rng.standard_normal((200, 7)).astype(np.float32), "y": rng.integers(0, classes, 200)}
+    figures = model.metrics(params, extra, batch)
+    assert ("accuracy_top5" in figures) == (classes == 100)
+  losses = [model.metrics(params, extra, batch | {"y": np.full(200, y)})["loss"] for y in range(100)]
+  rank = (np.stack(losses) < np.asarray(figures["loss"])).sum(axis=0)  # better classes
+  np.testing.assert_array_equal(figures["accuracy_top5"], rank < 5)
+  assert 0 < (rank < 5).sum() < 200

@@ -1,0 +1,179 @@
+"""`compare --cluster`: the report's section on clusters, and what is refused."""
+
+import contextlib
+import io
+import json
+import math
+import re
+import shutil
+
+import jax
+import pytest
+from helpers.comparisons import undrawn, undrawn_page
+
+import ddl
+from experiments.config.options import RunOptions
+from experiments.report import formats, reader, report
+from experiments.report.cells import column
+from experiments.report.sections import cluster_section
+
+
+def numbers(text):
+  """Those in a text, with their units."""
+  return re.findall(r"\d+(?:\.\d+)?(?: [kMGP]?B/s)?", text)
+
+
+def test_where_another_would_be_first():
+  entry = {"bandwidth": 1e9, "link": "between nodes", "break_even": {
+    "winner": "a", "searched": [1e3, 1e15], "crossings": [],
+    "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
+  }}  # fmt: skip
+  assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  level = {"winner": "a", "ends": [{"first": "0", "second": "a", "ratio": 1.0}] * 2}
+  level = cluster_section.break_even({**entry, "break_even": entry["break_even"] | level})
+  assert level.count("as long as 0") == 2  # never as long as itself
+  entry["break_even"]["crossings"] = [
+    {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
+    {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
+  ]
+  below, above = cluster_section.break_even(entry).split("; ")[:2]
+  half = 12.7062047361747 * math.log(11 / 9) / 2  # t(0.975, 1) s / sqrt(2) of two logarithms
+  mean, low, high = (float(value.split()[0]) for value in numbers(below)[:3])
+  assert mean == pytest.approx(math.sqrt(99), rel=1e-2) and numbers(below)[3:] == ["2", "3"]
+  assert (low, high) == (pytest.approx(mean / math.exp(half), rel=1e-2), pytest.approx(mean * math.exp(half), rel=1e-2))
+  assert "below" in below and "above" in above and numbers(above) == ["2.00 GB/s"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("runs") / "compare"
+  chosen = {
+    "config": "configs/async_easgd_digits.py", "only": ("sync SGD", "Async EASGD"), "workdir": path, "steps": 60,
+    "workers": 2, "times": {"slow": (1.0, 3.0)}, "compare": {"seeds": (0, 1), "target": 0.5},
+  }  # fmt: skip
+  with undrawn(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    ddl.compare(**chosen)
+    assert "clusters" not in json.loads((path / "comparison.json").read_text())
+    assert "On other clusters" not in (path / "report.html").read_text()
+    before = {p: p.stat().st_mtime_ns for p in path.glob("*/seed-*/metrics.jsonl")}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+      print(ddl.compare(**chosen, clusters=("ethernet_10g", "h100_ib400"), options=RunOptions(resume=True)))
+  assert len(before) == 4 and {p: p.stat().st_mtime_ns for p in before} == before  # nothing was trained anew
+  return path, out.getvalue()
+
+
+def test_a_finished_comparison_gets_its_clusters_without_training(folder):
+  path, out = folder
+  entries = json.loads((path / "comparison.json").read_text())["clusters"]
+  assert [entry["name"] for entry in entries] == ["ethernet_10g", "h100_ib400"]
+  assert entries[0]["link"] == "between nodes" and entries[1]["link"] == "inside a node"
+  for entry in entries:
+    assert f"On {entry['name']} with 2 workers: " in out
+    matrices = 2 * (2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10)  # forward, weights, and inputs but for the first layer's
+    assert matrices < entry["flop_per_example"] < 1.2 * matrices
+    for label, figures in entry["algorithms"].items():
+      runs = [reader.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
+      assert [len(clock) for clock in figures["seconds"]] == [len(run.columns["step"]) for run in runs]
+      assert all(clock[0] == 0 and clock == sorted(clock) for clock in figures["seconds"])
+      assert figures["seconds_per_step"] > figures["step_seconds"] > 0
+      assert ("staleness" in figures) == (label == "Async EASGD")
+    assert (path / f"figures/accuracy_on_{entry['name']}.png").exists()
+  page = (path / "report.html").read_text()
+  assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
+  assert page.count('<figure id="accuracy_on_') == 2
+  for picture, name in zip(report.pictures(path, reader.read(path)).clusters, entries, strict=True):
+    assert f"<!-- predicted time on {name['name']}, " in picture.svg
+    assert f"predicted_seconds_{name['name']}" in picture.data
+  assert "One node of h100_ib400 holds all workers" in page
+
+
+def test_the_report_is_made_from_the_folder_alone(folder):
+  path = folder[0]
+  before = (path / "report.html").read_text()
+  assert undrawn_page(path) == before
+  for each in cluster_section.on_clusters(reader.read(path)):
+    for row in each.table:
+      figures = each.entry["algorithms"][row.label]["seconds"]
+      reached = row.estimates["virtual_seconds"].seeds.values()
+      assert all(clock[0] < seconds <= clock[-1] for seconds, clock in zip(reached, figures, strict=True))
+      assert 0 < row.estimates["virtual_seconds"].interval[0] < row.estimates["virtual_seconds"].mean
+    winner = min(each.table, key=lambda row: row.estimates["virtual_seconds"].mean).label
+    assert each.entry["break_even"]["winner"] == winner  # both by the geometric mean
+    assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {winner} reaches 50 % first")
+
+
+def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
+  found = reader.read(folder[0])
+  words, label = "to choose, round or decompose", found.results[1].info["label"]
+  assert not any(words in note for note in cluster_section.section(found)["notes"])
+  found.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
+  assert [note for note in cluster_section.section(found)["notes"] if words in note and note.endswith(f": {label}.")]
+
+
+def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
+  path = tmp_path / "compare"
+  shutil.copytree(folder[0], path)
+  pictures = {p.name for p in path.glob("figures/*")}
+  info = json.loads((path / "comparison.json").read_text())
+  info["clusters"] = info["clusters"][1:]
+  (path / "comparison.json").write_text(json.dumps(info))
+  undrawn_page(path)
+  assert pictures - {p.name for p in path.glob("figures/*")} == {
+    f"accuracy_on_ethernet_10g.{kind}" for kind in ("csv", "pdf", "png", "svg")
+  }
+
+
+def test_seconds_of_other_runs_are_refused(folder, tmp_path):
+  info = json.loads((folder[0] / "comparison.json").read_text())
+  info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
+  comparison = reader.read(folder[0])._replace(info=info)
+  with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync_SGD/seed-1"):
+    cluster_section.on_clusters(comparison)
+
+
+def test_a_target_that_no_algorithm_reaches(folder):
+  found = cluster_section.on_clusters(reader.read(folder[0])._replace(target=1.1))
+  assert "no algorithm reaches 110 %" in found[0].sentence
+  cells = column(found[0].table, "virtual_seconds")
+  assert [cell.text for cell in cells] == ["never", "never"]
+
+
+SMALL = (
+  "--config=configs/async_easgd_digits.py",
+  "--config.steps=60",
+  "--config.workers=2",
+  "--config.times.slow=(1.0,3.0)",
+  "--config.compare.seeds=(0,1)",
+  "--config.compare.target=0.5",
+  "--only=sync SGD,Async EASGD",
+)
+
+
+@pytest.mark.parametrize(
+  ("flags", "words"),
+  [
+    (("--cluster=h100_ib40",), "no cluster named 'h100_ib40': did you mean 'h100_ib400'? known are cori_fdr"),
+    (
+      ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
+      "8 workers; config.workers is 16: --config.workers=8 fits",
+    ),
+  ],
+)
+def test_clusters_that_do_not_fit_are_refused_before_anything_runs(wrong, tmp_path, flags, words):
+  small = [flag for flag in SMALL if not any(flag.startswith(given.split("=")[0] + "=") for given in flags)]
+  wrong([*small, f"--workdir={tmp_path}/a", *flags], words, command="compare")
+  assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+  ("mean", "ends", "text", "interval"),
+  [
+    (1.5, (1.0, 2.25), "1.50 s", "1.00 to 2.25 s"),
+    (0.0123, (0.0009, 1.5), "12.3 ms", "0.9 to 1,500.0 ms"),
+    (4.2e-9, (4.2e-9, 4.2e-9), "4.20 ns", "4.20 to 4.20 ns"),
+    (0.0, (0.0, 0.0), "0 s", "0 to 0 s"),
+    (12345.6, (12335.6, 12355.6), "12,346 s", "12,336 to 12,356 s"),
+  ],
+)
+def test_an_interval_has_the_unit_of_its_mean(mean, ends, text, interval):
+  assert formats.seconds(mean) == text and formats.interval("seconds", mean, ends) == interval

@@ -1,0 +1,103 @@
+"""The settings in a comparison's report: shared ones once, others by label, and the origin of learning rates."""
+
+import json
+
+from helpers.comparisons import comparison, rising, undrawn_page
+
+from experiments.config.variants import trials
+from experiments.report.sections import settings_table
+
+COMMON = {
+  "batch": 16, "workers": 8, "steps": 400, "eval_every": 10, "model": {"name": "mlp", "hidden": [64, 32]},
+  "schedule": {"name": "constant"}, "network": {"message_seconds": 0.001, "exchange_seconds": None},
+}  # fmt: skip
+
+
+def entry(label, rate, hyper=None, momentum=0.9, tuned=None, virtual=None, **settings):
+  optimizer = {"name": "sgd", "nesterov": False, "momentum": momentum, "learning_rate": rate}
+  settings = COMMON | {"optimizer": optimizer} | settings
+  return {"label": label, "hyper": hyper or {}, "settings": settings, "tuned": tuned, "virtual": virtual}
+
+
+def info(*entries):
+  return {"algorithms": list(entries), "seeds": [0, 1]}
+
+
+def texts(found):
+  """The columns of the table as texts."""
+  return {head: [cell.text for cell in cells] for head, cells in found.columns.items()}
+
+
+def test_shared_settings_stand_once_and_others_by_label():
+  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
+  assert found.shared == {
+    "model": "mlp, hidden (64, 32)",
+    "workers": "8",
+    "batch": "16 examples per worker and step",
+    "steps": "400 of each worker, with a server or peers on average",
+    "examples": "51,200 of all workers together",
+    "eval every": "10 steps between evaluations",
+    "optimizer": "sgd, nesterov no",
+    "schedule": "constant",
+    "seeds": "0, 1",
+  }
+  assert list(texts(found).items()) == [
+    ("learning rate", ["0.3", "0.1"]),
+    ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
+    ("momentum of optimizer", ["0.9", "0"]),
+  ]
+  assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
+
+
+def test_the_origin_of_learning_rates():
+  sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
+  both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
+  hand_made = {"keys": ["algorithm.period"], "trials": 0}
+  mixed = settings_table.settings(
+    info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=hand_made))
+  )
+  assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
+  given = "the config, not from a sweep (--tuned)"
+  assert texts(mixed)["the rate is from"] == [
+    given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
+  ]  # fmt: skip
+  alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
+  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.columns
+
+
+def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
+  network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
+  entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
+  found = settings_table.settings(info(*entries))
+  assert found.shared["network"] == "message seconds 0.001"
+  assert texts(found)["exchange seconds of network"] == ["not set", "0.012"]
+  measured = info(*(each | {"virtual": None} for each in entries))
+  assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
+  assert "network" not in settings_table.settings(measured).shared
+
+
+def test_workers_that_labels_set_are_settings_of_the_labels():
+  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
+  columns = texts(found)
+  assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
+  assert found.shared["examples"] == "51,200 of all workers together"
+  assert not {"workers", "batch"} & set(found.shared)
+
+
+def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
+  best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
+  file = tmp_path / "tuned.json"
+  tried = [{"setting": best, "validation": None}] * 3
+  file.write_text(json.dumps({"algorithms": {"a": {"best": best, "trials": tried}, "b": {"best": {}}}}))
+  assert trials(str(file)) == {
+    "a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3},
+    "b": {"keys": [], "trials": 0},
+  }
+  assert trials("") == {}
+
+
+def test_the_page_shows_no_key_that_is_not_set(tmp_path):
+  config = {"common": {"times.seconds": None, "times.name": "lognormal"}, "algorithms": {"a": {"network.blocks": None}}}
+  assert settings_table.without_unset(config) == {"common": {"times.name": "lognormal"}, "algorithms": {"a": {}}}
+  text = undrawn_page(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config))
+  assert "&#34;lognormal&#34;" in text and "&#34;times.seconds&#34;: null" not in text

@@ -1,0 +1,95 @@
+"""A resume without a config: it goes on with what the folder records, as the command line does; and what is refused."""
+
+import json
+import shutil
+
+import jax
+import pytest
+from helpers.commands import Command, metrics
+from helpers.comparisons import undrawn
+
+import ddl
+
+SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
+LABELS = {
+  "sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 2}},
+  "elastic": {"algorithm": {"name": "easgd", "period": 2}},
+}  # fmt: skip
+RESUME = ddl.RunOptions(resume=True)
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    yield
+
+
+def test_a_comparison_that_was_stopped_says_so_and_goes_on_without_a_config(tmp_path):
+  folder = tmp_path / "three"
+  compare = {"seeds": (0, 1), "target": 0.3, "algorithms": LABELS}
+  ddl.compare(compare=compare, only=["sync", "local"], clusters=["ethernet_10g"], workdir=folder, **SMALL)
+  record, whole = (json.loads((folder / f"{name}.json").read_text()) for name in ("experiment", "comparison"))
+  (folder / "comparison.json").unlink()
+  shutil.rmtree(folder / "local/seed-1")
+  kept = (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns
+  with pytest.raises(ValueError, match="is not finished") as error:
+    ddl.load(folder)
+  text = str(error.value)
+  assert f"`python run.py compare --resume --workdir={folder}`" in text and str(folder / "local/seed-0") in text
+  assert f"ddl.compare(workdir='{folder}', options=ddl.RunOptions(resume=True))" in text and "\n" not in text
+  found = ddl.compare(workdir=folder, options=RESUME)
+  assert (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns == kept
+  again = found.info
+  for key in ("config", "target", "seeds", "grid"):
+    assert again[key] == whole[key]
+  assert [each["runs"] for each in again["algorithms"]] == [each["runs"] for each in whole["algorithms"]]
+  assert [each["name"] for each in again["clusters"]] == ["ethernet_10g"]
+  assert json.loads((folder / "experiment.json").read_text()) == record
+  with pytest.raises(ValueError, match=r"is of a `compare`, not of a `train`; `ddl\.compare` goes on"):
+    ddl.train(workdir=folder, options=RESUME)
+
+
+def test_a_run_goes_on_with_its_config_and_its_options(tmp_path):
+  first = ddl.train(workdir=tmp_path / "a", algorithm={"name": "easgd", "period": 2}, seed=3,
+                    options=ddl.RunOptions(overlap=False, steps_per_call=2), **SMALL)  # fmt: skip
+  lines, record = metrics(first.folder), json.loads((first.folder / "experiment.json").read_text())
+  (first.folder / "result.json").unlink()
+  shutil.copytree(first.folder, tmp_path / "b")
+  again = ddl.train(workdir=tmp_path / "b", options=RESUME)
+  assert again.config == first.config and metrics(again.folder) == lines
+  assert json.loads((again.folder / "experiment.json").read_text()) == record
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "empty"])
+def test_what_does_not_go_on_says_what_works(tmp_path, damage):
+  (tmp_path / "a").mkdir()
+  if damage != "missing":
+    (tmp_path / "a/experiment.json").write_text("{" if damage == "damaged" else "{}")
+  with pytest.raises(
+    ValueError, match=f"experiment.json.*{'damaged' if damage != 'missing' else damage}.*give the conf"
+  ):
+    ddl.compare(workdir=tmp_path / "a", options=RESUME)
+  with pytest.raises(ValueError, match="does not exist"):
+    ddl.sweep(workdir=tmp_path / "nowhere", options=RESUME)
+
+
+def test_a_sweep_goes_on_with_its_trials_and_labels(tmp_path):
+  sweep = {"trials": 2, "space": {"local": {"period": [2, 4]}}}
+  chosen = {"compare": {"algorithms": LABELS}, "sweep": sweep, **SMALL}
+  made = ddl.sweep(workdir=tmp_path / "s", only=["local"], **chosen)
+  info = made.info
+  (tmp_path / "s/tuned.json").unlink()
+  with pytest.raises(ValueError, match=r"python run\.py sweep --resume"):
+    ddl.load(tmp_path / "s")
+  assert ddl.sweep(workdir=tmp_path / "s", options=RESUME).info == info
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_what_a_command_began(tmp_path):
+  done = Command("compare", "--config=configs/digits_compare.py", "--config.steps=8", "--config.compare.seeds=(0,)",
+                 "--only=local SGD", "--overlap=off", f"--workdir={tmp_path}/c").end()  # fmt: skip
+  assert done.code == 0, done.error
+  before = json.loads((tmp_path / "c/comparison.json").read_text())
+  (tmp_path / "c/comparison.json").unlink()
+  found = ddl.compare(workdir=tmp_path / "c", options=RESUME)
+  assert found.info["config"] == before["config"] and [*found.runs] == ["local SGD"]

@@ -1,0 +1,100 @@
+"""Small networks over workers of several devices, and the same on one."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from helpers.twins import build
+
+from ddl.models import MODELS
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.trainer import Trainer
+from ddl.runtime.xla.hlo import collectives
+
+BATCH, LAST, KEY = 16, 10, jax.random.key(3)  # examples of all workers together, steps
+HOW = ExecutionConfig("unroll", "scan", 5)
+VECTORS = {"task": "classification", "shape": (12,), "num_outputs": 8}
+IMAGES = {"task": "classification", "shape": (8, 8, 2), "num_outputs": 8}
+TOKENS = {"task": "language", "shape": (6,), "num_outputs": 16}
+NETWORKS = {  # the shapes of CD-DNN, of VGG-A, and of a language model, small
+  "mlp": (VECTORS, {"hidden": (64, 64, 64)}),
+  "lenet": (IMAGES, {"channels": (4, 8), "kernel": 3, "hidden": 128}),
+  "vgg_a": ({**IMAGES, "shape": (32, 32, 2)}, {"width": 0.07, "hidden": 64, "dropout": 0.0}),
+  "transformer": (TOKENS, {"layers": 2, "width": 32, "heads": 4}),
+}
+CASES = [("mlp", rules) for rules in ("fsdp", "tensor", "hybrid")]
+CASES += [("lenet", "fsdp"), ("lenet", "hybrid"), ("vgg_a", "hybrid")] + [
+  ("transformer", rules) for rules in ("fsdp", "tensor")
+]
+
+
+@cache
+def _made(name):
+  meta, settings = NETWORKS[name]
+  model = MODELS[name](meta, **settings)
+  return model, jax.tree.map(np.asarray, jax.jit(model.init)(KEY))
+
+
+def network(name):
+  """The model, whose initial parameters are constants, as those that Flax draws in float32 depend on the layout."""
+  model, start = _made(name)
+  return model._replace(init=lambda key: jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), start))
+
+
+def batches(name):
+  """[steps, BATCH, ...] of examples drawn at random."""
+  meta, rng = NETWORKS[name][0], np.random.default_rng(0)
+  shape = (LAST, BATCH, *meta["shape"])
+  if meta["task"] == "language":
+    return {key: rng.integers(meta["num_outputs"], size=shape, dtype=np.int32) for key in "xy"}
+  return {"x": rng.normal(size=shape), "y": rng.integers(meta["num_outputs"], size=shape[:2], dtype=np.int32)}
+
+
+def feed(name, workers):
+  """The global batches, shared by the workers."""
+
+  def some(first, count):
+    return {key: np.stack(np.split(x[first : first + count], workers, axis=1)) for key, x in batches(name).items()}
+
+  return some
+
+
+def inner():
+  """The optimizer."""
+  return optax.sgd(0.1, momentum=0.9)
+
+
+@cache
+def one_device(name):
+  """The parameters after SGD with momentum on the global batches."""
+  chosen, optimizer, examples = network(name), inner(), batches(name)
+  params, extra = chosen.init(KEY)
+  state = optimizer.init(params)
+  for step in range(LAST):
+    batch = {key: x[step] for key, x in examples.items()}
+    grads = jax.grad(lambda p, batch=batch: chosen.loss(p, extra, batch, KEY)[0])(params)
+    updates, state = optimizer.update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def trained(name, workers, members, sharding, steps=LAST, algorithm=None, how=HOW, **model):
+  """(trainer, carry) after some steps of the algorithm, by default synchronous SGD. model: fields that differ."""
+  chosen, layout = algorithm or build("sync_sgd", inner(), workers), make_workers(workers, workers * members, members)
+  trainer = Trainer(chosen, network(name)._replace(**model), layout, how, sharding)
+  for _, carry, _ in trainer.run(trainer.start(KEY), trainer.plan(0, steps, steps), feed(name, workers), KEY):
+    last = carry
+  return trainer, last
+
+
+def of_a_step(name, workers, members, sharding, **model):
+  """The collectives of a compiled step of synchronous SGD. model: fields that differ."""
+  how = ExecutionConfig("unroll", "unroll", 1)
+  trainer, carry = trained(name, workers, members, sharding, 1, how=how, **model)
+  (call,) = trainer.plan(0, 1, 1)
+  batch = trainer.workers.put(feed(name, workers)(0, 1), trainer.placement.batch)
+  step, key = trainer.workers.replicate((np.int32(0), jax.random.key_data(KEY)))
+  return collectives(trainer.compiled(call.kind, carry, batch, step, key, ()).as_text(), trainer.workers.mesh)

@@ -1,0 +1,138 @@
+"""Workers of several devices: the results of one device, whatever holds the parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.members import CASES, HOW, KEY, LAST, NETWORKS, feed, inner, network, one_device, trained
+from helpers.runs import HYPER, STEPS, WORKERS, flat_rows, model, twin
+from helpers.runs import feed as twin_feed
+from helpers.twins import INNER, build, close, flat_of
+from jax.sharding import PartitionSpec
+
+from ddl.algorithms import COLLECTIVE
+from ddl.api import Source
+from ddl.models import MODELS
+from ddl.runtime.checkpoint import Checkpoints
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.placement import Placement, gather
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.trainer import Trainer
+from ddl.sharding import MEMBER, Rules
+from experiments.train import evaluate
+
+
+@pytest.mark.parametrize("workers, members", [(1, 8), (2, 4), (4, 2), (2, 2), (1, 2)])
+@pytest.mark.parametrize(
+  "name, sharding", [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "vgg_a" else case for case in CASES]
+)
+@pytest.mark.sampled(9)
+def test_any_number_of_groups_gives_the_result_of_one_device(x64, name, sharding, workers, members):
+  trainer, carry = trained(name, workers, members, sharding)
+  found = gather(trainer.consensus(carry).params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, one_device(name))
+
+
+@pytest.mark.parametrize(
+  "name, sharding", [case for case in CASES if case[0] != "vgg_a"]
+)  # whose convolutions are whole
+@pytest.mark.sampled(2)
+def test_parameters_and_the_optimizers_state_are_in_pieces(name, sharding):
+  _, carry = trained(name, 2, 4, sharding, steps=1)
+  whole = sum(x.nbytes for x in jax.tree.leaves((carry.params, carry.state))) / 2  # two rows
+  share = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves((carry.params, carry.state)))
+  assert share < (0.5 if name == "transformer" else 0.45) * whole
+  momentum = [x.sharding for x in jax.tree.leaves(carry.state)]
+  assert momentum == [x.sharding for x in jax.tree.leaves(carry.params)]
+
+
+@pytest.mark.parametrize("devices", [8, 4, 2])
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(13)
+def test_every_algorithm_equals_its_twin_over_members(x64, name, devices):
+  """Two members for one, two or four rows of workers, several to a row."""
+  rules = {"split": Rules(params=(("kernel", PartitionSpec(MEMBER)),))}
+  algorithm, layout = build(name, INNER["momentum"][0], WORKERS, **HYPER.get(name, {})), make_workers(8, devices, 2)
+  trainer = Trainer(algorithm, model()._replace(rules=rules), layout, ExecutionConfig("vmap", "scan", 12), "split")
+  start = trainer.start(KEY)
+  assert start.params["kernel"].sharding.spec == PartitionSpec("worker", MEMBER)
+  for _, last, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), twin_feed, KEY):
+    carry = last
+  history, consensus = twin(name, "momentum", **HYPER.get(name, {})), trainer.consensus(carry)
+  own = trainer.replication.params
+  params = jax.tree.map(lambda own, x: x if own else np.repeat(x, WORKERS // len(x), 0), own, gather(carry.params))
+  close(flat_rows(params), history.params[-1])
+  close(flat_of(gather(consensus.params)), history.evaluate[-1])
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "tensor", "hybrid"])
+def test_initial_parameters_do_not_depend_on_what_holds_them(sharding):
+  drawn = MODELS["mlp"](*NETWORKS["mlp"][:1], **NETWORKS["mlp"][1])
+  trainer = Trainer(build("sync_sgd", inner(), 2), drawn, make_workers(2, 8, 4), HOW, sharding)
+  found = gather(trainer.consensus(trainer.start(KEY)).params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, drawn.init(KEY)[0])
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "tensor"])
+def test_a_model_in_pieces_is_tested_as_a_whole_one(monkeypatch, sharding):
+  monkeypatch.setattr(evaluate, "BATCH", 32)  # and a last one of 20, which the devices do not divide
+  trainer, carry = trained("mlp", 2, 4, sharding, 3)
+  rng = np.random.default_rng(1)
+  x, y = rng.normal(size=(84, 12)).astype(np.float32), rng.integers(8, size=84, dtype=np.int32)
+  source = Source(84, lambda chosen: {"x": x[chosen], "y": y[chosen]})
+  found = trainer.consensus(carry)
+  whole = found._replace(params=jax.tree.map(jnp.asarray, gather(found.params)))
+  pieces, expected = (evaluate.Evaluator(network("mlp"), source)(each) for each in (found, whole))
+  assert pieces.keys() == expected.keys() == {"loss", "accuracy"}
+  np.testing.assert_allclose(pieces["loss"], expected["loss"], rtol=1e-5)
+  assert pieces["accuracy"] == expected["accuracy"]
+
+
+OTHERS = [(4, 2, "tensor"), (8, 4, "fsdp"), (2, 2, "hybrid"), (1, 1, "fsdp"), (2, 1, "fsdp")]
+
+
+@pytest.mark.parametrize("devices, members, sharding", OTHERS)
+@pytest.mark.parametrize("name", ["dasgd", "sync_sgd", "easgd"])
+@pytest.mark.sampled(8)
+def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name, devices, members, sharding):
+  def algorithm():
+    return build(name, inner(), 2, **HYPER.get(name, {}))
+
+  whole, there = trained("mlp", 2, 4, "fsdp", LAST, algorithm())
+  first, carry = trained("mlp", 2, 2, "fsdp", 5, algorithm())
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(5, first.saved(carry), {}, wait=True)
+  trainer = Trainer(algorithm(), network("mlp"), make_workers(2, devices, members), HOW, sharding)
+  again = trainer.restored(checkpoints.carry(5, trainer.saved(trainer.start(jax.random.key(9)))))
+  checkpoints.close()
+  jax.tree.map(np.testing.assert_array_equal, gather(first.saved(carry)), gather(trainer.saved(again)))
+  for _, after, _ in trainer.run(again, trainer.plan(5, LAST, LAST), feed("mlp", 2), KEY):
+    last = after
+  pairs = gather(trainer.consensus(last).params), gather(whole.consensus(there).params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), *pairs)
+
+
+@pytest.mark.parametrize(
+  "sharding, rules, words",
+  [
+    ("tensor", {}, "no rules named 'tensor' for --sharding; there are fsdp"),
+    ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "members that divide it: 1, 3, 9"),
+    ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "it has 1 axes, of shape [9]"),
+  ],
+)
+def test_rules_that_do_not_fit(sharding, rules, words):
+  def init(key):
+    return {"kernel": jnp.zeros((4, 9)), "bias": jnp.zeros(9)}, {}
+
+  chosen = network("mlp")._replace(init=init, rules=rules)
+  with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("]", r"\]")):
+    Placement(chosen, make_workers(2, 4, 2), sharding)
+
+
+@pytest.mark.parametrize(
+  "count, devices, members, words",
+  [(2, 6, 4, "2 workers of 4 members .* 6 devices .* 4, 8"), (3, None, 16, "16, 48"), (1, 1, 0, "members is 0")],
+)
+def test_members_that_do_not_fit(count, devices, members, words):
+  with pytest.raises(ValueError, match=words):
+    make_workers(count, devices, members)

@@ -1,0 +1,108 @@
+"""Gradients of a batch in parts: those of the whole batch, in all runtimes, and what may not be parted."""
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.members import CASES, KEY, one_device, trained
+from helpers.sessions import config, normalized
+from helpers.simulations import events_of, experiment, leaves, of_workers, one_by_one, simulate
+
+from ddl.api import Model
+from ddl.runtime.layout.placement import gather
+from ddl.runtime.local_step import gradient_of
+from experiments.train.build import build
+
+DIGITS = "--config=configs/digits.py"
+
+
+@pytest.mark.parametrize("parts", [4, 2, 16])
+@pytest.mark.sampled(3)
+def test_ten_steps_are_those_of_the_whole_batch(x64, parts):
+  for name in ("mlp", "transformer"):
+    _, carry = trained(name, 1, 1, "fsdp", microbatches=parts)
+    for a, b in zip(leaves(carry.params), leaves(one_device(name)), strict=True):
+      np.testing.assert_allclose(a[0], b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] != "vgg_a"])
+@pytest.mark.sampled(3)
+def test_members_share_each_part(x64, case):
+  name, sharding = case
+  _, carry = trained(name, 2, 2, sharding, microbatches=4)
+  for a, b in zip(leaves(gather(carry.params)), leaves(one_device(name)), strict=True):
+    np.testing.assert_allclose(a[0], b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
+  """The loss is linear, so that the gradient is the mean of the inputs, plus noise by the key."""
+
+  def loss(params, extra, batch, key):
+    noise = jax.random.normal(key, params.shape)
+    return jnp.mean(batch["x"] @ params) + params @ noise, {"count": extra["count"] + 1, "first": batch["x"][0]}
+
+  x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+  model = Model(lambda key: (jnp.ones(4), {"count": 0, "first": jnp.zeros(4)}), loss, dense=dense, microbatches=3)
+  extra = {"count": jnp.int32(0), "first": jnp.zeros(4)}
+  (value, after), grads = jax.jit(gradient_of(model))(jnp.ones(4), extra, {"x": x}, KEY)
+  noise = np.mean([jax.random.normal(jax.random.fold_in(KEY, i), (4,)) for i in range(3)], axis=0)
+  np.testing.assert_allclose(grads, x.mean(axis=0) + noise, rtol=1e-5)
+  np.testing.assert_allclose(value, (x.mean(axis=0) + noise).sum(), rtol=1e-5)
+  assert int(after["count"]) == 3
+  np.testing.assert_array_equal(after["first"], x[2])  # part 2 of 3 has examples 2 and 5
+
+
+@pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
+def test_servers_take_them_too(name):
+  chosen = experiment(name)
+  schedule = events_of(chosen.algorithm)
+  _, carry, losses = simulate(chosen, schedule)
+  parted = chosen._replace(model=chosen.model._replace(microbatches=2))
+  _, other, theirs = simulate(parted, schedule)
+  np.testing.assert_allclose(theirs, losses, rtol=1e-4)
+  alone = of_workers(one_by_one(parted, schedule))
+  for found in (carry.worker.params, alone):
+    for a, b in zip(leaves(other.worker.params), leaves(found), strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_needs_memory_for_one_part():
+  """The temporaries of a compiled gradient, most of them activations."""
+  widths = (8, *[128] * 4)
+  weights = {f"w{i}": jax.ShapeDtypeStruct(shape, jnp.float32) for i, shape in enumerate(pairwise(widths))}
+
+  def loss(params, extra, batch, key):
+    x = batch["x"]
+    for w in params.values():
+      x = jnp.tanh(x @ w)
+    return jnp.mean(x), extra
+
+  def temporaries(parts):
+    model = Model(lambda key: ({}, {}), loss, dense=True, microbatches=parts)
+    shapes = weights, {}, {"x": jax.ShapeDtypeStruct((2**14, 8), jnp.float32)}, jax.eval_shape(lambda: KEY)
+    return jax.jit(gradient_of(model)).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+  assert temporaries(8) < temporaries(1) / 4
+
+
+def test_batch_norm_sees_a_part_alone():
+  """As documented: the statistics, and so the gradients, are those of microbatches."""
+  model = normalized()
+  params, extra = model.init(KEY)
+  rng = np.random.default_rng(0)
+  batch = {"x": rng.normal(size=(8, 8, 8, 1)).astype(np.float32), "y": rng.integers(10, size=8)}
+  whole, parted = (gradient_of(model._replace(microbatches=k))(params, extra, batch, KEY)[1] for k in (1, 2))
+  differ = [not np.allclose(a, b, rtol=1e-3) for a, b in zip(leaves(whole), leaves(parted), strict=True)]
+  assert any(differ)
+
+
+def test_an_experiment_has_them(wrong):
+  model = build(config(microbatches=4)).model
+  assert model.microbatches == 4
+  wrong([DIGITS, "--config.microbatches=5"], "config.microbatches is 5", "config.batch=16")
+  wrong([DIGITS, "--config.microbatches=0"], "config.microbatches is 0")
+  wrong([DIGITS, "--config.microbatches=8", "--config.batch=8", "--members=2", "--devices=2", "--config.workers=1"],
+        "config.batch is 8", "multiple of 16")  # fmt: skip

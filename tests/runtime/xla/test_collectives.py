@@ -1,0 +1,101 @@
+"""What XLA makes of the rules: which collectives, along which axis, of how many bytes; equal to the cost model."""
+
+from itertools import pairwise
+
+import jax
+import numpy as np
+import pytest
+from helpers.members import BATCH, NETWORKS, of_a_step
+from jax.sharding import Mesh
+
+from ddl.perf.planning.hybrid import volume
+from ddl.perf.tables.build import dense
+from ddl.runtime.xla.hlo import Collective, collectives
+
+FLOAT = 4
+
+
+@pytest.mark.parametrize("workers, members", [(1, 8), (2, 4), (4, 2), (2, 2)])
+@pytest.mark.sampled(2)
+def test_hybrid_layers_move_what_the_cost_model_says(workers, members):
+  """Inputs of a layer and their gradients along "member", gradients of strips along "worker": arXiv 1602.06709."""
+  meta, settings = NETWORKS["mlp"]
+  widths = (*meta["shape"], *settings["hidden"], meta["num_outputs"])
+  table = [dense(f"fc{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))]
+  nodes = workers * members
+  expected = [volume(layer, BATCH, nodes, workers, duplex=1.0) for layer in table]
+  found = of_a_step("mlp", workers, members, "hybrid")
+  assert {each.axis for each in found} == ({"member"} if workers == 1 else {"member", "worker"})
+  assert {each.size for each in found if each.axis == "member"} == {members}
+
+  inside = sum(each.nbytes for each in found if each.axis == "member")
+  outputs = FLOAT * BATCH // workers * meta["num_outputs"]  # gathered for the loss
+  # Backward through the last layer XLA gathers its weights where these are fewer than the gradients of its inputs.
+  saved = max(FLOAT * widths[-2] * (BATCH // workers - widths[-1]), 0)
+  assert inside == sum(each.model for each in expected[1:]) + outputs - saved  # the first layer's inputs are everywhere
+
+  across = [each for each in found if each.axis == "worker"]
+  biases, loss = FLOAT * sum(widths[1:]) // members, FLOAT
+  assert {each.kind for each in across} <= {"all-reduce"} and {each.size for each in across} <= {workers}
+  strips = sum(each.data for each in expected)
+  assert sum(each.nbytes for each in across) == (strips + biases + loss if workers > 1 else 0)
+  assert sum(each.sent for each in across) == pytest.approx(
+    2 * (workers - 1) / workers * (strips + biases + loss) if workers > 1 else 0
+  )
+
+
+def test_pairs_of_layers_take_one_sum_forward_and_one_backward():
+  outputs = FLOAT * BATCH // 2 * 64
+  inside = sorted((each.kind, each.nbytes) for each in of_a_step("mlp", 2, 4, "tensor") if each.axis == "member")
+  # Forward of both pairs; backward of the second, as the inputs of the first have no gradient.
+  assert inside == [("all-reduce", outputs // 8), ("all-reduce", outputs), ("all-reduce", outputs)]
+
+
+def test_attention_and_mlp_of_a_block_take_one_sum_each_way():
+  found = of_a_step("transformer", 2, 4, "tensor")
+  residual = FLOAT * BATCH // 2 * 6 * 32
+  assert sum(each.nbytes == residual for each in found if each.axis == "member") == 2 * 2 * 2
+  assert {each.kind for each in found} == {"all-reduce"}
+
+
+def test_large_parameters_are_gathered_where_they_are_used():
+  gathered = [each.nbytes for each in of_a_step("mlp", 2, 4, "fsdp") if each.kind == "all-gather"]
+  assert gathered == [FLOAT * 64 * 64] * 2
+
+
+# ---- the parser
+
+
+MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("worker", "member"))
+
+
+@pytest.mark.parametrize(
+  "line, expected",
+  [
+    ("%a = f32[64,64]{1,0} all-reduce(%b), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, to_apply=%add",
+     Collective("all-reduce", 16384, 4, "worker", False)),
+    ("%a = f32[8,6]{1,0} all-gather(%b), channel_id=2, replica_groups=[4,2]<=[8], dimensions={0}",
+     Collective("all-gather", 192, 2, "member", False)),
+    ("%a = (bf16[8]{0}, f32[2]{0}) all-reduce-start(%b, %c), replica_groups=[2,4]<=[4,2]T(1,0), to_apply=%add",
+     Collective("all-reduce", 24, 4, "worker", True)),
+    ("%a = f64[2,6]{1,0} reduce-scatter(%b), replica_groups=[1,8]<=[8], dimensions={0}",
+     Collective("reduce-scatter", 768, 8, "", False)),
+    ("%a = (f32[4]{0}, f32[16]{0}) all-gather-start(%b), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}",
+     Collective("all-gather", 64, 4, "worker", True)),
+    ("%a = (f32[4]{0}, f32[4]{0}, u32[], u32[]) collective-permute-start(%b), source_target_pairs={{0,2},{2,4},{4,6}}",
+     Collective("collective-permute", 16, 2, "worker", True)),
+    ("%a = f8e4m3fn[32]{0} all-to-all(%b), replica_groups={{0,1},{2,3},{4,5},{6,7}}",
+     Collective("all-to-all", 32, 2, "member", False)),
+    ("%a = f64[] all-reduce(%b), replica_groups={}, to_apply=%add", Collective("all-reduce", 8, 8, "", False)),
+  ],
+)  # fmt: skip
+def test_a_line_of_a_program(line, expected):
+  assert collectives(f"  %x = f32[2]{{0}} add(%a, %b)\n  {line}\n", MESH) == [expected]
+
+
+def test_least_bytes_that_a_device_sends():
+  sent = {
+    kind: Collective(kind, 80, 4, "worker", False).sent for kind in ("all-reduce", "all-gather", "reduce-scatter")
+  }
+  assert sent == {"all-reduce": 120, "all-gather": 60, "reduce-scatter": 60}
+  assert Collective("collective-permute", 80, 2, "worker", False).sent == 80
