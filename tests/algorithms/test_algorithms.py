@@ -57,7 +57,7 @@ def cases(name, workers):
   "workers, inner", [(1, "momentum"), (2, "adam"), (8, "momentum"), (8, "nesterov"), (8, "adam")]
 )
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_equals_its_twin(name, workers, inner):
   assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference from its paper"
   steps = 10

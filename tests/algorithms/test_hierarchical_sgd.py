@@ -60,7 +60,7 @@ def test_groups_of_any_number(workers, size):
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 @pytest.mark.parametrize("size", [1, 3, 4])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_the_mean_of_a_group_is_that_and_equal_on_all_of_it(size, shape):
   x = np.random.default_rng(0).normal(size=(12, *shape))
   expected = np.repeat(x.reshape(-1, size, *shape).mean(axis=1), size, axis=0)

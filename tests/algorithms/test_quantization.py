@@ -224,7 +224,7 @@ REFUSED = ("sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierar
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper, hyper", [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])])
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(23)
 def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   """Three workers: a strip of three values."""
   x0, grad = reference.problem(3, 4)

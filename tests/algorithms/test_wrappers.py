@@ -53,6 +53,7 @@ def test_what_a_wrapper_declares(name):
 
 @pytest.mark.parametrize("workers", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.sampled(3)
 def test_each_equals_its_twin(x64, wrapper, workers):
   algorithm, history = twin(wrapper, workers, 8)
   params, evaluate, _ = run(algorithm, workers)
@@ -379,7 +380,7 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")

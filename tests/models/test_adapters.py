@@ -84,6 +84,7 @@ def test_equinox_equals_linen(x64):
 
 
 @pytest.mark.parametrize("library", ["nnx", "equinox"])
+@pytest.mark.sampled(2)
 def test_dropout_follows_the_key_in_training_alone(library):
   make = {"nnx": lambda: from_nnx(lambda rngs: Nnx(rngs, 0.5), META),
           "equinox": lambda: from_equinox(lambda key: Equinox(key, 0.5), META)}  # fmt: skip

@@ -100,7 +100,10 @@ def test_parameter_count(name, meta, sizes, expected):
   assert count(params) == expected
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LARGE)])
+LONG = ("resnet20", "vgg_a", *LARGE)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c in LONG)) for c in CASES | LARGE])
 def test_trains_and_reports(case):
   model, meta = build(case)
   rate = {"vgg_a": 0.01, "vgg16": 0.01, "alexnet": 0.003}.get(case, 0.05)  # without a normalization relus die early

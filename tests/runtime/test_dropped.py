@@ -134,6 +134,7 @@ def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, tro
 
 
 @pytest.mark.parametrize("name, period, barrier, trouble", [*CASES, ("downpour", 2, backup(spare=1), DEATHS)])
+@pytest.mark.sampled(2)
 def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, barrier, trouble):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)

@@ -18,13 +18,13 @@ from experiments.train.build import build
 DIGITS = "--config=configs/digits.py"
 
 
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
 @pytest.mark.parametrize("parts", [4, 2, 16])
-@pytest.mark.sampled(3)
-def test_ten_steps_are_those_of_the_whole_batch(x64, parts):
-  for name in ("mlp", "transformer"):
-    _, carry = trained(name, 1, 1, "fsdp", microbatches=parts)
-    for a, b in zip(leaves(carry.params), leaves(one_device(name)), strict=True):
-      np.testing.assert_allclose(a[0], b, rtol=1e-12, atol=1e-14)
+@pytest.mark.sampled(7)
+def test_ten_steps_are_those_of_the_whole_batch(x64, parts, name):
+  _, carry = trained(name, 1, 1, "fsdp", microbatches=parts)
+  for a, b in zip(leaves(carry.params), leaves(one_device(name)), strict=True):
+    np.testing.assert_allclose(a[0], b, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0] != "vgg_a"])
@@ -56,6 +56,7 @@ def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
 
 
 @pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
+@pytest.mark.sampled(2)
 def test_servers_take_them_too(name):
   chosen = experiment(name)
   schedule = events_of(chosen.algorithm)
@@ -88,6 +89,7 @@ def test_a_step_needs_memory_for_one_part():
   assert temporaries(8) < temporaries(1) / 4
 
 
+@pytest.mark.slow
 def test_batch_norm_sees_a_part_alone():
   """As documented: the statistics, and so the gradients, are those of microbatches."""
   model = normalized()

@@ -49,8 +49,8 @@ def same_bits(carry, reference):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(3)
-def test_waves_equal_one_event_at_a_time_bit_for_bit(name):
+@pytest.mark.sampled(5)
+def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)
   _, carry, losses = simulate(chosen, plan, gradients="unroll" if name == "async_easgd" else "map")
@@ -95,7 +95,7 @@ def test_every_layout_gives_the_same_to_1e_12(name, x64):
     ("gosgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
   ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, barrier, **trouble)

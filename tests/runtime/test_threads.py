@@ -140,6 +140,7 @@ def furthest_ahead(events):
     ("original_easgd", barriers.asp(), BOWL, points),
   ],
 )
+@pytest.mark.sampled(3)
 def test_a_locked_run_is_replayed_bit_for_bit(name, barrier, model, take):
   threads, start, events, done = run(name, barrier, take=late(take, 0.0005), model=model)
   assert events.staleness.max() > 0

@@ -63,6 +63,7 @@ def run_all(trainer, key=1):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name, hyper", [("local_sgd", {"period": 4}), ("sync_sgd", {})])
+@pytest.mark.sampled(3)
 def test_keys_depend_on_seed_worker_and_step_alone(name, hyper, devices, how):
   trainer = make(name, devices, how, model=key_model(), **hyper)
   carry = run_all(trainer, key=7)
@@ -79,6 +80,7 @@ def test_keys_depend_on_seed_worker_and_step_alone(name, hyper, devices, how):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", ["sync_sgd", "dasgd"])
+@pytest.mark.sampled(3)
 def test_statistics_stay_with_their_worker_and_the_consensus_has_their_mean(name, devices, how):
   trainer = make(name, devices, how, model=statistics_model())
   carry = run_all(trainer)

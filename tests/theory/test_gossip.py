@@ -85,6 +85,7 @@ def expected_share(name, x, pairs):
 
 
 @pytest.mark.parametrize("p", [3, 6])
+@pytest.mark.sampled(2)
 def test_random_peers_in_expectation(p):
   """A pull or a push: 1 - 1/(2p) - 1/(p (p-1)) a visit; a mean of both: 1 - 1/(p-1). From any models."""
   x, pairs = np.random.default_rng(0).normal(size=(p, 7)), [(i, j) for i in range(p) for j in range(p) if i != j]
@@ -94,6 +95,7 @@ def test_random_peers_in_expectation(p):
 
 
 @pytest.mark.parametrize("p", [4, 8])
+@pytest.mark.sampled(2)
 def test_pairs_on_a_ring_in_expectation(p):
   """AD-PSGD's neighbours: 1 - (1 - cos(2 pi / p)) / p a visit in the slowest mode, the second eigenvalue of E W."""
   angles = 2 * np.pi * np.arange(p) / p

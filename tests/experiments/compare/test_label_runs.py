@@ -45,6 +45,7 @@ def all_metrics(path):
   return [metrics(path / "local_sgd" / f"seed-{seed}") for seed in SEEDS]
 
 
+@pytest.mark.slow
 def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
   run(tmp_path / "whole")
   assert together(tmp_path / "whole") == [3, 3, 3]

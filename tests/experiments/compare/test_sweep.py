@@ -236,6 +236,7 @@ def begun(tmp_path):
     ("--config=configs/digits_compare.py",),
   ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_a_folder_of_another_sweep(begun, wrong, flags, monkeypatch):
   before = (begun / "study.journal").read_bytes()
   monkeypatch.setattr(train_loop, "run", lambda *_: pytest.fail("a run was started"))

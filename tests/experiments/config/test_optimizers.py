@@ -132,7 +132,7 @@ def plain(tx, tree_of=tree_of):
 
 @pytest.mark.parametrize("inner", OPTIMIZERS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(67)
 def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
   if name == "sharded_sync_sgd" and not elementwise(tx):

@@ -150,6 +150,7 @@ def finite(folder, step):
 
 
 @pytest.mark.parametrize("algorithm", ["sync_sgd", "local_sgd"])
+@pytest.mark.sampled(2)
 def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorithm):
   arguments = [
     DIGITS, "--devices=1", "--config.steps=600", "--config.eval_every=2", "--config.data.name=least_squares",

@@ -71,6 +71,7 @@ def test_a_step_decays_what_has_two_axes_or_more_and_clips(folder):
   np.testing.assert_allclose(updates["kernel"], -rate * (1 + 0.1) * np.ones((2, 3)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_three_algorithms_compared(call, folder, tmp_path):
   flags = [
     CONFIG,

@@ -185,6 +185,7 @@ def test_divergence_on_threads_says_what_may_help(wrong, tmp_path):
   wrong([*SMALL, *flags], "async_easgd", "threads keep no checkpoints", "config.optimizer.learning_rate", "1e+30")
 
 
+@pytest.mark.slow
 def test_a_resumed_replay_goes_on_with_its_own_order(call, recorded, tmp_path):
   replayed = (*SMALL, f"--replay={recorded}/events.npz")
   whole, part = tmp_path / "whole", tmp_path / "part"

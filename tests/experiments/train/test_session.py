@@ -43,6 +43,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)  # of the perceptron's parameters
   ],
   ids=lambda x: x["name"] if isinstance(x, dict) else "",
 )
+@pytest.mark.sampled(2)
 def test_lines(tmp_path, algorithm, exchanges, per_call):
   run = Run(config(algorithm=algorithm, eval_every=12), how=ExecutionConfig("vmap", "scan", per_call))
   last = run(tmp_path, keep_final=False)

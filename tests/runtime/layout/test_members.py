@@ -26,7 +26,7 @@ from experiments.train import evaluate
 @pytest.mark.parametrize(
   "name, sharding", [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "vgg_a" else case for case in CASES]
 )
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(17)
 def test_any_number_of_groups_gives_the_result_of_one_device(x64, name, sharding, workers, members):
   trainer, carry = trained(name, workers, members, sharding)
   found = gather(trainer.consensus(carry).params)
@@ -93,7 +93,7 @@ OTHERS = [(4, 2, "tensor"), (8, 4, "fsdp"), (2, 2, "hybrid"), (1, 1, "fsdp"), (2
 
 @pytest.mark.parametrize("devices, members, sharding", OTHERS)
 @pytest.mark.parametrize("name", ["dasgd", "sync_sgd", "easgd"])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(15)
 def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name, devices, members, sharding):
   def algorithm():
     return build(name, inner(), 2, **HYPER.get(name, {}))

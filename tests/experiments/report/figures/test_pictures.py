@@ -148,6 +148,7 @@ def test_the_colours_of_a_sequence_are_told_from_the_page_and_ordered(colours, p
   assert all((max(each, of_paper) + 0.05) / (min(each, of_paper) + 0.05) >= 3 for each in found)
 
 
+@pytest.mark.slow
 def test_forty_algorithms_are_drawn(tmp_path):
   runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), *[0.96] * 9)] * 2 for n in range(40)}
   picture = curves.pictures(reader.read(comparison(tmp_path, runs)))[0]

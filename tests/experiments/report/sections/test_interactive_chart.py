@@ -76,6 +76,7 @@ def test_seconds_on_clusters_are_axes(tmp_path):
   assert shown["lines"][0]["x"]["predicted_seconds_far"] == [0.0, 1.5, 4.0]
 
 
+@pytest.mark.slow
 def test_forty_algorithms_of_ten_seeds_take_less_than_a_megabyte(tmp_path):
   rng = np.random.default_rng(0)
   seeds = [metrics(rng, 10, 0.002, 0.97, 4000, steps=3000, every=5) for _ in range(3)]
