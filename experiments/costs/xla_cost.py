@@ -1,15 +1,17 @@
 """XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
 
-The step is that of one worker on one device with its exchange, whose collectives are then among one worker. XLA counts
-a loop's body once, so the step is unrolled and alone.
+The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
+what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.group_recorder import Recorder
 from ddl.perf import checks
 from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
@@ -51,7 +53,8 @@ def compiled_step(components: Components, examples: int) -> Compiled:
   """
   batch = batch_shapes(components, examples)
   if isinstance(components.algorithm, Algorithm):
-    return analyse(_round(components.algorithm, components.model, batch))
+    algorithm = _silent(components.algorithm, components.experiment.workers)
+    return analyse(_round(algorithm, components.model, batch))
   return analyse(_worker_round(components.algorithm, components.model, batch))
 
 
@@ -90,6 +93,17 @@ def analyse(compiled: Any) -> Compiled:
     temporary=memory.temp_size_in_bytes,
     code=memory.generated_code_size_in_bytes,
   )
+
+
+def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
+  """The algorithm of one of so many workers, whose collectives send nothing: one of its own groups would not fit."""
+
+  def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda group, *args: fn(Recorder(workers), *args)
+
+  exchanges = tuple(x._replace(launch=alone(x.launch), merge=alone(x.merge)) for x in algorithm.exchanges)
+  init, local, evaluate = map(alone, (algorithm.init, algorithm.local, algorithm.evaluate))
+  return Algorithm(init, local, exchanges, evaluate)
 
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
