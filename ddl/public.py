@@ -7,6 +7,8 @@ from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
 from ddl.data import DATA
 from ddl.group import Group
 from ddl.models import MODELS
+from ddl.models.equinox_model import from_equinox
+from ddl.models.flax_model import from_flax, from_nnx
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer

@@ -20,7 +20,6 @@ from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.config.experiment import Experiment
 from experiments.costs import local_cluster
-from experiments.short_name import short_name
 
 shared_flags.cluster()
 MODEL = shared_flags.model()
@@ -54,9 +53,10 @@ def main(line: CommandLine) -> int:
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
-  print(text(job, name, cluster, found))
+  sends = _sends(*own, found.settings.workers) if own else ""
+  print(text(job, name, cluster, found, sends))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, found), indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, found) | {"sends": sends}, indent=2) + "\n")
   return 0
 
 
@@ -67,32 +67,44 @@ def table_job(name: str, width: int) -> Job:
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
-  """Return the config's experiment as a job, and its algorithm."""
+  """Return the config's experiment as a job, and its algorithm by the name that folders and tables have."""
   from experiments.costs.job_description import experiment_job  # here: a table needs none of it
   from experiments.costs.patterns import pattern_of, vector
   from experiments.train.build import build
 
-  job = experiment_job(build(Experiment.from_config(config)), workers)
+  experiment = Experiment.from_config(config)
+  job = experiment_job(build(experiment), workers)
 
   def recorded(workers: int) -> Pattern:
     there = Experiment.from_json(config.to_dict() | {"workers": workers})
     return pattern_of(there.make_algorithm(), vector(job.params_bytes), workers)
 
-  return job, (short_name(config.algorithm.name), recorded)
+  return job, (experiment.label, recorded)
 
 
-def text(job: Job, name: str, cluster: Cluster, found: planner.Plan) -> str:
-  """Return the plan as a table, with the predictions and the verdict below it. name: of the cluster."""
+def _sends(name: str, recorded: Recorded, workers: int) -> str:
+  """What a worker of the config's algorithm sends at its own settings, in words."""
+  from experiments.compare import traffic_text
+
+  return f"{name}, as configured, sends {traffic_text.sends(recorded(workers))}" if workers > 1 else ""
+
+
+def text(job: Job, name: str, cluster: Cluster, found: planner.Plan, sends: str = "") -> str:
+  """Return the plan as a table, with the predictions and the verdict below it.
+
+  name: of the cluster; sends: what the config's own algorithm does.
+  """
   left = max(len(row.quantity) for row in found.rows) + 2
   middle = max(len(row.value) for row in found.rows) + 2
-  lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH), ""]
+  lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH), *_warning(found), ""]
   lines.append("quantity".ljust(left) + "value".ljust(middle) + "why; what limits it")
   indent = " " * (left + middle)
   for row in found.rows:
     start = row.quantity.ljust(left) + row.value.ljust(middle)
     lines += textwrap.wrap(row.why, WIDTH, initial_indent=start, subsequent_indent=indent)
     lines += textwrap.wrap(f"limit: {row.limit}", WIDTH, initial_indent=indent, subsequent_indent=indent)
-  return "\n".join([*lines, "", *_speeds(found), *textwrap.wrap(verdict(found, name), WIDTH), *_warning(found)])
+  below = [textwrap.fill(each, WIDTH) for each in (sends, verdict(found, name)) if each]
+  return "\n".join([*lines, "", *_speeds(found), *below])
 
 
 def _speeds(found: planner.Plan) -> list[str]:
@@ -124,8 +136,8 @@ def _warning(found: planner.Plan) -> list[str]:
     return []
   text = (
     f"Warning: a step of {seconds_text(found.settings.step)} is shorter than a machine takes to start one, which is "
-    "tens of microseconds and more. This cluster's entry has no such time, so that efficiencies are too low, and "
-    "delays and periods too long."
+    "tens of microseconds and more. This cluster's entry has no such time, so that the efficiencies below are too low, "
+    "and the delays and periods too long."
   )
   return ["", *textwrap.wrap(text, WIDTH)]
 

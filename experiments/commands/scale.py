@@ -65,7 +65,7 @@ def main(line: CommandLine) -> int:
 
     share = batch if weak else max(1, batch // most)
     found = scale_process.measure(model, settings, workers=most, alone=batch, together=share)
-    curves = [curve._replace(measured=found[curve.algorithm]) for curve in curves]
+    curves = [curve._replace(measured=found[each]) for each, curve in zip(settings, curves, strict=True)]
   head = scale_text.head(curves)
   heading = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
   print(f"{heading}: predicted\n{cluster.title}")

@@ -15,7 +15,7 @@ from experiments.compare import comparison_record, label_runs, previous_record
 from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.config.variants import slug, trials
-from experiments.costs import cluster_clock, predict
+from experiments.costs import cluster_clock, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
 from experiments.train import build as made
@@ -56,7 +56,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   clusters = {
     name: cluster
     for each in comparison.experiments.values()
-    for name, cluster in cluster_clock.chosen(comparison.clusters, each).items()
+    for name, cluster in cluster_clock.chosen(comparison.clusters, each, options.members).items()
   }
   if options.processes > 1 and hosts.processes() == 1:
     launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers))
@@ -64,6 +64,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
   _check_target(comparison.target, components)  # tracing a model needs the devices
+  if clusters:
+    member_step.check_devices(options.members)
   if hosts.is_main():
     if comparison.tuned and Path(comparison.tuned) != path / run_dir.TUNED:
       path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options)
     if clusters:
-      page["clusters"] = _predicted(path, clusters, components, runs, page["target"])
+      page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
     comparison_record.write(path / run_dir.COMPARISON, page)
     _report(path, began, options.print_table)
   if not ended:
@@ -107,13 +109,16 @@ def _check_target(target: float, components: Mapping[str, Components]) -> None:
 
 def _predicted(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, list[str]],
-  target: Mapping[str, Any],
+  target: Mapping[str, Any], options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
   """Of the seeds that all labels have; without any each label by itself, as none is compared with another."""
-  common = common_runs(runs)
+  common, members = common_runs(runs), (options.members, options.sharding)
   if any(common.values()):
-    return predict.predict(path, clusters, components, common, target)
-  each = [predict.predict(path, clusters, {label: components[label]}, {label: runs[label]}, target) for label in runs]
+    return predict.predict(path, clusters, components, common, target, *members)
+  each = [
+    predict.predict(path, clusters, {label: components[label]}, {label: runs[label]}, target, *members)
+    for label in runs
+  ]
   return [
     entries[0] | {"algorithms": {label: found for entry in entries for label, found in entry["algorithms"].items()}}
     for entries in zip(*each, strict=True)

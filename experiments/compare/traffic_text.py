@@ -26,13 +26,16 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   found = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
   kinds = [KINDS[op.kind][1] for ops in (found.local, *(each.ops for each in found.exchanges)) for op in ops]
   shown = " + ".join(dict.fromkeys(kinds)) if experiment.wrapper_spec and kinds else taxonomy_pattern
-  text = _visits(found.visits) if found.visits else _collectives(found)
+  text = sends(found)
   if text == NOTHING and experiment.workers == 1:
     text += ", as there is one worker"
   return shown, text + (f"; {IN_TURN}" if taxonomy_pattern == "round robin" and kinds else "")
 
 
-def _collectives(found: Pattern) -> str:
+def sends(found: Pattern) -> str:
+  """What is sent at which steps, in words: "every 5 steps: all-reduce of 4.84 kB"."""
+  if found.visits:
+    return _visits(found.visits)
   at_each = Counter({("at each step", found.local): 1} if found.local else {})
   at_each.update((_when(each.period), each.ops) for each in found.exchanges if each.ops)
   texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
@@ -46,11 +49,19 @@ def _when(period: int | Callable[[int], int]) -> str:
 
 
 def _ops(ops: Sequence[Op]) -> str:
-  """The collectives by kind, with the bytes of all of a kind."""
-  total: dict[str, float] = {}
+  """The collectives by kind, with the number and the bytes of all of a kind."""
+  by_kind: dict[str, list[float]] = {}
   for op in ops:
-    total[op.kind] = total.get(op.kind, 0.0) + op.nbytes
-  return " and ".join(f"{KINDS[kind][0]} of {formats.figure('bytes_sent', each)}" for kind, each in total.items())
+    by_kind.setdefault(op.kind, []).append(op.nbytes)
+  return " and ".join(_of_a_kind(*each) for each in by_kind.items())
+
+
+def _of_a_kind(kind: str, nbytes: Sequence[float]) -> str:
+  word, size = KINDS[kind][0], formats.figure("bytes_sent", sum(nbytes))
+  if len(nbytes) == 1:
+    return f"{word} of {size}"
+  plural = word.replace("message to a peer", "messages to peers") if kind == "permute" else f"{word}s"
+  return f"{len(nbytes)} {plural} of {size} together"
 
 
 def _visits(found: Visits) -> str:

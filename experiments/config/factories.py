@@ -66,7 +66,8 @@ def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str
   for key, parameter in keywords(factory).items():
     if key not in given:
       if parameter.default is parameter.empty:
-        raise ValueError(f"config.{kind}.{key} must be set for '{chosen['name']}': it has no default")
+        name = short_name(chosen["name"])
+        raise ValueError(f"config.{kind}.{key} must be set for '{name}': it has no default")
       given[key] = parameter.default
   return given
 
@@ -83,7 +84,8 @@ def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: s
     if key not in given:
       given[key] = declared.default(workers) if callable(declared.default) else declared.default
     if given[key] is None:
-      raise ValueError(f"config.{kind}.{key} must be set for '{chosen['name']}': {declared.meaning}")
+      name = short_name(chosen["name"])
+      raise ValueError(f"config.{kind}.{key} ({declared.meaning}) must be set for '{name}': it has no default")
   return given
 
 

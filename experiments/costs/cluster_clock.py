@@ -24,22 +24,24 @@ from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.factories import keywords
 from experiments.costs import local_cluster
+from experiments.costs.member_step import ALONE, Members
 from experiments.costs.param_flops import param_shapes
 from experiments.train import virtual_time
 from experiments.train.virtual_time import Charges
 
 
-def chosen(names: Sequence[str], config: Experiment) -> dict[str, Cluster]:
-  """Return the clusters of these names.
+def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
+  """Return the clusters of these names. members: devices of a worker, each of which is a worker of the cluster.
 
   Raises:
     ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
   """
   found = {name: local_cluster.named(name) for name in names}
   for name, cluster in found.items():
-    if cluster.workers is not None and cluster.workers < config.workers:
-      fits = f"--config.workers={cluster.workers} fits"
-      raise ValueError(f"{name} has {cluster.workers} workers; config.workers is {config.workers}: {fits}")
+    if cluster.workers is not None and cluster.workers < config.workers * members:
+      fits = f"--config.workers={cluster.workers // members} fits"
+      have, each = "workers" if members == 1 else "devices", f" of {members} members" * (members > 1)
+      raise ValueError(f"{name} has {cluster.workers} {have}; config.workers is {config.workers}{each}: {fits}")
   scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
   if found and config.times.name not in scaled:
     raise ValueError(
@@ -63,7 +65,7 @@ class ClusterRun(NamedTuple):
   mean: float  # seconds of the collectives of a test
 
 
-def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> ClusterRun:
+def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, members: Members = ALONE) -> ClusterRun:
   """Return the config's run with the cluster's seconds.
 
   Collectives are the cheapest of `ddl.perf.comm.collectives`. A server's link is busy with the bytes of both ways, less
@@ -76,15 +78,18 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step) -> Cl
     config: of the run.
     pattern: of its algorithm.
     cluster: with as many workers as the config has.
-    step: its FLOP and memory traffic.
+    step: its FLOP and memory traffic, on each of a worker's devices.
+    members: these devices. Their collectives in a step are not hidden; an exchange has the links of all of them.
   """
   workers, visits = config.workers, pattern.visits
-  seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency))
+  seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency)) + members.seconds(cluster)
+  joined = cluster.network.of_groups(members.count) if members.count > 1 else cluster.network
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
   network = replace(config.network, overlap=config.network.overlap and cluster.overlap)
 
   def price(ops: tuple[Op, ...]) -> float | None:
-    return patterns.seconds(ops, workers, cluster.network) if ops else None
+    sent = [op._replace(nbytes=op.nbytes * members.share) for op in ops]
+    return patterns.seconds(sent, workers, joined) if ops else None
 
   def there(**costs: float) -> ClusterRun:
     charged = Charges(price(pattern.local), tuple(price(each.ops) for each in pattern.exchanges))

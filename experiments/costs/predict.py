@@ -14,8 +14,9 @@ from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts
 from ddl.perf.planning import time_to_accuracy
 from experiments.config.experiment import Experiment
-from experiments.costs import cluster_clock, xla_cost
+from experiments.costs import cluster_clock, member_step, xla_cost
 from experiments.costs.cluster_clock import ClusterRun
+from experiments.costs.member_step import ALONE, Members
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.inference.statistics import crossing, log_summary
@@ -35,11 +36,12 @@ class Entrant(NamedTuple):
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
   hits: list[float]  # steps at which the target is met, interpolated between evaluations, NaN for never
+  members: Members = ALONE  # of each worker
 
 
 def predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
-  target: Mapping[str, Any],
+  target: Mapping[str, Any], members: int = 1, sharding: str = "",
 ) -> list[dict[str, Any]]:  # fmt: skip
   """Return an entry of comparison.json for each cluster.
 
@@ -47,15 +49,19 @@ def predict(
     path: of the comparison.
     clusters, components, runs: clusters by name; experiments and folders of the runs by label.
     target: "metric" and "value".
+    members, sharding: devices of a worker, and the rules by which these hold its parameters.
   """
-  entrants = {label: _entrant(path, each, runs[label], target) for label, each in components.items()}
   first = next(iter(components.values()))
-  step = xla_cost.step_parts(first, first.experiment.batch)
+  split = member_step.of(first, members, sharding)
+  entrants = {label: _entrant(path, each, runs[label], target, split) for label, each in components.items()}
+  step = xla_cost.step_parts(first, first.experiment.batch, members, sharding)
   nbytes = cluster_clock.params_bytes(first.model)
   return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
 
-def _entrant(path: Path, components: Components, runs: Sequence[str], target: Mapping[str, Any]) -> Entrant:
+def _entrant(
+  path: Path, components: Components, runs: Sequence[str], target: Mapping[str, Any], members: Members
+) -> Entrant:
   seeds, steps, hits = [], [], []
   for run in runs:
     columns = read_run(path / run).columns if (path / run / run_dir.METRICS).exists() else None
@@ -66,7 +72,7 @@ def _entrant(path: Path, components: Components, runs: Sequence[str], target: Ma
     hits.append(np.nan if hit is None else hit)
   experiment, algorithm = components.experiment, components.algorithm
   pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
-  return Entrant(experiment, algorithm, pattern, seeds, steps, hits)
+  return Entrant(experiment, algorithm, pattern, seeds, steps, hits, members)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
@@ -84,8 +90,8 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
       "seconds": seconds,
       **_figures(entrant, there, clocks),
     }
-  workers = max(entrant.experiment.workers for entrant in entrants.values())
-  link = cluster.network.main_link(workers)
+  devices, members = max((each.experiment.workers * each.members.count, each.members) for each in entrants.values())
+  link = cluster.network.main_link(devices)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
     "name": name,
@@ -97,12 +103,13 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
-    "break_even": break_even(cluster, workers, complete, step),
+    "members": {"count": members.count, "seconds": members.seconds(cluster)},
+    "break_even": break_even(cluster, devices, complete, step),
   }
 
 
 def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
-  there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step)
+  there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
   return there._replace(config=replace(there.config, seed=seed))
 
 
@@ -127,12 +134,13 @@ def _figures(
   return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
 
 
-def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
+def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
   """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
   By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where it sees none.
 
   Args:
+    devices: of all workers.
     complete: those that reach the target with every seed, the soonest on average first.
 
   Returns:
@@ -140,7 +148,7 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
   """
   if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
     return None
-  winner, here = next(iter(complete)), cluster.network.main_link(workers).bandwidth
+  winner, here = next(iter(complete)), cluster.network.main_link(devices).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     steps, hit = entrant.steps[index], entrant.hits[index]
@@ -149,7 +157,7 @@ def break_even(cluster: Cluster, workers: int, complete: Mapping[str, Entrant], 
 
     @cache
     def at(bandwidth: float) -> float:
-      other = cluster.with_bandwidth(workers, bandwidth)
+      other = cluster.with_bandwidth(devices, bandwidth)
       there = _there(entrant, entrant.seeds[index], other, step)
       there = there._replace(config=replace(there.config, steps=int(around[-1])))  # later ones do not matter
       clock = cluster_clock.clock(there, entrant.algorithm)

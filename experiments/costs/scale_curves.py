@@ -22,6 +22,7 @@ from ddl.perf.units import bytes_text
 from experiments.config.catalog import entry, make_algorithm
 from experiments.config.factories import hyper, named
 from experiments.costs.patterns import pattern_of, vector
+from experiments.short_name import short_name
 
 MOST = 65_536  # workers or nodes
 
@@ -130,7 +131,7 @@ def curves(
   work: Work, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = math.inf,
 ) -> list[Curve]:  # fmt: skip
-  """Return a curve for each algorithm with its settings.
+  """Return a curve for each algorithm with its settings, in their order.
 
   Raises:
     ValueError: as `scaling.curve`, for invalid settings, an order without effect, or if no point's examples fit.
@@ -139,11 +140,10 @@ def curves(
   for name, chosen in algorithms.items():
     sent = recorded(name, *work.nbytes, **chosen)
     points = scaling.curve(sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
-    made.append(Curve(name, sent(max(workers)), transport, points, largest=largest))
+    made.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in made)):
-    raise ValueError(
-      f"--order={transport.order} changes nothing: no gradients leave layer by layer in {', '.join(algorithms)} here"
-    )
+    named = ", ".join(curve.algorithm for curve in made)
+    raise ValueError(f"--order={transport.order} changes nothing: no gradients leave layer by layer in {named} here")
   last = made[0].points[-1]
   if not made[0].possible:
     most = largest if weak else largest * last.workers

@@ -1,25 +1,28 @@
 """XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
 
-The step is that of one worker on one device with its exchange, whose collectives are then among one worker. XLA counts
-a loop's body once, so the step is unrolled and alone.
+The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
+what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.group_recorder import Recorder
 from ddl.perf import checks
 from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
-from ddl.runtime.calls import Kind
+from ddl.runtime.calls import Call, Kind
 from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.layout.workers import Workers, on_devices
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.worker_round import FULL, Worker, make_worker_round
 from ddl.schedule import Due
 from experiments.costs.param_flops import leaves
+from experiments.train.auto_sharding import with_auto
 from experiments.train.build import Components
 
 
@@ -43,26 +46,34 @@ class Compiled(NamedTuple):
     return self.arguments + self.outputs - self.aliased + self.temporary + self.code
 
 
-def compiled_step(components: Components, examples: int) -> Compiled:
+def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
+  """Analyse `step_program`; with members the figures are those of one of them."""
+  return analyse(step_program(components, examples, members, sharding))
+
+
+def step_program(components: Components, examples: int, members: int = 1, sharding: str = "") -> Any:
   """Compile the step of the experiment's algorithm, optimizer and model on so many examples, 1 or more.
 
-  A collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
+  Members, this process's first devices, hold the worker's parameters as the model's rules of that name say. A
+  collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
   reply, makes the step and sends a request.
   """
   batch = batch_shapes(components, examples)
   if isinstance(components.algorithm, Algorithm):
-    return analyse(_round(components.algorithm, components.model, batch))
-  return analyse(_worker_round(components.algorithm, components.model, batch))
+    algorithm = _silent(components.algorithm, components.experiment.workers)
+    model = with_auto(components.model, components.experiment, members)
+    return _round(algorithm, model, batch, on_devices(1, jax.local_devices()[:members], members), sharding)
+  return _worker_round(components.algorithm, components.model, batch)
 
 
-def step_parts(components: Components, examples: int) -> tuple[Part, ...]:
+def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[Part, ...]:
   """Return the step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline: XLA's FLOP and bytes in values.
 
   The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
   parameters and the optimizer's update, by the arrays' sizes.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
-  one, two = (compiled_step(components, n) for n in (examples, 2 * examples))
+  one, two = (compiled_step(components, n, members, sharding) for n in (examples, 2 * examples))
   moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
   held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
   return tuple(
@@ -92,15 +103,25 @@ def analyse(compiled: Any) -> Compiled:
   )
 
 
-def _round(algorithm: Algorithm, model: Model, batch: Tree) -> Any:
+def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
+  """The algorithm of one of so many workers, whose collectives send nothing: one of its own groups would not fit."""
+
+  def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda group, *args: fn(Recorder(workers), *args)
+
+  exchanges = tuple(x._replace(launch=alone(x.launch), merge=alone(x.merge)) for x in algorithm.exchanges)
+  init, local, evaluate = map(alone, (algorithm.init, algorithm.local, algorithm.evaluate))
+  return Algorithm(init, local, exchanges, evaluate)
+
+
+def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
   """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
-  trainer = Trainer(algorithm, model, make_workers(1, 1), ExecutionConfig("unroll", "unroll", 1))
+  trainer = Trainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1), sharding)
   delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
   at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
-  kind = Kind((Due(launch=delayed, merge=delayed, exchange=at_once),), 1, (0,) * len(algorithm.exchanges))
-  carry = jax.eval_shape(trainer.start, jax.random.key(0))
-  batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, 1, *x.shape), x.dtype), batch)
-  step, key = jax.eval_shape(lambda: (np.int32(0), jax.random.key_data(jax.random.key(0))))
+  due = (Due(launch=delayed, merge=delayed, exchange=at_once),)
+  kind = Kind(due, 1, (0,) * len(algorithm.exchanges))
+  carry, batches, step, key, _ = trainer.shapes(Call(0, kind, due, ()), batch)
   return trainer.compiled(kind, carry, batches, step, key, ())
 
 

@@ -9,10 +9,10 @@ the kernels that drive it run.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ddl.perf.comm import collectives
 from ddl.perf.hardware import Cluster
 from ddl.runtime.xla.hlo import Collective
 from ddl.runtime.xla.schedule import Events
+from experiments.costs.member_step import collective_seconds
 
 
 class Transfer(NamedTuple):
@@ -95,15 +95,3 @@ def operation_seconds(flop: float, nbytes: float, cluster: Cluster) -> float:
   """Seconds of one operation on one device."""
   device = cluster.device
   return max(flop / (device.peak * cluster.efficiency.best), nbytes / device.memory_bandwidth)
-
-
-def collective_seconds(each: Collective, cluster: Cluster, devices: int) -> float:
-  """Seconds of a collective that has the links for itself."""
-  size, network = each.size, cluster.network
-  if each.kind == "collective-permute":
-    return collectives.permute(each.nbytes, devices, network)
-  if each.kind == "all-reduce":
-    return collectives.all_reduce(each.nbytes, size, network)
-  if each.kind == "all-to-all":  # each keeps a share: as a reduce-scatter moves them
-    return collectives.one_way("reduce_scatter", each.nbytes, size, network)
-  return collectives.one_way(each.kind.replace("-", "_"), each.nbytes, size, network)

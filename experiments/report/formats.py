@@ -79,9 +79,14 @@ def target(kind: str, value: float) -> str:
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
 
 
+def named(label: str) -> str:
+  """A label in a sentence, quoted where it would look like two."""
+  return quoted(label) if ", " in label else label
+
+
 def listed(names: Sequence[str], most: int = 12, labels: bool = True) -> str:
   """ "a, b and c", or the first ones and the number of others; labels that would look like two are quoted."""
-  names = [quoted(name) if labels and ", " in name else name for name in names]  # not for the comma of a figure
+  names = [named(name) if labels else name for name in names]  # not for the comma of a figure
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -51,5 +51,5 @@ def _across(layer: Layer, total: int, nodes: int) -> float:
 
 def _table(model: Model) -> Table:
   """Return the dense layers that the hybrid rules split."""
-  params: Any = jax.eval_shape(model.init, jax.random.key(0))[0]
+  params: Any = jax.eval_shape(lambda: model.init(jax.random.key(0)))[0]  # a key outside would start the devices
   return tuple(dense(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)

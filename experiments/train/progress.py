@@ -3,6 +3,7 @@
 import importlib
 import sys
 import time
+from functools import lru_cache
 from typing import Any
 
 from tqdm import tqdm
@@ -21,9 +22,8 @@ def has_bar() -> bool:
 class _Cell:
   """A line in a notebook's cell that is empty at the end, where a widget or a stream would leave its last text."""
 
-  def __init__(self) -> None:
-    display = importlib.import_module("IPython.display").display  # which a notebook has
-    self._shown: Any = display({"text/plain": ""}, raw=True, display_id=True)
+  def __init__(self, ipython: Any) -> None:
+    self._shown: Any = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
 
   def write(self, text: str) -> None:
     """Show it in place of the text before; tqdm ends with blanks."""
@@ -33,9 +33,18 @@ class _Cell:
     """Nothing is held back."""
 
 
+@lru_cache(maxsize=1)
+def _cell(execution: int) -> _Cell:
+  """The line of the cell of this execution: all its bars share it, as each line would stay as an empty output."""
+  del execution
+  return _Cell(importlib.import_module("IPython"))
+
+
 def bar(what: str, total: int, done: int = 0) -> tqdm:
   """A bar that leaves nothing behind; silent where there is none."""
-  shown: Any = _Cell() if has_bar() and "ipykernel" in sys.modules else None  # None: stderr
+  shown: Any = None  # stderr
+  if has_bar() and "ipykernel" in sys.modules:
+    shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
   return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
 
 

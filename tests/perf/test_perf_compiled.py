@@ -128,3 +128,9 @@ def test_leaves_follow_the_forward_pass():
 def test_errors():
   with pytest.raises(ValueError, match="number of examples is 0"):
     compiled_step(experiment("linear"), 0)
+
+
+def test_a_step_of_an_algorithm_for_its_number_of_workers():
+  """Groups of two, whose messages one worker alone cannot send; the arithmetic of the groups' mean is in the step."""
+  grouped, alone = (compiled_step(experiment("linear", name), 8) for name in ("hierarchical_sgd", "independent"))
+  assert 0 < grouped.flop - alone.flop < alone.flop

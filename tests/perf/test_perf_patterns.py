@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Algorithm, Exchange, descend
 from ddl.models import MODELS
 from ddl.perf.comm import collectives, patterns
@@ -89,6 +89,20 @@ def test_a_mean_within_nodes_is_cheaper_than_one_between_them():
   rounds = 2 * 3 * (1e-6 + N / 4 / 1e12)  # a ring of four
   assert patterns.seconds(within.ops, P, network) == pytest.approx(rounds, rel=1e-9)
   assert patterns.seconds(everywhere.ops, P, network) == collectives.all_reduce(N, P, network)
+
+
+def test_a_quantized_mean_is_priced_by_its_messages_and_by_its_gather():
+  """Of int8: strips go to their workers in p - 1 messages, of which nodes share a link, then all gather the result."""
+  block = int(N) // 4 // P  # a strip has one scale
+  strip = block + 4
+  compressed = WRAPPERS["int8"].factory(COLLECTIVE["sync_sgd"].factory(SGD), block=block)
+  ops = pattern_of(compressed, vector(N), P).local
+  assert [(op.kind, op.nbytes) for op in ops] == [("permute", strip)] * (P - 1) + [("all_gather", P * strip)]
+  network = Network(LINK, Link(1e-6, 1e12), 4)
+  leave = sum((1, 2, 3, 4, 3, 2, 1))  # messages of a node to the other one, over the distances 1 to 7
+  scatter = (P - 1) * LINK.latency + leave * strip * (2 - LINK.duplex) / LINK.bandwidth
+  gather = collectives.one_way("all_gather", P * strip, P, network)
+  assert patterns.seconds(ops, P, network) == pytest.approx(scatter + gather, rel=1e-12)
 
 
 # ---- what is recorded

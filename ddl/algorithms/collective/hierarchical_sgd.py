@@ -9,8 +9,6 @@ The mean of a group is a ring of its own, a reduce-scatter and an all-gather in 
 parameters, as many bytes as any all-reduce of g workers has to send.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -42,7 +40,7 @@ def hierarchical_sgd(
     raise ValueError(f"hierarchical_sgd: group_size is {group_size}; invalid: must divide the {workers} workers")
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
-    return jax.tree.map(lambda x: group_mean(group, x, group_size), params), state  # (1/g) sum_{j in group} x_j
+    return group_mean(group, params, group_size), state  # (1/g) sum_{j in group} x_j
 
   def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     del group, params
@@ -52,27 +50,24 @@ def hierarchical_sgd(
   return algorithm._replace(exchanges=(Exchange(launch, merge, period), *algorithm.exchanges))
 
 
-def group_mean(group: Group, x: jax.Array, size: int) -> jax.Array:
-  """The mean of an array over `size` consecutive ranks, by a ring of messages of 1/size of it."""
+def group_mean(group: Group, tree: Tree, size: int) -> Tree:
+  """The mean of a tree over `size` consecutive ranks, by a ring of messages of 1/size of it."""
   if size == 1:
-    return x
+    return tree
   workers = group.size()
   before = [i - i % size + (i - 1) % size for i in range(workers)]  # who each worker hears, of its own group
   rank = group.index() % size
-  flat = jnp.ravel(x)
-  strips = jnp.pad(flat, (0, -flat.size % size)).reshape(size, -1)
+  strips = jax.tree.map(lambda x: jnp.pad(jnp.ravel(x), (0, -x.size % size)).reshape(size, -1), tree)
 
-  def strip(k: int) -> Any:
-    return (rank + k) % size
+  def hear(k: int) -> Tree:
+    return group.permute(jax.tree.map(lambda x: x[(rank + k) % size], strips), before)
 
   for k in range(size - 1):  # at last strip rank + 1 is complete
-    heard = group.permute(strips[strip(-k)], before)
-    strips = strips.at[strip(-k - 1)].add(heard)
-  strips = strips.at[strip(1)].divide(size)
+    strips = jax.tree.map(lambda x, heard, k=k: x.at[(rank - k - 1) % size].add(heard), strips, hear(-k))
+  strips = jax.tree.map(lambda x: x.at[(rank + 1) % size].divide(size), strips)
   for k in range(size - 1):
-    heard = group.permute(strips[strip(1 - k)], before)
-    strips = strips.at[strip(-k)].set(heard)
-  return strips.ravel()[: flat.size].reshape(x.shape)
+    strips = jax.tree.map(lambda x, heard, k=k: x.at[(rank - k) % size].set(heard), strips, hear(1 - k))
+  return jax.tree.map(lambda x, whole: x.ravel()[: whole.size].reshape(whole.shape), strips, tree)
 
 
 def square(workers: int) -> int:

@@ -38,6 +38,16 @@ class Network(NamedTuple):
     """Number of workers in a full node, of so many in all."""
     return min(self.per_node, math.ceil(workers / self.sites))
 
+  def of_groups(self, members: int) -> "Network":
+    """The network of workers that are so many neighbours each, of which each sends its piece of a worker's message."""
+    near = min(members, self.per_node)  # in a node
+    inside = (self.inside or self.between) if self.per_node > members else None
+    return self._replace(
+      between=self.between._replace(bandwidth=self.between.bandwidth * math.ceil(members / self.per_node)),
+      inside=inside and inside._replace(bandwidth=inside.bandwidth * near),
+      per_node=max(1, self.per_node // members),
+    )
+
   def main_link(self, workers: int) -> Link:
     """The link that limits so many workers: between nodes, or inside where one node holds them all."""
     return self.inside if self.inside and self.nodes(workers) == 1 else self.between

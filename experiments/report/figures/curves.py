@@ -36,7 +36,10 @@ def picture(shown: Chart, comparison: Comparison, styles: Sequence[LineStyle]) -
   lines = "one seed" if seeds == 1 else "mean over seeds" + ", each alone with a 95 % band" * (seeds > 2)
   alt = f"{shown.title}: one line per algorithm, {lines}. The lines end at: {ends}. {shown.absent}".strip()
   name = f"{shown.y.removeprefix('test_')}_vs_{shown.x.removesuffix('_sent')}"
-  return Picture(name, shown.title, alt, shown.notes, lambda wide: _draw(shown, styles, wide), drawn_points(shown))
+  return Picture(
+    name, shown.title, alt, shown.notes, lambda wide: _draw(shown, styles, wide), drawn_points(shown),
+    lambda: _column(shown, styles),
+  )  # fmt: skip
 
 
 def drawn_points(shown: Chart) -> dict[str, list[Any]]:
@@ -75,11 +78,46 @@ def _draw(shown: Chart, styles: Sequence[LineStyle], wide: bool) -> Any:
   left, bottom, right, top = plan.large
   _fit(axes, (left, bottom + below, right, top + below))
   panels.draw(figure, axes, shown, styles, plan, below)
+  _words(figure, title, note, wide)
+  return figure
+
+
+def _column(shown: Chart, styles: Sequence[LineStyle]) -> Any:
+  """The large axes alone, for a paper: of the lines in front the bands too, and a key below."""
+  from matplotlib.figure import Figure
+
+  title, note = textwrap.wrap(shown.title, 34), textwrap.wrap(shown.absent, 60)
+  front = [line for line in shown.lines if styles[line.number].front]
+  if rest := len(shown.lines) - len(front):
+    note = [f"thin: {rest} others", *note]
+  short = max(len(line.label) for line in front) <= panels.SHORT
+  texts = [textwrap.shorten(line.label, panels.SHORT * (1 if short else 2), placeholder=" …") for line in front]
+  rows = -(-len(front) // (1 + short))
+  above, below = 0.2 + 0.22 * len(title), 0.08 + LINE * len(note)
+  keys = below + 0.08 + 0.2 * rows
+  width, height = panels.PHONE[0], keys + 2.75 + above
+  figure = Figure(figsize=(width, height))
+  axes = figure.add_subplot()
+  for line in sorted(shown.lines, key=lambda line: styles[line.number].front):
+    if styles[line.number].front:
+      panels.band(axes, line, styles[line.number], 0.15)
+    panels.mean(axes, line, styles[line.number], 1.8, alone=False)
+  _axes(axes, shown, wide=False)
+  _fit(axes, (0.05, keys, 4.25, keys + 2.75))
+  for number, (line, text) in enumerate(zip(front, texts, strict=True)):
+    row, side = number % rows, number // rows
+    panels.key(figure, 0.2 + 2.05 * side, keys - 0.14 - 0.2 * row, styles[line.number], text, 9.5)
+  _words(figure, title, note, wide=False)
+  return figure
+
+
+def _words(figure: Any, title: Sequence[str], note: Sequence[str], wide: bool) -> None:
+  """The title above and the small print below."""
+  width, height = figure.get_size_inches()
   figure.text(
     0.12 / width, 1 - 0.12 / height, "\n".join(title), va="top", size=14 if wide else 12, weight="bold", linespacing=1.1
   )
   figure.text(0.12 / width, 0.06 / height, "\n".join(note), va="bottom", size=9 if wide else 8, color=MUTED)
-  return figure
 
 
 def _fit(axes: Any, box: tuple[float, float, float, float]) -> None:

@@ -77,7 +77,7 @@ def draw(figure: Any, large: Any, shown: Chart, styles: Sequence[LineStyle], pla
     axes = figure.add_axes(share(figure, x, y, across - gap, high - room - 0.04))
     _alone(axes, large, line, [each for each in others if each is not line], shown, styles[line.number])
     lines = text.count("\n")
-    _key(figure, x + 0.02, y + high - room + 0.07 + lines * plan.size * 1.25 / 72, styles[line.number], text, plan.size)
+    key(figure, x + 0.02, y + high - room + 0.07 + lines * plan.size * 1.25 / 72, styles[line.number], text, plan.size)
   words = f"{shown.title.partition(' against ')[2]}, as in the large axes"
   width, height = figure.get_size_inches()
   figure.text((left + right) / 2 / width, (bottom - 0.06) / height, words, size=9, ha="center", va="top")
@@ -100,8 +100,7 @@ def _keys(figure: Any, shown: Chart, styles: Sequence[LineStyle], corner: tuple[
   front = [line for line in shown.lines if styles[line.number].front]
   x, y = corner
   for number, line in enumerate(front):
-    text = textwrap.shorten(line.label, 32, placeholder=" …")
-    _key(figure, x, y - 0.24 * number, styles[line.number], text, 8.5)
+    key(figure, x, y - 0.24 * number, styles[line.number], textwrap.shorten(line.label, 32, placeholder=" …"), 8.5)
   width, height = figure.get_size_inches()
   rest = len(shown.lines) - len(front)
   figure.text(
@@ -110,7 +109,7 @@ def _keys(figure: Any, shown: Chart, styles: Sequence[LineStyle], corner: tuple[
   )  # fmt: skip
 
 
-def _key(figure: Any, x: float, y: float, style: LineStyle, text: str, size: float) -> None:
+def key(figure: Any, x: float, y: float, style: LineStyle, text: str, size: float) -> None:
   """A piece of the line and its label; y: the middle of the label's first line."""
   from matplotlib.lines import Line2D
 
@@ -132,6 +131,12 @@ def _ink(style: LineStyle) -> str:
 
 def _pattern(style: LineStyle) -> Any:
   return (0, style.dashes) if style.dashes else "-"
+
+
+def band(axes: Any, line: Line, style: LineStyle, alpha: float) -> None:
+  """The interval around the mean."""
+  if line.band is not None:
+    axes.fill_between(line.x, *line.band, color=_ink(style), alpha=alpha, linewidth=0, zorder=2)
 
 
 def mean(axes: Any, line: Line, style: LineStyle, width: float, alone: bool) -> None:
@@ -173,8 +178,7 @@ def _alone(axes: Any, large: Any, line: Line, others: Sequence[Line], shown: Cha
     (axes.vlines, axes.hlines)[number](inside, 0, 1, transform=across, color=GRID, linewidth=0.5, zorder=0.5)
   grey = [np.column_stack([other.x, other.mean]) for other in others]
   axes.add_collection(LineCollection(grey, colors=IDLE, linewidths=0.8, zorder=1.5), autolim=False)
-  if line.band is not None:
-    axes.fill_between(line.x, *line.band, color=_ink(style), alpha=0.28, linewidth=0, zorder=2)
+  band(axes, line, style, 0.28)
   for _, (x, y) in line.rest:
     axes.plot(x, y, color=_ink(style), linewidth=0.8, alpha=0.8, zorder=2)
   mean(axes, line, style, 1.6, alone=True)

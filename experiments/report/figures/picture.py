@@ -28,6 +28,7 @@ class Picture:
   caption: list[str]  # sentences
   draw: Callable[[bool], Any]  # makes matplotlib's figure, for a screen (True) or for a phone: upright, legend below
   data: Mapping[str, Sequence[Any]]  # column: a value per drawn point
+  column: Callable[[], Any] | None = None  # makes the figure of a paper's column; None: as for a phone
 
   def __repr__(self) -> str:
     return f"Picture {self.name}: {self.title}; save(path) writes {', '.join(f'.{each}' for each in FORMATS)}"
@@ -71,7 +72,8 @@ class Picture:
     Args:
       path: .svg, .pdf, .png or .csv, in a folder that is there.
       title: whether it has its title; a paper's caption stands for it.
-      narrow: upright, as on a phone: 4.3 inches wide, in a paper's column of 3.4 inches with letters of 8 points.
+      narrow: 4.3 inches wide, in a paper's column of 3.4 inches with letters of 8 points; of curves the large axes
+        alone, with the bands that the small ones have.
 
     Raises:
       ValueError: for another suffix.
@@ -86,7 +88,8 @@ class Picture:
     if kind == "csv" or (title and not narrow):
       path.write_bytes(self.content(kind))
       return path
-    figure = _laid_out(self.draw, wide=not narrow)
+    column = self.column
+    figure = _laid_out((lambda _: column()) if narrow and column else self.draw, wide=not narrow)
     path.write_bytes(_bytes(figure, kind) if title else _untitled(figure, self.title, kind))
     return path
 

@@ -56,7 +56,7 @@ def notes(comparison: Comparison) -> list[str]:
   """What was run at which points, with which budget."""
   entries, grid = [result.info for result in comparison.results], grid_data.axes(comparison)
   given = [f"{words(key, list(grid))} {formats.listed(list(map(text, values)))}" for key, values in grid.items()]
-  sentences = [f"Run at {' and '.join(given)}, each with each."]
+  sentences = [f"Run at {' and '.join(given)}{', each with each' * (len(grid) > 1)}."]
   for key in grid:
     reading = {entry["group"] for entry in entries if key in entry["point"]}
     if lacking := list(dict.fromkeys(entry["group"] for entry in entries if entry["group"] not in reading)):

@@ -42,7 +42,7 @@ def nearest(families: Mapping[str, Mapping[tuple[str, str], Pair]]) -> str:
   if not found:
     return ""
   count, labels, name = min(found, key=lambda each: each[0])
-  return f"; {more(count)} would separate {' and '.join(labels)} in {formats.NAMES[name]} at this spread"
+  return f"; {more(count)} would separate {formats.listed(labels)} in {formats.NAMES[name]} at this spread"
 
 
 def more(count: int) -> str:

@@ -204,6 +204,12 @@ def _notes(entries: Sequence[Mapping[str, Any]], wrapped: Sequence[str]) -> list
       "network. On a cluster the order differs: the predicted seconds are those of that order, the accuracy is that of "
       "the order of training. The closer the two values of staleness are, the better is the approximation."
     )
+  if (members := first.get("members", {}).get("count", 1)) > 1:
+    spent = ", ".join(f"{seconds(entry['members']['seconds'])} on {entry['name']}" for entry in entries)
+    notes.append(
+      f"A worker is {members} devices. The collectives among them, as XLA compiles them here, are part of a step and "
+      f"not hidden: {spent}. In an exchange each device sends what it holds."
+    )
   if wrapped:
     notes.append(
       f"What it takes to choose, round or decompose what is sent is not counted: {formats.listed(wrapped, 6)}."

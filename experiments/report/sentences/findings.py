@@ -40,8 +40,8 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
     sentences.append((claim, _claim(table, comparison.metric, ranked, rivals)))
   sentences += [told] if (told := undetected.sentence(comparison, table)) else []
   if partial:
-    some = [f"{row.label} ({row.reached} of {row.seeds})" for row in partial]
-    sentences.append(("", f"Only some seeds met it with {formats.listed(some)}: not ranked."))
+    some = [f"{formats.named(row.label)} ({row.reached} of {row.seeds})" for row in partial]
+    sentences.append(("", f"Only some seeds met it with {formats.listed(some, labels=False)}: not ranked."))
   if nothing := [row for row in table if row not in ran]:
     sentences.append(("", f"There is no result for {_names(nothing)}."))
   return sentences

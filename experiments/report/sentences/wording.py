@@ -90,11 +90,12 @@ def early(comparison: Comparison, table: Sequence[Row]) -> str:
   for row in table:
     if row.early:
       some = f" ({row.early} of {row.seeds} seeds)" if row.early < row.seeds else ""
-      found.setdefault(row.first, []).append(row.label + some)
+      found.setdefault(row.first, []).append(formats.named(row.label) + some)
   if not found:
     return ""
   at = "; ".join(
-    f"{formats.listed(labels)}, at {formats.figure('examples', first)} examples" for first, labels in found.items()
+    f"{formats.listed(labels, labels=False)}, at {formats.figure('examples', first)} examples"
+    for first, labels in found.items()
   )
   return (
     f"{at}. What reaching {comparison.goal} cost is a line from the untrained start to that evaluation there, mostly "
@@ -104,11 +105,12 @@ def early(comparison: Comparison, table: Sequence[Row]) -> str:
 
 def fell_back(comparison: Comparison, table: Sequence[Row]) -> str:
   """Whose mean curve does not keep the target; "" where all do."""
-  labels = [row.label + f" ({row.fell_back})" * (row.seeds > 1) for row in table if row.mean_fell_back]
+  labels = [formats.named(row.label) + f" ({row.fell_back})" * (row.seeds > 1) for row in table if row.mean_fell_back]
   if not labels:
     return ""
   seeds = "in brackets the number of seeds that do by themselves; " * any(row.seeds > 1 for row in table)
-  return f"{formats.listed(labels)}; {seeds}the costs are of the first time that each seed meets {comparison.goal}."
+  told = formats.listed(labels, labels=False)
+  return f"{told}; {seeds}the costs are of the first time that each seed meets {comparison.goal}."
 
 
 def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:

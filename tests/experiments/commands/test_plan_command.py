@@ -22,6 +22,13 @@ from experiments.costs.xla_cost import batch_shapes, compiled_step
 from experiments.train.build import build
 
 DIGITS = "--config=configs/digits.py"
+OWN = """
+from ddl.algorithms.collective.local_sgd import local_sgd
+
+def slow_mean(inner, *, period: int = 7):
+  \"""A mean every seventh step.\"""
+  return local_sgd(inner, period=period)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +59,22 @@ def test_a_layer_table(tmp_path):
 
 
 def test_a_config_and_what_is_asked(tmp_path):
-  file = tmp_path / "plan.json"
+  file, own = tmp_path / "plan.json", tmp_path / "own.py"
+  own.write_text(OWN)
   asked = (
     "--config.workers=3",
     "--batch=24",
     "--servers=2",
-    "--config.algorithm.name=dasgd",
-    "--config.algorithm.keep=0",
+    f"--config.algorithm.name={own}:slow_mean",
   )
   done = Command("plan", DIGITS, "--cluster=aws_c4_8xlarge", *asked, f"--json={file}").end()
   assert done.code == 0, done.error
   told = json.loads(file.read_text())
   assert (told["examples"], told["settings"]["workers"], told["settings"]["servers"]) == (24, 3, 2)
   own = told["speeds"][-1]
-  assert (own["algorithm"], own["setting"]) == ("dasgd", "as configured") and own["seconds"] >= told["settings"]["step"]
+  assert (own["algorithm"], own["setting"]) == ("slow_mean", "as configured")
+  assert own["seconds"] >= told["settings"]["step"] and "sends every 7 steps: all-reduce of " in told["sends"]
+  assert told["sends"] in " ".join(done.out.split())
   assert "compiled step (XLA, this backend)" in next(
     x["why"] for x in told["rows"] if x["quantity"].startswith("memory")
   )
@@ -104,6 +113,7 @@ def test_steps_shorter_than_their_start_are_warned_of():
     there = CLUSTERS[name]
     told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
     assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
+    assert not warned or told.index("Warning") < told.index("quantity")  # of what it warns
 
 
 def test_columns_are_as_wide_as_what_is_in_them():

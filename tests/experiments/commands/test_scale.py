@@ -70,6 +70,16 @@ def test_every_algorithm_has_a_curve(name):
   assert scale_text.verdict(found[0]).endswith(".")
 
 
+def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
+  monkeypatch.setattr(scale_curves, "recorded", lambda *_: lambda _: SYNC)
+  there, work = CLUSTERS["cori_fdr"], scale_curves.job("mlp", 64)[0]
+  chosen = {"/a/folder/mine.py:SPEC": {}, "sync_sgd": {}}
+  found = scale_curves.curves(work, there, [1, 4], chosen, Transport(), batch=64, weak=True, jitter=0.0)
+  assert [curve.algorithm for curve in found] == ["mine", "sync_sgd"]
+  picture = step_plot.picture(found[0], work, there)
+  assert picture is not None and picture.name == "step_mine"  # that of its files
+
+
 def test_clocks_are_the_algorithms_own_unless_given():
   names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
   given = scale_curves.settings(names, period=6, delay=8)

@@ -21,6 +21,10 @@ def described(**changes):
     ({"name": "local_sgd", "period": 5}, "every 5 steps: all-reduce of 4.84 kB"),
     ({"name": "async_easgd", "period": 5}, "every 5 steps: 4.84 kB to the server and 4.84 kB back"),
     ({"name": "independent"}, "nothing"),
+    (
+      {"name": "hierarchical_sgd", "group_size": 2, "period": 2, "outer_period": 8},
+      "every 2 steps: 2 messages to peers of 4.84 kB together; every 8 steps: all-reduce of 4.84 kB",
+    ),
   ],
 )
 def test_what_is_sent_and_when(algorithm, text):

@@ -26,6 +26,13 @@ def test_what_is_marked(tmp_path):
   assert list(pd.read_csv(folder / "table.csv").fell_back) == [1, 0, 2]
 
 
+def test_a_label_with_a_comma_is_quoted_without_its_number_of_seeds(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [KEPT] * 2, "dasgd, delay 2": [LOST] * 2})
+  assert f'{AGAIN}: "dasgd, delay 2" (2); in' in " ".join(
+    report.table(folder).replace("\N{NO-BREAK SPACE}", " ").split()
+  )
+
+
 def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
   """Of three seeds one never meets the target, so that the mean of all would not, or would alone."""
   never, low = rising(*[0.1] * 5), rising(0.1, 0.5, 0.94, 0.94, 0.94)

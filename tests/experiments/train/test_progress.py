@@ -65,13 +65,25 @@ class Shown(list):
     self.append(data["text/plain"])
 
 
-def test_a_bar_of_a_notebook_is_gone_after_the_end(monkeypatch, capsys):
-  shown = Shown()
+def test_all_bars_of_a_notebooks_cell_share_one_output_which_is_empty_after_the_end(monkeypatch, capsys):
+  shell, cells = types.SimpleNamespace(execution_count=1), list[Shown]()
+
+  def display(*data, **how):
+    cells.append(Shown())
+    return cells[-1](*data, **how)
+
+  shown = types.SimpleNamespace(display=display)
+  notebook = types.SimpleNamespace(display=shown, get_ipython=lambda: shell)
   monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-  monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-  monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=shown))
-  with progress.Progress("local SGD", 20, 0) as bar:
-    bar.show(10, {"test_loss": 0.5})
-    bar.show(20, {"test_loss": 0.25})
-  assert "local SGD" in "".join(shown) and not shown[-1]
+  monkeypatch.setitem(sys.modules, "IPython", notebook)
+  progress._cell.cache_clear()
+  for execution, label in ((1, "sync SGD"), (1, "local SGD"), (2, "DaSGD")):
+    shell.execution_count = execution
+    with progress.Progress(label, 20, 0) as bar:
+      bar.show(10, {"test_loss": 0.5})
+      bar.show(20, {"test_loss": 0.25})
+  progress._cell.cache_clear()
+  first, second = cells
+  assert all(label in "".join(first) for label in ("sync SGD", "local SGD")) and "DaSGD" in "".join(second)
+  assert not first[-1] and not second[-1]
   assert capsys.readouterr() == ("", "")

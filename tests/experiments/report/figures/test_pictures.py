@@ -81,7 +81,20 @@ def test_a_picture_for_a_paper_has_no_title_and_is_as_narrow_as_a_phones(tmp_pat
   assert [titled(svg) for svg in (plain, bare, narrow, both)] == [True, False, True, False]
   assert size(bare)[1] < size(plain)[1] - 15 and size(both)[1] < size(narrow)[1] - 15
   assert size(narrow)[0] == pytest.approx(4.3 * 72) and size(both)[0] <= 4.4 * 72
+  assert [svg.count('<g id="axes_') for svg in (plain, both)] == [2, 1]  # a column has no room for small axes
   assert picture.save(tmp_path / "again.svg").read_text() == plain
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_the_figure_of_a_column_has_bands_and_a_key_of_the_lines_in_front(tmp_path, count):
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), 0.1 * seed, *[0.96] * 9) for seed in range(3)] for n in range(count)}
+  found = reader.read(comparison(tmp_path, runs))
+  front = [number for number, style in enumerate(line_styles(found)) if style.front]
+  (axes,) = (figure := curves.pictures(found)[0].column()).axes
+  assert len(axes.collections) == len(front)
+  texts = [text.get_text() for text in figure.texts]
+  assert {f"a{number}" for number in front} <= {*texts}
+  assert any(text.startswith(f"thin: {count - len(front)} others") for text in texts) == (count > len(front))
 
 
 def styled(folder, count, groups=None):
