@@ -11,7 +11,7 @@ from jax import lax
 from ddl.api import Tree
 from ddl.runtime.calls import Kind
 from ddl.runtime.conditional_exchanges import ConditionalExchanges
-from ddl.runtime.device_functions import Carry, DeviceFunctions, Messages
+from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.replication import Replication, pack, unpack
 from ddl.runtime.layout.workers import AXIS
@@ -54,7 +54,7 @@ class Rounds:
   ) -> tuple[Carry, jax.Array]:
     """Make a device's part of the call; its shared leaves have an axis of one copy outside, and none inside."""
     carry = self._each_leaf(unpack, carry)
-    inputs = batches, self._keys(step, key, jax.tree.leaves(batches)[0].shape[1])
+    inputs = batches, self.keys(step, key, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
       carry, losses = self._units(kind, carry, inputs)
     else:
@@ -70,7 +70,7 @@ class Rounds:
     )
     return Carry(params, state, carry.extra, messages)
 
-  def _keys(self, step: jax.Array, key: jax.Array, steps: int) -> jax.Array:
+  def keys(self, step: jax.Array, key: jax.Array, steps: int) -> jax.Array:
     """Return the keys of a device's workers, which depend on worker and step alone: [virtual, steps]."""
     virtual = self.workers.virtual
     ranks = lax.axis_index(AXIS[0]) * virtual + jnp.arange(virtual, dtype=jnp.int32)
@@ -92,25 +92,14 @@ class Rounds:
     return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
 
   def _unit(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
-    """Make the steps of `kind.unit`, whose exchanges are known at compile time; losses: [virtual, steps]."""
-    functions, in_flight = self.functions, _queues(carry.messages, kind.in_flight)
-    losses, first = [], 0  # first: of the steps that are not made yet
-    for step, due in enumerate(kind.unit):
-      for i in due.launch:
-        message, carry = self._launch(i, carry)
-        in_flight[i].append(message)
-      after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
-      if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
-        part = jax.tree.map(lambda x, a=first, b=step + 1: x[:, a:b], inputs)
-        carry, loss = functions.steps(carry, *part, beside=any(in_flight))
-        losses.append(loss)
-        first = step + 1
-      for i in due.merge:
-        carry = functions.merge(i, in_flight[i].pop(0), carry)
-      for i in due.exchange:
-        carry = functions.exchange(i, carry)
-    messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(in_flight, carry.messages, strict=True))
-    return carry._replace(messages=messages), jnp.concatenate(losses, axis=1)
+    """Make the steps of `kind.unit`; losses: [virtual, steps]."""
+
+    def steps(carry: Carry, first: int, last: int, beside: bool) -> tuple[Carry, jax.Array]:
+      part = jax.tree.map(lambda x: x[:, first:last], inputs)
+      return self.functions.steps(carry, *part, beside=beside)
+
+    carry, losses = over_unit(kind, carry, steps, self._launch, self.functions.merge, self.functions.exchange)
+    return carry, jnp.concatenate(losses, axis=1)
 
   def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
     message, carry = self.functions.launch(i, carry)
@@ -119,9 +108,32 @@ class Rounds:
     return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
 
 
+def over_unit(
+  kind: Kind, carry: Carry, steps: Callable[..., Any], launch: Callable[..., Any], merge: Callable[..., Carry],
+  exchange: Callable[..., Carry],
+) -> tuple[Carry, list[Any]]:  # fmt: skip
+  """Make the steps of `kind.unit`, whose exchanges are known, and return the carry with what is in flight, and losses.
+
+  steps(carry, first, last, beside) -> (carry, losses): steps first..last-1 without exchanges, beside: with a message in
+  flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry) are of exchange i.
+  """
+  in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
+  losses, first = [], 0  # first: of the steps that are not made yet
+  for step, due in enumerate(kind.unit):
+    for i in due.launch:
+      message, carry = launch(i, carry)
+      in_flight[i].append(message)  # the oldest first
+    after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
+    if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
+      carry, loss = steps(carry, first, step + 1, any(in_flight))
+      losses.append(loss)
+      first = step + 1
+    for i in due.merge:
+      carry = merge(i, in_flight[i].pop(0), carry)
+    for i in due.exchange:
+      carry = exchange(i, carry)
+  messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(in_flight, carry.messages, strict=True))
+  return carry._replace(messages=messages), losses
+
+
 LAST = Due(launch=(0,))  # stands for the step after a unit: what is not made yet is made before it
-
-
-def _queues(messages: Messages, in_flight: tuple[int, ...]) -> list[list[Tree]]:
-  """Return the messages in flight of each exchange, the oldest first."""
-  return [list(slots[:count]) for slots, count in zip(messages, in_flight, strict=True)]

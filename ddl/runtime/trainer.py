@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Algorithm, Model, Tree
-from ddl.runtime import traffic
+from ddl.runtime import background, traffic
 from ddl.runtime.calls import Call, Kind, plan
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.device_functions import Carry, DeviceFunctions
@@ -52,7 +52,9 @@ class Trainer:
     queues = tuple((own,) * len(slots) for own, slots in zip(copies.messages, self._carry.messages, strict=True))
     self._own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
     self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
-    self.compile_seconds = 0.0
+    in_background = background.pays(algorithm, workers, independent)
+    self._background = background.BackgroundCalls(self.rounds) if in_background else None
+    self._compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._init = jax.jit(
       lambda key: self.model.init(jax.random.wrap_key_data(key)), out_shardings=(in_place, everywhere)
@@ -62,6 +64,11 @@ class Trainer:
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False), out_shardings=consensus)
     self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=split)
     self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=split)
+
+  @property
+  def compile_seconds(self) -> float:
+    """Seconds that compiling the calls has taken so far."""
+    return self._compile_seconds + (self._background.compile_seconds if self._background else 0.0)
 
   @property
   def carry(self) -> Carry:
@@ -134,12 +141,14 @@ class Trainer:
 
   def compiled(self, kind: Kind, *args: Any, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the executable of a kind of calls, compiled on first use."""
+    if self._background and kind.unit and not together:
+      return self._background.make_call(kind)
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
     key = (kind, together, jax.tree.structure(args), *jax.tree.leaves(avals))
     if key not in self._calls:
       began = time.perf_counter()
       self._calls[key] = compiled(self.lowered(kind, *args, together=together), options(self.workers.device))
-      self.compile_seconds += time.perf_counter() - began
+      self._compile_seconds += time.perf_counter() - began
     return self._calls[key]
 
   def lowered(self, kind: Kind, *args: Any, together: bool = False) -> jax.stages.Lowered:

@@ -16,6 +16,7 @@ from ddl.group import Group
 from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.sharding import MEMBER
 
+SMALL = 2**16  # bytes of an array below which a message of its own over sockets costs more than copies
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
@@ -41,6 +42,11 @@ class Workers(NamedTuple):
     return self.device.platform
 
   @property
+  def processes(self) -> int:
+    """Number of processes that have its devices."""
+    return len({device.process_index for device in self.mesh.devices.flat})
+
+  @property
   def members(self) -> int:
     """Devices of a worker."""
     return self.mesh.shape[MEMBER]
@@ -59,7 +65,8 @@ class Workers(NamedTuple):
   def group(self) -> Group:
     """All workers, for a function of one that is lifted by `lift` and bound to the axis "virtual"."""
     # XLA's partitioner fails on a collective over a manual axis of size 1.
-    return Group(AXIS[1] if self.rows == 1 < self.members else AXIS)
+    axis = AXIS[1] if self.rows == 1 < self.members else AXIS
+    return PackedGroup(axis, SMALL) if self.platform == "cpu" and self.processes > 1 == self.members else Group(axis)
 
   @property
   def packs(self) -> bool:

@@ -1,0 +1,82 @@
+"""Messages that a thread carries beside the steps: the results of the compiled calls, and what happens when."""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
+
+from ddl.runtime import background
+from ddl.runtime.execution import ExecutionConfig
+
+pytestmark = pytest.mark.usefixtures("x64", "optimized")
+
+DELAYED = ["dasgd", "easgd", "overlap_sgp", "eager_diloco", "streaming_diloco", "cocod", "sma", "pipe_sgd"]
+LAYOUTS = [(2, ExecutionConfig("vmap", "scan", 5)), (8, ExecutionConfig("unroll", "scan", 12))]
+
+
+@pytest.fixture
+def threads(monkeypatch):
+  monkeypatch.setattr(background, "pays", lambda *_: True)
+
+
+@pytest.mark.parametrize("devices, how", LAYOUTS)
+@pytest.mark.parametrize("name", DELAYED)
+@pytest.mark.sampled(5)
+def test_equals_its_twin_and_waiting_changes_no_bit(name, devices, how, threads):
+  trainer = make(name, devices, how)
+  found = record(trainer)
+  equals_twin(trainer, found, name, "momentum", **HYPER.get(name, {}))
+  jax.tree.map(np.testing.assert_array_equal, found, record(make(name, devices, how._replace(overlap=False))))
+
+
+def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, monkeypatch):
+  ran, finished = [], background._finished
+  monkeypatch.setattr(
+    background, "_finished", lambda run, *x: (ran.append((run, threading.current_thread().name)), finished(run, *x))[1]
+  )
+  trainer = make("dasgd", *LAYOUTS[1])
+  record(trainer)
+  programs = [program for program, communicates in trainer._background._programs.values() if communicates]
+  assert {run for run, _ in ran} == {*programs} and len({name for _, name in ran}) == 1
+  assert threading.current_thread().name not in {name for _, name in ran}
+  count, seconds = len(trainer._background._programs), trainer.compile_seconds
+  record(trainer)
+  assert len(trainer._background._programs) == count and trainer.compile_seconds == seconds > 0
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch):
+  """The first message does not arrive before steps are made after its launch, or a while has passed."""
+  trainer = make("dasgd", 8, ExecutionConfig("unroll", "scan", 12, overlap))
+  calls, finished = trainer._background, background._finished
+  launched, stepped, beside = threading.Event(), threading.Event(), []
+
+  def launch(*args, original=calls._launch):
+    launched.set()
+    return original(*args)
+
+  def steps(*args, original=calls._steps):
+    found = original(*args)
+    if launched.is_set():
+      stepped.set()
+    return found
+
+  def late(run, *args):
+    if launched.is_set():
+      beside.append(stepped.wait(30 if overlap else 0.2))
+    return finished(run, *args)
+
+  monkeypatch.setattr(calls, "_launch", launch)
+  monkeypatch.setattr(calls, "_steps", steps)
+  monkeypatch.setattr(background, "_finished", late)
+  key = jax.random.key(0)
+  for _ in trainer.run(trainer.start(key), trainer.plan(0, STEPS, STEPS), feed, key):
+    pass
+  assert beside[0] is overlap
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "local_sgd", "dasgd"])
+def test_one_process_has_compiled_calls(name):
+  assert make(name, 2, LAYOUTS[0][1])._background is None
