@@ -40,7 +40,8 @@ def get_config():
   config.schedule.warmup = 2000
   config.schedule.floor = 0.1
   config.compare.title = "GPT-2 on token files"
-  config.compare.target = 0.35  # share of the next tokens that are guessed right
+  config.compare.metric = "perplexity"
+  config.compare.target = 30.0
   config.compare.seeds = (0,)
   config.compare.algorithms = {
     "sync AdamW": {"algorithm": {"name": "sync_sgd"}},

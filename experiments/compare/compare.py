@@ -21,7 +21,7 @@ from experiments.report.reader import common_runs
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir
 from experiments.train.build import Components
-from experiments.train.evaluate import has_accuracy
+from experiments.train.evaluate import judged_by
 from experiments.train.exit_codes import Failed
 from experiments.train.processes import check_processes, launch, say, start_devices
 from experiments.train.workdir import check_folder, workdir
@@ -63,7 +63,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
-  _check_target(comparison.target, components)  # tracing a model needs the devices
+  metric = _metric(comparison, components)  # tracing a model needs the devices
   if clusters:
     member_step.check_devices(options.members)
   if hosts.is_main():
@@ -85,7 +85,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   runs, failed, ended = label_runs.run(comparison, components, path, there, options)
   page = {}
   if hosts.is_main():
-    page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options)
+    page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
     if clusters:
       page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
     comparison_record.write(path / run_dir.COMPARISON, page)
@@ -95,16 +95,18 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   return page | {"folder": str(path)}
 
 
-def _check_target(target: float, components: Mapping[str, Components]) -> None:
-  """Raises ValueError for a target that no run can meet, or that all meet at once."""
-  first = next(iter(components.values()))
-  if has_accuracy(first.model, first.data.test):
-    if not 0 < target <= 1:
-      raise ValueError(
-        f"config.compare.target is {target:g}; invalid: an accuracy must be above 0 and at most 1, e.g. 0.95 for 95 %"
-      )
-  elif not math.isfinite(target):
-    raise ValueError(f"config.compare.target is {target:g}; invalid: the target of a loss must be finite")
+def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
+  """The metric of the target. Raises ValueError for a target that no run can meet, or that all meet at once."""
+  (model, data), target = next((each.model, each.data) for each in components.values()), comparison.target
+  metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
+  wrong = {
+    "accuracy": "an accuracy must be above 0 and at most 1, e.g. 0.95 for 95 %" * (not 0 < target <= 1),
+    "loss": "the target of a loss must be finite" * (not math.isfinite(target)),
+    "perplexity": "a perplexity must be above 1 and finite, e.g. 30" * (not 1 < target < math.inf),
+  }[metric]
+  if wrong:
+    raise ValueError(f"config.compare.target is {target:g}; invalid: {wrong}")
+  return metric
 
 
 def _predicted(

@@ -17,7 +17,6 @@ from experiments.grid_point import Place, words
 from experiments.short_name import short_name
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
-from experiments.train.evaluate import has_accuracy
 from experiments.train.processes import say
 from experiments.train.workdir import without
 
@@ -43,12 +42,11 @@ def tell_changes(file: Path, page: Mapping[str, Any]) -> None:
 
 def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
-  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions,
+  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
   """What comparison.json holds, but for the clusters. runs, failed, tuned: by label, the last without the grid."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
-  accuracy = has_accuracy(parts.model, parts.data.test)
   asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
   entries = [
     entry(path, label, each, asynchronous, comparison.place(label))
@@ -62,7 +60,7 @@ def content(
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere
     "config": comparison.to_json(),
-    "target": {"metric": "test_accuracy" if accuracy else "test_loss", "value": comparison.target},
+    "target": {"metric": f"test_{metric}", "value": comparison.target},
     "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "git": trained.get("git"),

@@ -23,12 +23,13 @@ from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, poin
 from experiments.config.variants import slug
 from experiments.train import build as made
 from experiments.train import compilation_cache, run_dir, train_loop
-from experiments.train.evaluate import Evaluator, has_accuracy
+from experiments.train.evaluate import Evaluator, judged_by
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.workdir import resume_command, workdir
 
+METRICS = ("accuracy", "loss", "perplexity")
 Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned
 
 
@@ -63,12 +64,13 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   if hosts.is_main():
     run_dir.record(path, run_dir.about(options.command), options.recorded)
   model = next(iter(firsts.values())).model
-  metric = "accuracy" if has_accuracy(model, data.validation) else "loss"
+  metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
+  metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
   storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
   for label in chosen.experiments:
     trials = study.LabelStudy(storage, chosen, label, metric)
     _tune(trials, chosen, label, data, path, begun, evaluator, options)
-    results[label] = _result(trials, chosen, label)
+    results[label] = _result(trials, chosen, label, metric)
   good = {label: each for label, each in results.items() if each["best"]}
   if good and hosts.is_main():
     _write(path / run_dir.TUNED, good, options)
@@ -115,7 +117,7 @@ def _trial(
   experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path,
   begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, judge: Lines,
 ) -> tuple[str, list[dict[str, float]]]:  # fmt: skip
-  """The outcome, and loss and accuracy on the validation split after the last step of each seed that was run.
+  """The outcome, and the metrics on the validation split after the last step of each seed that was run.
 
   The first seed alone is judged on the way.
   """
@@ -134,7 +136,7 @@ def _trial(
         made.follow(trainer, components.experiment)
       files = _Told(path / f"seed-{components.experiment.seed}", None if scores else judge)
       last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
-      scores.append({name: last[f"test_{name}"] for name in ("accuracy", "loss") if f"test_{name}" in last})
+      scores.append({name: last[f"test_{name}"] for name in METRICS if f"test_{name}" in last})
       if not math.isfinite(scores[-1]["loss"]):
         return study.DIVERGED, scores[:-1]
   except train_loop.Diverged:
@@ -194,11 +196,15 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
   raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
 
 
-def _result(trials: study.LabelStudy, chosen: Sweep, label: str) -> dict[str, Any]:
+def _result(trials: study.LabelStudy, chosen: Sweep, label: str, metric: str) -> dict[str, Any]:
   """A label's entry of tuned.json; "best" is None if no trial gave a result."""
   found = trials.finished()
   good = [(point, told["score"]) for point, told in found if told["score"]]
-  point, score = max(good, key=lambda t: (t[1].get("accuracy", 0.0), -t[1]["loss"]), default=({}, None))
+
+  def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
+    return (trial[1]["accuracy"] if metric == "accuracy" else 0.0), -trial[1]["loss"]
+
+  point, score = max(good, key=quality, default=({}, None))
   return {
     "best": by_section(point) if good else None,
     "validation": score,

@@ -57,7 +57,8 @@ def base() -> Config:
     {
       "title": "",
       "seeds": (0, 1, 2),
-      "target": 0.95,  # of the test accuracy, or of the test loss where there is no accuracy
+      "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy where there is one, else the loss
+      "target": 0.95,  # of the test metric: at least this accuracy, at most this loss or perplexity
       "expected": (),  # pairs of labels, the first of which a paper found to be sooner at the target
       "algorithms": ml_collections.ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
       "grid": Pairs((), tuple),  # key -> values that all labels are run with, e.g. {"algorithm.period": (1, 4)}

@@ -20,12 +20,13 @@ class Comparison:
   experiments: Mapping[str, Experiment]
   title: str = ""
   seeds: tuple[int, ...] = (0, 1, 2)
-  target: float = 0.95  # of the test accuracy, or of the test loss where there is no accuracy
+  target: float = 0.95  # of the test metric
   expected: tuple[tuple[str, str], ...] = ()  # pairs of labels, the first sooner at the target, as a paper found
   clusters: tuple[str, ...] = ()  # that the seconds are predicted for
   tuned: str = ""  # tuned.json of the sweep that the settings are from
   grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: there is none
   places: Mapping[str, Place] = field(default_factory=dict)  # of the labels in the grid
+  metric: str = ""  # see `config.compare.metric`
 
   def __post_init__(self) -> None:
     """Raises ValueError for invalid seeds or expectations, or algorithms that cannot be compared."""
@@ -78,7 +79,7 @@ class Comparison:
     out = cls(
       {label: of_label(label, configs[label]) for label in chosen},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
-      values(config), {label: every[label].place for label in chosen},
+      values(config), {label: every[label].place for label in chosen}, section.metric,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("label in config.compare.expected", labels, label)
@@ -104,7 +105,8 @@ class Comparison:
     common = set.intersection(*every)
     own = {label: {k: v for k, v in each.items() if repr((k, v)) not in common} for label, each in flat.items()}
     shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
-    heads = {"title": self.title, "seeds": self.seeds, "target": self.target, "expected": self.expected}
+    heads = {"title": self.title, "seeds": self.seeds, "metric": self.metric, "target": self.target}
+    heads |= {"expected": self.expected}
     heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": own})
 

@@ -36,6 +36,7 @@ class Sweep:
   sampler: str = "halton"  # or "tpe"
   pruning: bool = False
   validation: float = 0.2  # share of the training examples, for data that does not set any apart itself
+  metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
 
   def __post_init__(self) -> None:
     """Raises ValueError where nothing can be tried or judged."""
@@ -70,12 +71,13 @@ class Sweep:
     spaces = {label: _space(section, label, each) for label, each in experiments.items()}
     return cls(
       experiments, spaces, trials or section.trials, section.seeds, section.sampler, section.pruning,
-      section.validation,
+      section.validation, config.compare.metric,
     )  # fmt: skip
 
   def to_json(self, label: str) -> dict[str, Any]:
     """All that decides the trials of a label, but their number: what a resume must have in common with its folder."""
     rules = {"sampler": self.sampler, "pruning": self.pruning, "validation": self.validation, "seeds": self.seeds}
+    rules |= {"metric": self.metric} if self.metric else {}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
 

@@ -55,8 +55,18 @@ class Evaluator:
     return self._batches
 
 
-def has_accuracy(model: Model, source: Source) -> bool:
-  """Whether the metrics have an accuracy beside the loss; nothing is compiled or computed."""
+def judged_by(asked: str, model: Model, source: Source, task: str) -> str:
+  """Return the metric that runs are compared by, "accuracy", "loss" or "perplexity"; nothing is compiled or computed.
+
+  asked: one of them, or "" for the accuracy where there is one, else the loss. ValueError for one that is not measured.
+  """
+  known = ["accuracy"] * _has_accuracy(model, source) + ["loss"] + ["perplexity"] * (task == "language")
+  if asked and asked not in known:
+    raise ValueError(f"config.compare.metric is {asked!r}; of this model and data it can be {', '.join(known)}")
+  return asked or known[0]
+
+
+def _has_accuracy(model: Model, source: Source) -> bool:
 
   def metrics() -> Tree:
     return (model.metrics or _loss_as_metric(model))(*model.init(jax.random.key(0)), source.take(np.arange(1)))

@@ -71,6 +71,30 @@ def test_a_step_decays_what_has_two_axes_or_more_and_clips(folder):
   np.testing.assert_allclose(updates["kernel"], -rate * (1 + 0.1) * np.ones((2, 3)), rtol=1e-4)
 
 
+def test_a_comparison_is_by_the_perplexity(call, wrong, folder, tmp_path):
+  flags = [
+    CONFIG,
+    f"--config.data.path={folder}",
+    *(f"--config.{each}" for each in SMALL),
+    "--only=DaSGD",
+    "--devices=1",
+  ]
+  code, _, error = call("compare", *flags, "--config.compare.target=257", f"--workdir={tmp_path}/run")
+  assert code == 0, error
+  assert json.loads((tmp_path / "run" / "comparison.json").read_text())["target"] == {
+    "metric": "test_perplexity", "value": 257,
+  }  # fmt: skip
+  with (tmp_path / "run" / "findings.json").open() as file:
+    (row,) = json.load(file)["table"]
+  assert row["reached"] == 1  # before training, when all tokens are guessed alike
+  wrong(
+    [*flags, "--config.compare.target=0.95", f"--workdir={tmp_path}/b"],
+    "config.compare.target is 0.95",
+    "perplexity",
+    command="compare",
+  )
+
+
 @pytest.mark.slow
 def test_three_algorithms_compared(call, folder, tmp_path):
   flags = [
