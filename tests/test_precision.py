@@ -153,7 +153,7 @@ def some(batch, steps):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("gradients", ["unroll", "vmap"])
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(17)
 def test_collective_algorithms_keep_mixed_types(name, gradients):
   inner = lenient(optax.sgd(0.1, momentum=0.9))
   trainer, carry, losses = trained_mixed(algorithm_of(name, inner, 4), gradients)

@@ -104,7 +104,7 @@ def every_pair():
 
 
 @pytest.mark.parametrize("name, loop", [*every_pair()])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 def test_foreign_loop_equals_the_twin(x64, name, loop):
   lift, axis = LOOPS[loop]
   algorithm, tx = transformation(name, axis=axis)

@@ -380,7 +380,7 @@ def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(17)
 def test_shapes_and_dtypes_stay(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")

@@ -25,12 +25,10 @@ from experiments.commands import reference
 
 QUICKLY = {  # command: what makes it quick
   "train": ("--config.steps=20", "--config.eval_every=20"),
-  "compare": ("--config.steps=20", "--config.eval_every=20", "--config.compare.seeds=0", "--only=easgd"),
-  "sweep": ("--config.steps=20", "--config.eval_every=20", "--trials=1", "--only=easgd"),
   "reproduce": ("--check",),
 }
 MINUTES = (  # parts of commands that are left to --slow: they measure, start processes, or compile for long
-  "run.py bench", "run.py calibrate", "run.py sweep",
+  "run.py bench", "run.py calibrate", "run.py sweep", "run.py compare --config=configs/digits_compare.py",
   "--cluster=measured", "--runtime=ray", "-m experiments.bench", "srun ", "mpirun ",
   "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip

@@ -77,7 +77,8 @@ def test_gpt2(sizes, count):
   assert sum(x.size for x in jax.tree.leaves(jax.eval_shape(made.init, jax.random.key(0))[0])) == count
 
 
-@pytest.mark.parametrize("name", ["resnet18", pytest.param("resnet50", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.slow
 def test_residual_networks_are_those_of_the_paper(name):
   """A forward pass by hand with drawn parameters and running statistics; at the start all blocks are the identity."""
   model = MODELS[name]({"task": "classification", "shape": (32, 32, 3), "num_outputs": 10}, width=4)
@@ -128,7 +129,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 def test_blocks_computed_again_give_the_same_gradients_and_keep_less(name):
   meta, settings = BLOCKS[name]
   whole, again = (MODELS[name](meta, **settings, remat=remat) for remat in (False, True))

@@ -28,7 +28,7 @@ def test_ten_steps_are_those_of_the_whole_batch(x64, parts, name):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0] != "vgg_a"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 def test_members_share_each_part(x64, case):
   name, sharding = case
   _, carry = trained(name, 2, 2, sharding, microbatches=4)

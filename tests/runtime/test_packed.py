@@ -31,7 +31,7 @@ def drawn(tree, seed):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_vector_is_served_as_the_tree_is(name):
   algorithm = build(name, optax.sgd(0.1, momentum=0.9))
   assert divides(algorithm, PARAMS)

@@ -417,6 +417,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_run_that_diverges_keeps_the_last_good_checkpoint(ray, tmp_path):
   runner = cluster(tmp_path, build("async_msgd", learning_rate=30.0), workers=1, checkpoint_every=2)
   with pytest.raises(ValueError, match=r"visit \d+: the message of worker 0's round \d+ .* not finite"):

@@ -52,7 +52,7 @@ def test_unrolled_equals_its_twin(name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(29)
 def test_equals_its_twin_with_adam(name):
   trainer = make(name, 8, ExecutionConfig("vmap", "scan", 12), inner="adam")
   equals_twin(trainer, record(trainer), name, "adam", **HYPER.get(name, {}))

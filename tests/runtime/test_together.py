@@ -81,7 +81,7 @@ def each_equals_itself_alone(trainer):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(67)
+@pytest.mark.sampled(120)
 def test_each_equals_itself_alone(name, devices, how):
   each_equals_itself_alone(make(name, devices, how, model=seeded(), **HYPER.get(name, {})))
 

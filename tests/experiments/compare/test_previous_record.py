@@ -78,6 +78,7 @@ def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
   assert "not all seeds of sync are there: the others are trained first" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_clusters_are_of_the_seeds_that_all_labels_have(tmp_path):
   compared(tmp_path / "c", ["sync", "local"], resume=False, target=0.9, clusters=["ethernet_10g"])
   found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1), target=0.9)

@@ -127,6 +127,7 @@ def test_three_algorithms_compared(call, folder, tmp_path):
   assert "perplexity_vs_examples" in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_diloco_with_an_outer_step(call, folder, tmp_path):
   flags = [
     CONFIG,
