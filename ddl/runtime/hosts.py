@@ -1,5 +1,6 @@
 """Groups of processes: started here, by Slurm or by Open MPI, and joined by `jax.distributed`."""
 
+import itertools
 import os
 import signal
 import socket
@@ -15,8 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed  # its key-value store has no public name
 from jax.experimental import multihost_utils
 
+_exchanges = itertools.count()
 JOINED = "DDL_PROCESS"  # rank/count@coordinator, set for the processes that `launch` starts
 
 
@@ -102,6 +105,26 @@ def join() -> None:
   # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
   # be compiling.
   multihost_utils.sync_global_devices("joined")
+
+
+def exchange(text: str, seconds: float = 60.0) -> list[str]:
+  """Return the texts of all processes by rank, through their coordinator; all call this equally often.
+
+  ValueError, which names the process, if one of them does not come to this in time.
+  """
+  joined, limit = distributed.global_state, int(1000 * seconds)
+  if joined.client is None:
+    return [text]
+  name = f"ddl/exchange/{next(_exchanges)}"
+  joined.client.key_value_set(f"{name}/{joined.process_id}", text)
+  said = []
+  for rank in range(joined.num_processes):
+    try:
+      said.append(joined.client.blocking_key_value_get(f"{name}/{rank}", limit))
+    except jax.errors.JaxRuntimeError:
+      raise ValueError(f"process {rank} has ended, or did nothing for {seconds:g} s, before the first step") from None
+  joined.client.wait_at_barrier(name, limit)  # all have read them, so that each may end
+  return said
 
 
 def _stop_with(parent: int) -> None:

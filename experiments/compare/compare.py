@@ -18,8 +18,8 @@ from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
+from experiments.train import agreement, compilation_cache, run_dir
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir
 from experiments.train.build import Components
 from experiments.train.evaluate import judged_by
 from experiments.train.exit_codes import Failed
@@ -63,6 +63,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
+  agreement.check(comparison.to_json(), options, data)
   metric = _metric(comparison, components)  # tracing a model needs the devices
   if clusters:
     member_step.check_devices(options.members)

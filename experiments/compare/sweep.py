@@ -21,8 +21,8 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.variants import slug
+from experiments.train import agreement, compilation_cache, run_dir, train_loop
 from experiments.train import build as made
-from experiments.train import compilation_cache, run_dir, train_loop
 from experiments.train.evaluate import Evaluator, judged_by
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
@@ -60,6 +60,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
   compilation_cache.start(options.compilation_cache)
   start_devices(first.workers, options)
+  agreement.check({label: chosen.to_json(label) for label in chosen.experiments}, options, data)
   assert data.validation
   if hosts.is_main():
     run_dir.record(path, run_dir.about(options.command), options.recorded)

@@ -202,11 +202,12 @@ def _event_writer(path: Path) -> Any:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
   """What differs between two trees, as "key: value there, value here"."""
-  a, b = _flat(there), _flat(here)
+  a, b = flat(there), flat(here)
   return [f"{k}: {a.get(k)} there, {b.get(k)} here" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+  """Return the leaves of nested dicts by their keys, joined with dots."""
   if not isinstance(tree, dict):
     return {prefix: tree}
-  return {key: v for k, part in tree.items() for key, v in _flat(part, f"{prefix}.{k}" if prefix else k).items()}
+  return {key: v for k, part in tree.items() for key, v in flat(part, f"{prefix}.{k}" if prefix else k).items()}

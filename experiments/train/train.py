@@ -14,7 +14,7 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import compilation_cache, saved_model, train_loop
+from experiments.train import agreement, compilation_cache, saved_model, train_loop
 from experiments.train.build import Components, build, check_members, describe, make_trainer, virtual_seconds
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
@@ -57,6 +57,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   start_devices(experiment.workers, options)
   components = build(experiment)
   check_members(components, options)
+  agreement.check(experiment.to_json(), options, components.data)
   components = components._replace(model=saved_model.started_from(options.init_from, components.model))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:

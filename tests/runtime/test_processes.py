@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -109,6 +110,26 @@ def test_members_of_a_worker_may_be_in_several_processes(tmp_path, workers):
     serialization.msgpack_restore((tmp_path / name / "model.msgpack").read_bytes()) for name in ("two", "one")
   )
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), two["params"], one["params"])
+
+
+@pytest.mark.parametrize(
+  "differs, words",
+  [
+    ("--config.optimizer.learning_rate=0.07", ("config.optimizer.learning_rate", "0.07 in process 1")),
+    pytest.param("--steps_per_call=7", ("options.steps_per_call", "7 in process 1"), marks=pytest.mark.slow),
+    pytest.param("--config.batch=8", ("config.batch", "8 in process 1"), marks=pytest.mark.slow),
+  ],
+)
+def test_two_that_differ_end_before_the_first_step(tmp_path, differs, words):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    where = f"127.0.0.1:{free.getsockname()[1]}"
+  flags = [*TRAIN, *SHORT, f"--workdir={tmp_path}/run"]
+  both = [Command(*flags, *more, **{hosts.JOINED: f"{rank}/2@{where}"}) for rank, more in enumerate([[], [differs]])]
+  for each in both:
+    line = complaint(each.end())
+    assert all(word in line for word in words), line
+  assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_what_one_process_finds_wrong_ends_both_at_once(tmp_path):
