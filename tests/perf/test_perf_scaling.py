@@ -67,7 +67,7 @@ def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, pe
     assert point.examples * point.workers >= (64 * point.workers if weak else 64)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
   st.sampled_from(sorted({*COLLECTIVE, "gosgd", "pull_gossip", "push_gossip", "ad_psgd"} - {"independent"})),
   st.floats(1e6, 1e10), st.floats(1, 100), st.sampled_from([0.0, 0.2]),

@@ -92,6 +92,7 @@ def test_parameters_of_several_types_are_left_apart_where_that_is_free():
   "name",
   ["async_easgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("async_msgd", "dc_asgd", "hogwild_easgd"))],
 )
+@pytest.mark.slow
 def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypatch):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)

@@ -428,6 +428,7 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(ray, tmp_path):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_worker_that_fails_is_named(ray, tmp_path):
   def broken(worker):
     raise KeyError("no data")

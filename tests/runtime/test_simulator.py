@@ -105,6 +105,7 @@ def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
 
 
 @pytest.mark.parametrize("barrier", [backup(spare=0), cutoff(window=100)], ids=["backup(0)", "cutoff that takes all"])
+@pytest.mark.sampled(2)
 def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   chosen = experiment("async_sgd")
   simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")

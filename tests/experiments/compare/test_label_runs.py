@@ -61,6 +61,7 @@ def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
   assert groups == [["seed-0", "seed-1", "seed-2"], ["seed-3", "seed-4"]]
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_from_its_checkpoints(tmp_path, monkeypatch):
   """As a crash leaves it, at the third of four calls; complete runs keep no checkpoint."""
   how = {"steps_per_call": 5, "checkpoint_every": 5}

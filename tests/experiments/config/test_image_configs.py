@@ -19,7 +19,8 @@ SHORT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["cifar10_resnet20", pytest.param("imagenet_resnet50", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.slow
 def test_a_few_steps(name, call, tmp_path):
   size, more = CONFIGS[name]
   for part in ("train", "val"):

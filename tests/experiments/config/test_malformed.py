@@ -63,6 +63,7 @@ def test_a_damaged_run(wrong, trained, tmp_path, file):
   wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/{words}")
 
 
+@pytest.mark.slow
 def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
   short = [COMPARE, *SHORT[1:], "--only=EASGD", "--config.compare.seeds=0,"]
   assert call("compare", *short)[0] == 0

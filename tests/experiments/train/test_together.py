@@ -102,6 +102,7 @@ def huge_for_seed_one(model):
   return model._replace(init=init)
 
 
+@pytest.mark.slow
 def test_one_that_diverges_does_not_end_the_others(tmp_path, monkeypatch):
   plain = run()
   plain.together(tmp_path / "plain", SEEDS)
