@@ -182,12 +182,17 @@ class Source(NamedTuple):
   `augmented` takes examples for training where these are changed at random: a batch [b] for each of n generators, in
   their order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend on nothing but its generator and examples.
   `take` gives the examples as tests see them. Both may be called from several threads.
+
+  `stream` is for training examples that have an order of their own (see `ddl.data.stream`): (worker, workers, seed) ->
+  a `grain.IterDataset`. Then `size` is what counts as an epoch, and `take` gives one example again and again, for its
+  shapes.
   """
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
   labels: np.ndarray | None = None  # [size] int, for label-skewed partitions; None where examples have no class
   augmented: Callable[[Sequence[np.random.Generator], np.ndarray], dict[str, np.ndarray]] | None = None  # ([n], [n, b])
+  stream: Callable[[int, int, int], Any] | None = None
 
 
 class Data(NamedTuple):

@@ -46,7 +46,12 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
-  """Return the examples of `source` at `indices` [k], in that order, as a source of k examples."""
+  """Return the examples of `source` at `indices` [k], in that order, as a source of k examples.
+
+  ValueError for a stream, which has no indices.
+  """
+  if source.stream:
+    raise ValueError("a stream of training examples has no part to set apart; give the validation examples themselves")
   labels = None if source.labels is None else source.labels[indices]
   whole = source.augmented
   augmented = None if whole is None else lambda rngs, chosen: whole(rngs, indices[chosen])

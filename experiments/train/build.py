@@ -10,6 +10,7 @@ import numpy as np
 from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data.order import Order, batches, round_batches
+from ddl.data.stream import StreamFeed
 from ddl.events.record import Events
 from ddl.perf.units import counted
 from ddl.precision import in_bfloat16
@@ -33,17 +34,26 @@ class Components(NamedTuple):
   data: Data
   model: Model
   algorithm: Algorithm | ServerAlgorithm
-  order: Order
+  order: Order | None  # None: of a stream
 
   def feed(self, workers: list[int]) -> Feed:
-    """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...]."""
-    return lambda first, steps: batches(self.data.train, self.order, workers, first, steps)
+    """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
+
+    Those of a stream are a new `StreamFeed`.
+    """
+    train, order, chosen = self.data.train, self.order, self.experiment
+    if train.stream:
+      return StreamFeed(train.stream, workers, count=chosen.workers, batch=chosen.batch, seed=chosen.seed)
+    assert order
+    return lambda first, steps: batches(train, order, workers, first, steps)
 
   def training_feed(self, workers: list[int]) -> Any:
     """The `Feed` of these workers, or for a server algorithm the `RoundFeed`: what the algorithm's trainer takes."""
     if isinstance(self.algorithm, Algorithm):
       return self.feed(workers)
-    return lambda rounds, steps: round_batches(self.data.train, self.order, rounds, steps)
+    order = self.order
+    assert order  # `build` refuses streams
+    return lambda rounds, steps: round_batches(self.data.train, order, rounds, steps)
 
 
 def build(experiment: Experiment, data: Data | None = None) -> Components:
@@ -60,6 +70,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
       "take 0.9"
     )
   data = data or load(experiment)
+  _check_stream(experiment, algorithm, data)
   model = make_model(experiment, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
@@ -82,7 +93,27 @@ def reseeded(components: Components, seed: int) -> Components:
   return components._replace(experiment=experiment, order=_order(experiment, components.data))
 
 
-def _order(experiment: Experiment, data: Data) -> Order:
+def _check_stream(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm, data: Data) -> None:
+  """ValueError, one line, for what a stream of training examples cannot do, or a test set that is one."""
+  if data.test.stream or (data.validation and data.validation.stream):
+    raise ValueError(f"config.data.name is {experiment.data.short_name}: a stream can be its training set alone")
+  if not data.train.stream:
+    return
+  told = f"config.data.name is {experiment.data.short_name}, whose training set is a stream"
+  if isinstance(algorithm, ServerAlgorithm):
+    raise ValueError(
+      f"{told}; invalid with {experiment.algorithm.short_name}: must be an algorithm without a server or peers, whose "
+      "steps come in order"
+    )
+  if experiment.partition.name != "iid":
+    raise ValueError(f"{told}: config.partition.name must be iid, as the stream itself gives each worker its shard")
+  if experiment.noise_batches:
+    raise ValueError(f"{told}: config.noise_batches must be 0, as other batches than those of training cannot be drawn")
+
+
+def _order(experiment: Experiment, data: Data) -> Order | None:
+  if data.train.stream:
+    return None
   shards = experiment.make_part(
     "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
   )
@@ -171,7 +202,8 @@ def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOption
 
 def step_bytes(components: Components, workers: Workers) -> int:
   """Input of one step of this process's workers."""
-  return sum(x.nbytes for x in components.feed(workers.local)(0, 1).values())
+  one = components.data.train.take(np.zeros(1, np.int64))
+  return len(workers.local) * components.experiment.batch * sum(x.nbytes for x in one.values())
 
 
 def describe(trainer: Trainer | Simulator) -> str:

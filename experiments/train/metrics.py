@@ -37,7 +37,12 @@ class Metrics:
     reestimate: bool,
     virtual_seconds: Callable[[int], float] | None,
   ):
-    """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step."""
+    """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step.
+
+    ValueError for these of a stream, whose batches are for training alone.
+    """
+    if reestimate and components.data.train.stream:
+      raise ValueError("--batch_stats=reestimate takes training batches anew; of a stream it must be mean")
     self._components, self._folder, self._evaluator = components, folder, evaluator
     self._reestimate, self._virtual_seconds = reestimate, virtual_seconds
     self.figures: dict[str, Any] = dict(FIGURES)  # saved with a checkpoint

@@ -1,6 +1,7 @@
 """A run as compiled calls: of `Trainer` for a collective algorithm, of `Simulator` for a server's in virtual time."""
 
 import collections
+import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl.data.stream import StreamFeed
 from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus
-from ddl.runtime.hosts import Vote
+from ddl.runtime.hosts import Vote, exchange
 from ddl.runtime.layout.placement import shardings
 from ddl.runtime.layout.workers import placed
 from ddl.runtime.trainer import Trainer
@@ -49,6 +51,8 @@ class CompiledRun:
     self._made = [self._lanes.index(lane) if lane in self._lanes else 0 for lane in range(width)]  # by lane
     self._checkpoints: list[Checkpoints] = []
     self._carry: Any = None
+    self._streams: list[StreamFeed] = []  # of each run, if they are streams
+    self._places: list[Any] = []  # (step, states) of theirs in a checkpoint
     self.layout: dict[str, Any] = {
       "devices": trainer.workers.devices, "execution": list(trainer.execution), "processes": jax.process_count()
     }  # fmt: skip
@@ -64,6 +68,7 @@ class CompiledRun:
       for _, carry, _ in self.trainer.run(self._start(), calls, self._feed(), self._key()):
         jax.block_until_ready(carry)
         shown.update()
+    self._close_streams()
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
@@ -76,6 +81,7 @@ class CompiledRun:
     if step is not None:  # else new, or stopped before its first checkpoint
       figures = [self._figures(each, step) for each in range(len(folders))]
       layouts = [each.pop("layout") for each in figures]
+      self._places = [(step, each.pop("streams", {})) for each in figures]
       saved = self.trainer.saved(self._carry_of(0))
       shapes = placed(saved, shardings(saved))
       del saved
@@ -137,8 +143,14 @@ class CompiledRun:
 
   def close(self) -> None:
     """Wait for what is being saved."""
+    self._close_streams()
     for each in self._checkpoints:
       each.close()
+
+  def _close_streams(self) -> None:
+    for each in self._streams:
+      each.close()
+    self._streams = []
 
   def _figures(self, run: int, step: int) -> dict[str, Any]:
     """Those of a checkpoint."""
@@ -167,6 +179,9 @@ class CompiledRun:
   def _feed(self) -> Any:
     """The batches of the run; of several [workers, runs, ...]."""
     feeds = [each.training_feed(self.trainer.workers.local) for each in self._runs]
+    self._streams = [each for each in feeds if isinstance(each, StreamFeed)]
+    for each, place in zip(self._streams, self._places, strict=False):  # none at step 0
+      each.restore(*place)
     if self._alone:
       return feeds[0]
 
@@ -189,6 +204,9 @@ class CompiledRun:
       if goes_on[run]:
         # One after another: over several processes, those that orbax writes at the same time take each other's files.
         figure = figures[run] | {"layout": self.layout}
+        if self._streams:
+          said = exchange(json.dumps(self._streams[run].states()))  # each process has its own workers'
+          figure["streams"] = {worker: state for text in said for worker, state in json.loads(text).items()}
         each.save(figures[run]["step"], self.trainer.saved(self._carry_of(run)), figure, wait=not self._alone)
 
   def _consensus(self, run: int) -> Consensus:
