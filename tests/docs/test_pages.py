@@ -134,7 +134,7 @@ def test_the_python_blocks_run(name, folder, monkeypatch, capsys):
   monkeypatch.setitem(sys.modules, "page", types.ModuleType("page"))  # a notebook's functions are found again, too
   names, page = vars(sys.modules["page"]), (ROOT / name).read_text()
   for code, printed in re.findall(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL):
-    exec(compile(code, name, "exec"), names)
+    exec(compile(code, f"<{name}>", "exec"), names)  # no file: grain looks for the source of a function there
     out = capsys.readouterr().out
     if printed:
       assert figures(out) == pytest.approx(figures(printed), abs=0.05), out

@@ -33,6 +33,7 @@ def outcome(folder):
 
 
 @pytest.mark.parametrize("algorithm", [COLLECTIVE, pytest.param(SERVER, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_stopped_and_resumed_bit_for_bit(algorithm, chosen, call, tmp_path, monkeypatch):
   flags = ("train", *algorithm, *chosen, "--devices=1", "--steps_per_call=2")
   assert call(*flags, f"--workdir={tmp_path}/whole")[0] == 0
