@@ -1,6 +1,9 @@
 """Training sets that cannot be read by index: an iterator for each worker, whose place is saved with a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +47,7 @@ class StreamFeed:
 
   def __init__(self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int):
     """Open the iterators. workers: ids of those; count: of all; batch: examples per worker and step."""
-    self._step = 0
+    self._step, self._begun = 0, False
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
@@ -53,7 +56,9 @@ class StreamFeed:
     ValueError where a stream ends.
     """
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
-    taken = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
+    with contextlib.nullcontext() if self._begun else _deaf_to_interrupts():
+      taken = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
+    self._begun = True
     self._step += steps
     return {name: np.stack([np.stack([each[name] for each in row]) for row in taken]) for name in ("x", "y")}
 
@@ -84,6 +89,19 @@ class StreamFeed:
         f"the stream of worker {worker} ends at step {step + 1}; it has to go on for ever: end it in repeat()"
       )
     return found
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+  """Let the processes that start here ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
+  if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+    yield
+    return
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def _iterator(dataset: Any) -> Any:

@@ -1,6 +1,7 @@
 """Runs on a stream of grain: resumed bit for bit, on any layout, alone or together; and what is refused."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -83,6 +84,17 @@ def test_two_processes_save_the_places_of_all_workers(tmp_path):
   found = [json.loads((tmp_path / f"{k}/checkpoints/8/figures/metadata").read_text())["streams"] for k in (1, 2)]
   assert found[0] == found[1] and {*found[0]} == {"0", "1", "2", "3"}
   np.testing.assert_allclose(losses(tmp_path / "1"), losses(tmp_path / "2"), rtol=1e-4)  # float32
+
+
+@pytest.mark.slow
+def test_a_terminals_ctrl_c_does_not_end_the_processes_that_read_ahead(tmp_path):
+  folder = tmp_path / "a"
+  command = Command("train", *FLAGS, "--config.steps=1000000", "--config.data.processes=1", f"--workdir={folder}")
+  command.wait_for(lambda: len(metrics(folder)) > 2)
+  os.killpg(command.process.pid, signal.SIGINT)
+  done = command.end(60)
+  assert done.code == 128 + signal.SIGINT and "Traceback" not in done.error, done
+  assert [*(folder / "checkpoints").iterdir()]
 
 
 @pytest.mark.parametrize(
