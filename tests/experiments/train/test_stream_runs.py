@@ -89,7 +89,9 @@ def test_two_processes_save_the_places_of_all_workers(tmp_path):
 @pytest.mark.slow
 def test_a_terminals_ctrl_c_does_not_end_the_processes_that_read_ahead(tmp_path):
   folder = tmp_path / "a"
-  command = Command("train", *FLAGS, "--config.steps=1000000", "--config.data.processes=1", f"--workdir={folder}")
+  command = Command(
+    "train", *FLAGS, "--config.steps=1000000", "--config.data.processes=1", "--config.workers=2", f"--workdir={folder}"
+  )
   command.wait_for(lambda: len(metrics(folder)) > 2)
   os.killpg(command.process.pid, signal.SIGINT)
   done = command.end(60)
