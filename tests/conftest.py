@@ -31,6 +31,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+  if config.getoption("--slow"):
+    os.environ["DDL_TESTS_DRAW"] = "1"  # in the commands that tests start
   # Half of the tests' time was XLA's: they compile with fewer optimizations, with `--slow` as users do. XLA ends the
   # process for a flag that it doesn't know, so another JAX than that of constraints.txt goes without.
   if not config.getoption("--slow") and jax.__version__.startswith("0.10."):

@@ -153,7 +153,7 @@ def some(batch, steps):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.parametrize("gradients", ["unroll", "vmap"])
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(29)
 def test_collective_algorithms_keep_mixed_types(name, gradients):
   inner = lenient(optax.sgd(0.1, momentum=0.9))
   trainer, carry, losses = trained_mixed(algorithm_of(name, inner, 4), gradients)
@@ -164,7 +164,7 @@ def test_collective_algorithms_keep_mixed_types(name, gradients):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_simulated_servers_keep_mixed_types(name):
   chosen = experiment(name)._replace(model=on_digits())
   simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm))

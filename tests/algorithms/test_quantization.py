@@ -94,6 +94,7 @@ def test_it_is_right_on_average(x64, name):
 
 
 @pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.sampled(2)
 def test_zeros_stay_and_what_is_not_finite_shows(x64, name):
   assert (random_mean(name, np.zeros((3, 40)), 1) == 0).all()
   for wrong in (np.nan, np.inf):
@@ -224,7 +225,7 @@ REFUSED = ("sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierar
 
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper, hyper", [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])])
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(41)
 def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   """Three workers: a strip of three values."""
   x0, grad = reference.problem(3, 4)
@@ -232,8 +233,8 @@ def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   assert np.isfinite(found).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sign", "sparta"])
-@pytest.mark.sampled(5)
 def test_the_layout_changes_nothing(x64, wrapper):
   """Forty values, so that eight workers' strips have several."""
 

@@ -82,7 +82,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
   history = twin(wrapper, 8, STEPS, as_started)[1]
   trainer = Trainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
@@ -132,10 +132,10 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
     close(jax.vmap(flat_of)(params), history.params[t])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
 )
-@pytest.mark.sampled(5)
 def test_a_scan_inside_shard_map(x64, wrapper, name):
   """A checked one: the memories vary over the workers from the start as they do after a step."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
@@ -162,9 +162,9 @@ def plain(name):
   return run(build(name, INNER["momentum"][0], **HYPER.get(name, {})))[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COLLECTIVE if name not in REFUSED])
 @pytest.mark.parametrize("wrapper", LOSSLESS)
-@pytest.mark.sampled(13)
 def test_what_sends_everything_changes_nothing(x64, wrapper, name):
   for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
@@ -181,6 +181,7 @@ def test_other_collectives_are_refused(wrapper, name):
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 2, 3), (1, 4)])
+@pytest.mark.sampled(3)
 def test_full_rank_of_any_shape(x64, shape):
   """Also where Q has as many rows as columns, and P fewer columns than rows."""
   rng = np.random.default_rng(0)

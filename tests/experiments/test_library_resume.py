@@ -24,6 +24,7 @@ def as_users_run():
     yield
 
 
+@pytest.mark.slow
 def test_a_comparison_that_was_stopped_says_so_and_goes_on_without_a_config(tmp_path):
   folder = tmp_path / "three"
   compare = {"seeds": (0, 1), "target": 0.3, "algorithms": LABELS}

@@ -1,6 +1,10 @@
-"""`python run.py ...` in a fork of one process that has imported the libraries, which saves seconds each time."""
+"""`python run.py ...` in a fork of one process that has imported the libraries, which saves seconds each time.
+
+Its pictures are empty, but with `--slow`.
+"""
 
 import atexit
+import contextlib
 import functools
 import importlib
 import json
@@ -78,6 +82,13 @@ def serve() -> None:
   """Answer line by line: start a fork before any of JAX's threads, or say how one has ended."""
   for library in LIBRARIES:
     importlib.import_module(library)
+  drawn = "DDL_TESTS_DRAW" in os.environ
+  with contextlib.nullcontext() if drawn else importlib.import_module("helpers.comparisons").undrawn():
+    answer_all()
+
+
+def answer_all() -> None:
+  """Answer until there are no more questions."""
   for line in sys.stdin:
     asked = json.loads(line)
     if "wait" in asked:
@@ -103,5 +114,5 @@ def command(asked: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-  sys.path[0] = str(ROOT)
+  sys.path[:1] = [str(ROOT), str(ROOT / "tests")]
   serve()

@@ -100,7 +100,7 @@ def test_parameter_count(name, meta, sizes, expected):
   assert count(params) == expected
 
 
-LONG = ("resnet20", "vgg_a", "gpt2", *LARGE)
+LONG = ("transformer", "resnet20", "vgg_a", "gpt2", *LARGE)
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c in LONG)) for c in CASES | LARGE])
@@ -334,9 +334,8 @@ def test_attention_in_both_types(x64):
   assert_allclose(attend(*single), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "limits", [(1, 1), *(pytest.param(each, marks=pytest.mark.slow) for each in [(100, 2**28), (2**15, 12 * 20 * 2)])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [(1, 1), (100, 2**28), (2**15, 12 * 20 * 2)])
 def test_language_is_tested_in_parts(monkeypatch, limits):
   """However many examples are held at once, each has its own loss and accuracy; none that fills a part is seen."""
   model = MODELS["gpt2"](TEXT, layers=1, width=16, heads=2)

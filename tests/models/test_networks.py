@@ -122,8 +122,8 @@ def test_residual_networks_are_those_of_the_paper(name):
 
 
 BLOCKS = {
-  "transformer": ({"task": "language", "shape": (64,), "num_outputs": 16}, {"layers": 4, "width": 32, "dropout": 0.1}),
-  "gpt2": ({"task": "language", "shape": (64,), "num_outputs": 16}, {"layers": 4, "width": 32, "heads": 4}),
+  "transformer": ({"task": "language", "shape": (64,), "num_outputs": 16}, {"layers": 2, "width": 32, "dropout": 0.1}),
+  "gpt2": ({"task": "language", "shape": (64,), "num_outputs": 16}, {"layers": 2, "width": 32, "heads": 4}),
   "resnet18": ({"task": "classification", "shape": (32, 32, 3), "num_outputs": 10}, {"width": 8}),
 }
 

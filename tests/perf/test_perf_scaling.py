@@ -230,6 +230,7 @@ def test_every_cluster_has_a_curve(name):
     pytest.param("alexnet", "two_sites_1g", marks=pytest.mark.slow),  # periods of hundreds of steps
   ],
 )
+@pytest.mark.sampled(3)
 def test_a_point_is_what_plan_says(name, there):
   """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
   table, there = TABLES[name], CLUSTERS[there]

@@ -23,7 +23,7 @@ def threads(monkeypatch):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", DELAYED)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_equals_its_twin_and_waiting_changes_no_bit(name, devices, how, threads):
   trainer = make(name, devices, how)
   found = record(trainer)

@@ -111,7 +111,7 @@ def by_hand(name, period, events):
 
 @pytest.mark.parametrize("name, period, barrier, trouble", CASES)
 @pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, trouble, devices, gradients):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)

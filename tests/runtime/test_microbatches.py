@@ -55,8 +55,8 @@ def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
   np.testing.assert_array_equal(after["first"], x[2])  # part 2 of 3 has examples 2 and 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
-@pytest.mark.sampled(2)
 def test_servers_take_them_too(name):
   chosen = experiment(name)
   schedule = events_of(chosen.algorithm)

@@ -107,6 +107,7 @@ def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypat
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_server_that_clips_a_norm_is_simulated_as_a_tree():
   chosen = experiment("async_sgd")
   clipping = build("async_sgd", optax.chain(optax.clip_by_global_norm(0.01), optax.sgd(0.5)))

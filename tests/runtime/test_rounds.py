@@ -41,7 +41,7 @@ def trainer_and_record(name, devices, how):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(29)
 def test_equals_its_twin(name, devices, how):
   equals_twin(*trainer_and_record(name, devices, how), name, "momentum", **HYPER.get(name, {}))
 
@@ -97,7 +97,7 @@ def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
 
 @pytest.mark.parametrize("name", DELAYED)
 @pytest.mark.parametrize("devices, how", [LAYOUTS[1], LAYOUTS[3], LAYOUTS[4]])
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(29)
 def test_overlap_off_changes_no_bit(name, devices, how):
   waiting = record(make(name, devices, how._replace(overlap=False)))
   jax.tree.map(np.testing.assert_array_equal, waiting, trainer_and_record(name, devices, how)[1])

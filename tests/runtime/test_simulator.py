@@ -49,7 +49,7 @@ def same_bits(carry, reference):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)
@@ -95,7 +95,7 @@ def test_every_layout_gives_the_same_to_1e_12(name, x64):
     ("gosgd", asp(), {"death_rate": 0.3, "down_seconds": 0.02}),
   ],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, barrier, **trouble)
@@ -104,8 +104,8 @@ def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
   assert same_bits(carry, one_by_one(chosen, plan))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("barrier", [backup(spare=0), cutoff(window=100)], ids=["backup(0)", "cutoff that takes all"])
-@pytest.mark.sampled(2)
 def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   chosen = experiment("async_sgd")
   simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")
@@ -120,6 +120,7 @@ def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   assert np.isclose(losses.mean(), np.concatenate(expected).mean(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_several_lock_free_workers_restart_within_one_wave(optimized):
   chosen = experiment("hogwild_easgd")
   plan = events_of(chosen.algorithm, seed=1, message=0.05, death_rate=0.35, down_seconds=0.0)

@@ -79,14 +79,15 @@ def each_equals_itself_alone(trainer):
     jax.tree.map(close, found[run], alone(trainer, run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(120)
 def test_each_equals_itself_alone(name, devices, how):
   each_equals_itself_alone(make(name, devices, how, model=seeded(), **HYPER.get(name, {})))
 
 
 @pytest.mark.parametrize("name", ["dasgd", "easgd"])
+@pytest.mark.sampled(2)
 def test_calls_that_ask_what_is_due(name, monkeypatch):
   monkeypatch.setattr("ddl.runtime.calls.MOST_KINDS", 0)
   each_equals_itself_alone(make(name, 2, ExecutionConfig("vmap", "scan", 5), model=seeded(), **HYPER[name]))

@@ -118,8 +118,8 @@ def lines_of(path, runtime, count):
   return metrics(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["collective", "virtual time", "threads"])
-@pytest.mark.sampled(3)
 def test_every_runtime_records_it(tmp_path, runtime):
   lines = lines_of(tmp_path / "with", runtime, 32)
   assert [line["step"] for line in lines] == [0, 2, 4]

@@ -189,6 +189,7 @@ def test_what_does_not_fit_is_told_with_what_would():
   assert "no number of members" in text.too_large(found, 10e3, None, "here")
 
 
+@pytest.mark.slow
 def test_a_run_tells_its_own_program(tmp_path):
   done = Command(
     "train", "--config=configs/digits.py", "--config.steps=8", "--config.eval_every=8", "--devices=2", "--explain",

@@ -91,6 +91,7 @@ def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monk
   assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(execution, "most_together", lambda *_: 1)
@@ -103,6 +104,7 @@ def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypat
   assert all_metrics(tmp_path / "old") == all_metrics(tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_seconds_that_are_compared_are_all_of_runs_alone_or_of_none(tmp_path):
   run(tmp_path, names=("local_sgd", "async_sgd"))
   assert together(tmp_path) == together(tmp_path, "async_sgd") == [1, 1, 1]

@@ -64,6 +64,7 @@ def test_clusters_stay_and_are_of_the_target_now(folder):
   assert recorded["cluster"] == ["ethernet_10g"] and set(recorded["only"]) == set(LABELS)
 
 
+@pytest.mark.slow
 def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
   compared(tmp_path / "c", ["sync", "local"], resume=False, seeds=(0, 1), target=0.01)
   found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)

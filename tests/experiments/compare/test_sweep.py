@@ -146,6 +146,7 @@ def test_a_sampler_that_learns_tries_other_points_after_the_first_ones(tmp_path)
   assert (found["halton"].a == found["halton"].b).all() and (found["tpe"].loc[4:].a != found["tpe"].loc[4:].b).all()
 
 
+@pytest.mark.slow
 def test_pruning_has_the_same_rungs_for_all(tmp_path):
   rates = {"learning_rate": (1e-4, 1e-1), "pruning": True, "seeds": (0, 1)}
   found = ddl.sweep(sweep=rates, trials=4, workdir=tmp_path / "s", **OWN)
@@ -162,6 +163,7 @@ def test_pruning_has_the_same_rungs_for_all(tmp_path):
       assert trial.intermediate_values == rungs
 
 
+@pytest.mark.slow
 def test_a_diverging_trial_and_a_label_without_any_result(tmp_path):
   found = ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=2, workdir=tmp_path / "s", **OWN)
   assert list(found.trials.outcome) == ["diverged", "complete"] * 2

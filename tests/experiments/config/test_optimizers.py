@@ -73,6 +73,7 @@ def test_the_global_norm_is_clipped():
   close(step(OPTIMIZERS["sgd"](0.1, clip_norm=1e6)), jax.tree.map(lambda g: -0.1 * g, GRADS))
 
 
+@pytest.mark.slow
 def test_which_see_single_numbers_alone():
   found = {name for name, make in OPTIMIZERS.items() if elementwise(make(0.1, weight_decay=0.0))}
   assert {*OPTIMIZERS} - found == {"lars", "lamb", "novograd", "muon"}

@@ -148,6 +148,7 @@ def test_a_sweep_sets_examples_apart_where_the_function_does_not(call, file, tmp
   assert [found[label]["trials"][0]["outcome"] for label in ("mine", "served")] == ["complete"] * 2
 
 
+@pytest.mark.slow
 def test_a_name_on_the_command_line(call, file, tmp_path):
   own = (f"--config.algorithm.name={file}:halfway", "--config.algorithm.period=2", "--config.algorithm.pull=1")
   sizes = ("--config.steps=4", "--config.eval_every=4", "--config.model.hidden=(4,)")

@@ -51,6 +51,7 @@ def losses(folder):
   return [line["test_loss"] for line in metrics(folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["threads", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_run_in_real_time_is_replayed(runtime, chosen, call, tmp_path):
   pytest.importorskip(runtime if runtime == "ray" else "jax")

@@ -41,8 +41,8 @@ def test_each_layer_moves_the_fewest_bytes(name, workers, members, batch):
     assert expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, workers, members", [("mlp", 2, 2), ("mlp", 1, 8), ("lenet", 2, 2)])
-@pytest.mark.sampled(3)
 def test_the_result_is_that_of_one_device(x64, name, workers, members):
   model = auto(name, workers, members)
   _, carry = trained(name, workers, members, "auto", rules=model.rules)
@@ -50,8 +50,8 @@ def test_the_result_is_that_of_one_device(x64, name, workers, members):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, one_device(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers, members", [(1, 8), (2, 4), (4, 2)])
-@pytest.mark.sampled(3)
 def test_xla_moves_little_more_than_for_the_better_choice_for_all(workers, members):
   """Less, but for what the formula leaves out: small layers whose weights XLA gathers instead, and biases."""
   model = auto("mlp", workers, members)

@@ -36,6 +36,7 @@ def lines(run):
   return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_full_size(folder):
   settings = [CONFIG, f"--config.data.path={folder}", "--config.data.vocabulary=50257"]
   config, _ = config_flag.read("train", settings)
@@ -71,6 +72,7 @@ def test_a_step_decays_what_has_two_axes_or_more_and_clips(folder):
   np.testing.assert_allclose(updates["kernel"], -rate * (1 + 0.1) * np.ones((2, 3)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_by_the_perplexity(call, wrong, folder, tmp_path):
   flags = [
     CONFIG,

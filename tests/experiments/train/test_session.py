@@ -73,7 +73,7 @@ def test_lines(tmp_path, algorithm, exchanges, per_call):
   assert (lines[-1]["distance"] > 1e-3) is (exchanges[-1] not in (40, 4) or algorithm["name"] == "easgd")
 
 
-@pytest.mark.parametrize("runtime", ["compiled", "threads"])
+@pytest.mark.parametrize("runtime", ["compiled", pytest.param("threads", marks=pytest.mark.slow)])
 def test_batch_statistics_are_estimated_again(tmp_path, runtime):
   components = build(config(algorithm={"name": "async_sgd"}, steps=4, eval_every=4))._replace(model=normalized())
   runner, tested = ThreadsRun(components), {}

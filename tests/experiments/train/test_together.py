@@ -33,6 +33,7 @@ def all_metrics(path):
   return [metrics(folder) for folder in folders(path)]
 
 
+@pytest.mark.slow
 def test_each_leaves_what_it_leaves_alone(tmp_path):
   made = run()
   last = made.together(tmp_path / "together", SEEDS, keep_model=True)
@@ -47,6 +48,7 @@ def test_each_leaves_what_it_leaves_alone(tmp_path):
   assert (folder / "result.json").exists() and (folder / "model.msgpack").exists()
 
 
+@pytest.mark.slow
 def test_each_has_its_share_of_the_seconds(tmp_path, monkeypatch):
   class Clock:
     """Six seconds from each start to its stop."""
@@ -66,6 +68,7 @@ def test_each_has_its_share_of_the_seconds(tmp_path, monkeypatch):
     assert [line["seconds"] for line in metrics(folder, timeless=False)] == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_all_are_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):
   made = run()
   made.together(tmp_path / "whole", SEEDS)

@@ -48,7 +48,7 @@ def test_parameters_and_the_optimizers_state_are_in_pieces(name, sharding):
 
 @pytest.mark.parametrize("devices", [8, 4, 2])
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(29)
 def test_every_algorithm_equals_its_twin_over_members(x64, name, devices):
   """Two members for one, two or four rows of workers, several to a row."""
   rules = {"split": Rules(params=(("kernel", PartitionSpec(MEMBER)),))}
@@ -65,6 +65,7 @@ def test_every_algorithm_equals_its_twin_over_members(x64, name, devices):
   close(flat_of(gather(consensus.params)), history.evaluate[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["fsdp", "tensor", "hybrid"])
 def test_initial_parameters_do_not_depend_on_what_holds_them(sharding):
   drawn = MODELS["mlp"](*NETWORKS["mlp"][:1], **NETWORKS["mlp"][1])
@@ -91,9 +92,9 @@ def test_a_model_in_pieces_is_tested_as_a_whole_one(monkeypatch, sharding):
 OTHERS = [(2, 1, "fsdp"), (4, 2, "tensor"), (8, 4, "fsdp"), (2, 2, "hybrid"), (1, 1, "fsdp")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices, members, sharding", OTHERS)
 @pytest.mark.parametrize("name", ["dasgd", "sync_sgd", "easgd"])
-@pytest.mark.sampled(15)
 def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name, devices, members, sharding):
   def algorithm():
     return build(name, inner(), 2, **HYPER.get(name, {}))

@@ -51,6 +51,7 @@ def test_pairs_of_layers_take_one_sum_forward_and_one_backward():
   assert inside == [("all-reduce", outputs // 8), ("all-reduce", outputs), ("all-reduce", outputs)]
 
 
+@pytest.mark.slow
 def test_attention_and_mlp_of_a_block_take_one_sum_each_way():
   found = of_a_step("transformer", 2, 4, "tensor")
   residual = FLOAT * BATCH // 2 * 6 * 32

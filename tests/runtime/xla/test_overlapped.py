@@ -47,6 +47,7 @@ def loops(trainer):
   return sorted(inside(jax.make_jaxpr(call_of)(*trainer.shapes(call, batch)).jaxpr))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most, left", [(8, []), (2, [3])])
 def test_steps_beside_a_message_are_unrolled_up_to_some(most, left, monkeypatch):
   hyper = {"period": 6, "delay": 5, "keep": 0.25, "inner": "momentum"}  # leaves after 6 steps, arrives after 11
