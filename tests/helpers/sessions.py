@@ -81,7 +81,7 @@ class Run:
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
     """The metrics and the bits of the last checkpoint's carry."""
     checkpoints = Checkpoints(path / "checkpoints")
-    assert checkpoints.latest() == self.steps
+    assert checkpoints.steps()[0] == self.steps
     start = self.trainer.start(initial_key(0))
     carry = self.trainer.restored(checkpoints.carry(self.steps, self.trainer.saved(start)))
     checkpoints.close()

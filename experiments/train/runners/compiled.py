@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.data.stream import StreamFeed
-from ddl.perf.units import counted
-from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import Vote, exchange
 from ddl.runtime.layout.placement import shardings
@@ -22,10 +20,9 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
-from experiments.train.metrics import FIGURES
-from experiments.train.processes import say
 from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
+from experiments.train.runners.run_checkpoints import RunCheckpoints
 from experiments.train.runners.runner import Report, StopRequest
 
 NO_LOSSES = np.zeros(0)
@@ -49,7 +46,7 @@ class CompiledRun:
     self._runs, self._every, self._keep_final = runs, every, keep_final
     self._lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
     self._made = [self._lanes.index(lane) if lane in self._lanes else 0 for lane in range(width)]  # by lane
-    self._checkpoints: list[Checkpoints] = []
+    self._checkpoints: RunCheckpoints | None = None
     self._carry: Any = None
     self._streams: list[StreamFeed] = []  # of each run, if they are streams
     self._places: list[Any] = []  # (step, states) of theirs in a checkpoint
@@ -72,27 +69,21 @@ class CompiledRun:
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
-    experiment, self._folders = self._runs[0].experiment, folders
+    experiment = self._runs[0].experiment
     self._carry = self._start()
+    self._checkpoints = RunCheckpoints(folders, self.layout, self._relay)
     if resume or self._every or self._keep_final:
-      self._checkpoints = [Checkpoints(each.checkpoints) for each in folders]
-    step = self._checkpoints[0].latest() if resume else None
+      self._checkpoints.open()
     figures, first = None, 0  # calls are planned for the whole run, as that decides which are alike
-    if step is not None:  # else new, or stopped before its first checkpoint
-      figures = [self._figures(each, step) for each in range(len(folders))]
-      layouts = [each.pop("layout") for each in figures]
-      self._places = [(step, each.pop("streams", {})) for each in figures]
+    if resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
       saved = self.trainer.saved(self._carry_of(0))
       shapes = placed(saved, shardings(saved))
       del saved
       self._carry = None
-      carries = [each.carry(step, shapes) for each in self._checkpoints]
-      self._carry = self._joined([self.trainer.restored(each) for each in carries])
-      if layouts[0] != self.layout:
-        first = step
-        say(f"this run was {_words(layouts[0])}, and goes on as {_words(self.layout)}: not bit for bit, up to rounding")
-        for each in folders:
-          each.relaid(step, layouts[0], self.layout | {"together": len(folders)})
+      found = self._checkpoints.newest(shapes)
+      figures, first = found.figures, found.step if found.relaid else 0
+      self._places = [(found.step, each.pop("streams", {})) for each in figures]
+      self._carry = self._joined([self.trainer.restored(each) for each in found.carries])
     self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures
 
@@ -138,37 +129,19 @@ class CompiledRun:
 
   def kept(self) -> str:
     """See `Runner`."""
-    step = self._checkpoints[0].latest() if self._checkpoints else None
-    return "there was no checkpoint yet" if step is None else f"the last good checkpoint, of step {step}, is kept"
+    steps = self._checkpoints.steps() if self._checkpoints else []
+    return f"the last good checkpoint, of step {steps[0]}, is kept" if steps else "there was no checkpoint yet"
 
   def close(self) -> None:
     """Wait for what is being saved."""
     self._close_streams()
-    for each in self._checkpoints:
-      each.close()
+    if self._checkpoints:
+      self._checkpoints.close()
 
   def _close_streams(self) -> None:
     for each in self._streams:
       each.close()
     self._streams = []
-
-  def _figures(self, run: int, step: int) -> dict[str, Any]:
-    """Those of a checkpoint."""
-    folder = self._folders[run]
-    figures = self._checkpoints[run].figures(step)
-    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures}:
-      raise ValueError(
-        f"{folder.checkpoints / str(step)} is damaged; without that folder the run resumes from before it"
-      )
-    layout = figures["layout"]
-    elsewhere = any(layout.get(key) != self.layout.get(key) for key in ("devices", "members", "sharding", "processes"))
-    if layout != self.layout and not (self._relay and elsewhere):
-      raise ValueError(
-        f"{folder.path} was run as {_words(layout)}, now it is {_words(self.layout)}; a run resumes bit for bit only "
-        "as it was: pass its --devices, --members, --virtual_grad, --step_loop, --steps_per_call, --overlap and "
-        "--processes, or other --devices to go on up to rounding"
-      )
-    return figures
 
   def _start(self) -> Any:
     return self._joined([self.trainer.start(initial_key(each.experiment.seed)) for each in self._runs])
@@ -199,15 +172,16 @@ class CompiledRun:
     return self._carry if self._alone else self.trainer.part(self._carry, self._lanes[run])
 
   def _save(self, figures: Sequence[dict[str, Any]], goes_on: Sequence[bool]) -> None:
-    self._checkpoints = self._checkpoints or [Checkpoints(each.checkpoints) for each in self._folders]
-    for run, each in enumerate(self._checkpoints):
-      if goes_on[run]:
-        # One after another: over several processes, those that orbax writes at the same time take each other's files.
-        figure = figures[run] | {"layout": self.layout}
+    assert self._checkpoints
+    self._checkpoints.open()
+    for run, goes in enumerate(goes_on):
+      if goes:
+        figure = dict(figures[run])
         if self._streams:
           said = exchange(json.dumps(self._streams[run].states()))  # each process has its own workers'
           figure["streams"] = {worker: state for text in said for worker, state in json.loads(text).items()}
-        each.save(figures[run]["step"], self.trainer.saved(self._carry_of(run)), figure, wait=not self._alone)
+        # One after another: over several processes, those that orbax writes at the same time take each other's files.
+        self._checkpoints.save(run, self.trainer.saved(self._carry_of(run)), figure, wait=not self._alone)
 
   def _consensus(self, run: int) -> Consensus:
     return self.trainer.consensus(self._carry_of(run))
@@ -231,9 +205,3 @@ class Clock:
   def stop(self) -> None:
     """Stop; call it once the devices are done."""
     self.seconds += time.perf_counter() - self._since - (self.trainer.compile_seconds - self._compiled)
-
-
-def _words(layout: dict[str, Any]) -> str:
-  processes = counted(layout["processes"], "process", "processes")
-  members = f" of which {layout['members']} are a worker's" if "members" in layout else ""
-  return f"{processes}, {counted(layout['devices'], 'device')}{members}, {tuple(layout['execution'])}"

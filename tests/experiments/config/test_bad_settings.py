@@ -415,7 +415,7 @@ def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
   saved.save(3, {"x": np.arange(4.0)}, {"step": 3}, wait=True)
   for file in (tmp_path / "checkpoints" / "3" / "figures").iterdir():
     file.write_text("{")
-  refused(lambda: saved.figures(3), str(tmp_path / "checkpoints" / "3"), "resumes from before it")
+  refused(lambda: saved.figures(3), str(tmp_path / "checkpoints" / "3"), "cannot be read")
   saved.close()
   folder = RunFolder(tmp_path / "run")
   folder.create(default_experiment(), {})

@@ -142,7 +142,7 @@ def test_a_checkpoint_survives_the_donation_of_its_arrays(tmp_path):
   like = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=workers.split())}
   jax.block_until_ready(y)
   checkpoints.save(2, {"x": y}, {"a": 0.2}, wait=True)
-  assert checkpoints.latest() == 2 and checkpoints.figures(1) == {"a": 0.1}
+  assert checkpoints.steps() == [2, 1] and checkpoints.figures(1) == {"a": 0.1}
   np.testing.assert_array_equal(checkpoints.carry(1, like)["x"], 2.5)
   np.testing.assert_array_equal(checkpoints.carry(2, like)["x"], jnp.asarray(y))
   checkpoints.close()
