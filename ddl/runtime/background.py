@@ -20,7 +20,7 @@ from ddl.runtime.calls import Kind
 from ddl.runtime.device_functions import Carry
 from ddl.runtime.layout.replication import pack, unpack
 from ddl.runtime.layout.workers import Workers
-from ddl.runtime.rounds import Rounds, over_unit
+from ddl.runtime.rounds import Rounds, over_unit, step_keys
 from ddl.runtime.xla.hlo import collectives
 
 Program = Callable[..., Any]
@@ -48,22 +48,22 @@ class BackgroundCalls:
     return partial(self._call, kind)
 
   def _call(
-    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, _: tuple[()]
+    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, _: tuple[()]
   ) -> tuple[Carry, jax.Array]:
     losses: list[jax.Array] = []
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
       # No `beside`: it is for the compilers of GPUs and TPUs.
-      steps = partial(self._steps, begin, batches, step, key)
+      steps = partial(self._steps, begin, batches, step, keys)
       carry, found = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
       losses += found
     messages = tuple(tuple(map(_arrived, slots)) for slots in carry.messages)
     return carry._replace(messages=messages), self._now(self._program("losses", 0, losses), losses)
 
   def _steps(
-    self, begin: int, batches: Tree, step: jax.Array, key: jax.Array, carry: Carry, first: int, last: int, _: bool
+    self, begin: int, batches: Tree, step: jax.Array, keys: jax.Array, carry: Carry, first: int, last: int, _: bool
   ) -> tuple[Carry, jax.Array]:
     at = self._workers.replicate(np.int32(begin + first))
-    args = carry._replace(messages=()), batches, at, step, key
+    args = carry._replace(messages=()), batches, at, step, keys
     now, losses = self._now(self._program("steps", last - first, *args), *args)
     return now._replace(messages=carry.messages), losses
 
@@ -99,10 +99,10 @@ class BackgroundCalls:
       self.compile_seconds += time.perf_counter() - began
     return self._programs[key]
 
-  def _on_device_steps(self, length: int, carry: Carry, batches: Tree, at: Any, step: Any, key: Any) -> Any:
+  def _on_device_steps(self, length: int, carry: Carry, batches: Tree, at: Any, step: Any, keys: Any) -> Any:
     part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, at, length, 1), batches)
     carry = carry._replace(params=unpack(carry.params, self._params), state=unpack(carry.state, self._state))
-    carry, losses = self._functions.steps(carry, part, self._rounds.keys(step + at, key, length))
+    carry, losses = self._functions.steps(carry, part, step_keys(keys, step + at, length))
     return carry._replace(params=pack(carry.params, self._params), state=pack(carry.state, self._state)), losses
 
   def _on_device_message(self, i: int, params: Tree, state: Tree) -> Tree:

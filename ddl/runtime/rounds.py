@@ -1,11 +1,12 @@
 """A compiled call: some steps of every worker, with the algorithm's exchanges between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ddl.api import Tree
@@ -14,7 +15,6 @@ from ddl.runtime.conditional_exchanges import ConditionalExchanges
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.replication import Replication, pack, unpack
-from ddl.runtime.layout.workers import AXIS
 from ddl.runtime.local_step import over_steps
 from ddl.schedule import Clock, Due
 
@@ -36,25 +36,25 @@ class Rounds:
   def make_call(self, kind: Kind, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the jitted function of a kind of calls.
 
-    call(carry, batches, step, key, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the first
-    step's number; key: the experiment's, as key data; losses: [steps], means over the workers. clock: for a kind
+    call(carry, batches, step, keys, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the
+    first step's number; keys: [workers], as key data; losses: [steps], means over the workers. clock: for a kind
     without a unit that of `ConditionalExchanges.run`, else (). The carry is donated.
-    together: several runs, each with its key: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...],
-    key [runs], losses [runs, steps].
+    together: several runs: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...], keys
+    [workers, runs], losses [runs, steps].
     """
     call = partial(self._on_device, kind)
     if together:
-      call = jax.vmap(call, (1, 1, None, 0, None), (1, 0))
-    lifted = self.workers.lift(call, (True, True, False, False, False), (True, False))
+      call = jax.vmap(call, (1, 1, None, 1, None), (1, 0))
+    lifted = self.workers.lift(call, (True, True, False, True, False), (True, False))
     where = self.workers.split() if together else self._shardings
     return jax.jit(lifted, donate_argnums=0, out_shardings=(where, self.workers.everywhere))
 
   def _on_device(
-    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, key: jax.Array, clock: Any
+    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
   ) -> tuple[Carry, jax.Array]:
     """Make a device's part of the call; its shared leaves have an axis of one copy outside, and none inside."""
     carry = self._each_leaf(unpack, carry)
-    inputs = batches, self.keys(step, key, jax.tree.leaves(batches)[0].shape[1])
+    inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
       carry, losses = self._units(kind, carry, inputs)
     else:
@@ -69,14 +69,6 @@ class Rounds:
       tuple(fn(slot, own) for slot in slots) for slots, own in zip(carry.messages, copies.messages, strict=True)
     )
     return Carry(params, state, carry.extra, messages)
-
-  def keys(self, step: jax.Array, key: jax.Array, steps: int) -> jax.Array:
-    """Return the keys of a device's workers, which depend on worker and step alone: [virtual, steps]."""
-    virtual = self.workers.virtual
-    ranks = lax.axis_index(AXIS[0]) * virtual + jnp.arange(virtual, dtype=jnp.int32)
-    numbers = step + jnp.arange(steps, dtype=step.dtype)
-    key = jax.random.wrap_key_data(key)
-    return jax.vmap(lambda r: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, r), t))(numbers))(ranks)
 
   def _units(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
     """Make the unit `kind.repeat` times; losses: [virtual, steps]."""
@@ -106,6 +98,22 @@ class Rounds:
     if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
       return lax.optimization_barrier(message), carry
     return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
+
+
+def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
+  """Return the key data of these workers by their ids: [len(workers), *key.shape, ...]."""
+  ids = jnp.asarray(np.array(workers, np.int32))
+  return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
+
+
+def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
+  return jax.random.fold_in(key, worker) if not key.ndim else jax.vmap(partial(_fold, worker=worker))(key)
+
+
+def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
+  """Return the keys of some steps: [workers] key data -> [workers, steps]."""
+  numbers = step + jnp.arange(steps, dtype=step.dtype)
+  return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))
 
 
 def over_unit(

@@ -18,7 +18,7 @@ from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.placement import Placement, shardings
 from ddl.runtime.layout.replication import axes, find_replication, pack, unpack
 from ddl.runtime.layout.workers import Workers, placed
-from ddl.runtime.rounds import Rounds
+from ddl.runtime.rounds import Rounds, worker_keys
 from ddl.runtime.xla.compiler_options import compiled, options
 from ddl.schedule import Due, Schedule
 
@@ -106,7 +106,9 @@ class Trainer:
     longest = self.execution.steps_per_call
     return plan(self.schedule, first, last, every, longest, longest if self.execution.steps == "scan" else 1)
 
-  def run(self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Carry, jax.Array]]:
+  def run(
+    self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array, ids: Sequence[int] = ()
+  ) -> Iterator[tuple[Call, Carry, jax.Array]]:
     """Dispatch the calls, one for each step of the iterator.
 
     The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
@@ -115,10 +117,13 @@ class Trainer:
     Several runs are made together from the carry of `join`, batches [local workers, runs, steps, batch, ...] and a key
     each: one dispatch serves all, and each has the result that it has alone, up to rounding.
 
+    ids: of the workers, by which each draws its keys; where some are absent others than their places on the mesh.
+
     Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
     """
     together = key.ndim > 0
-    key = self.workers.replicate(jax.random.key_data(key))
+    local = self.workers.local
+    keys = self.workers.put(np.asarray(worker_keys(key, [ids[i] for i in local] if ids else local)))
     before_last = last = None
     for call in calls:
       batches = self.workers.put(
@@ -126,7 +131,7 @@ class Trainer:
       )
       step, clock = self.workers.replicate((np.int32(call.first), _clock(call)))
       jax.block_until_ready(before_last)
-      args = carry, batches, step, key, clock
+      args = carry, batches, step, keys, clock
       carry, losses = self.compiled(call.kind, *args, together=together)(*args)
       before_last, last = last, losses
       yield call, carry, losses
@@ -162,9 +167,10 @@ class Trainer:
     """Return the arguments of a call as shapes with shardings. batch: shapes [batch, ...] of one worker and step."""
     steps, everywhere = call.kind.longest or call.steps, self.workers.everywhere
     batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.workers.count, steps, *x.shape), x.dtype), batch)
-    key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    rest = placed((jax.ShapeDtypeStruct((), np.int32), key, jax.eval_shape(lambda: _clock(call))), everywhere)
-    return self._carry, placed(batches, self.workers.split(self.placement.batch)), *rest
+    keys = jax.eval_shape(lambda: worker_keys(jax.random.key(0), range(self.workers.count)))
+    step, clock = placed((jax.ShapeDtypeStruct((), np.int32), jax.eval_shape(lambda: _clock(call))), everywhere)
+    batches, keys = placed(batches, self.workers.split(self.placement.batch)), placed(keys, self.workers.split())
+    return self._carry, batches, step, keys, clock
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
     """Return a device's carry from one model, with one copy of the leaves on which all workers agree."""

@@ -9,6 +9,7 @@ from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.rounds import worker_keys
 
 pytestmark = pytest.mark.usefixtures("x64", "optimized")  # many of its tests compare bits
 
@@ -109,8 +110,8 @@ def test_overlap_off_waits(overlap):
   trainer = make("easgd", 2, ExecutionConfig("vmap", "scan", 12, overlap))
   call, *_ = trainer.plan(0, STEPS, STEPS)
   fn = trainer.rounds.make_call(call.kind)
-  key = jax.random.key_data(jax.random.key(1))
-  text = fn.lower(trainer.start(jax.random.key(0)), feed(0, STEPS), np.int32(0), key, ()).as_text()
+  keys = worker_keys(jax.random.key(1), range(8))
+  text = fn.lower(trainer.start(jax.random.key(0)), feed(0, STEPS), np.int32(0), keys, ()).as_text()
   together = [line.count("tensor<") for line in text.splitlines() if "optimization_barrier" in line]
   carry, message = (len(jax.tree.leaves(x)) for x in (trainer.start(jax.random.key(0)), trainer.replication.messages))
   assert set(together) == {message if overlap else message + carry}
