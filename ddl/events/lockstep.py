@@ -1,4 +1,4 @@
-"""Virtual time of a collective algorithm: all workers wait for each other at every exchange."""
+"""Virtual time of a collective algorithm: all workers that are present wait for each other at every exchange."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl import memory
-from ddl.events import arrays
+from ddl.events import arrays, presence
 from ddl.events.faults import not_negative
+from ddl.events.presence import Presence
 from ddl.events.times import Times
 
 NONE = (np.nan, np.nan)  # no message
+Seconds = (
+  float | Callable[[int], float]
+)  # of messages among the workers that are present, by their number if a function
 
 
 class Exchange(NamedTuple):
@@ -20,11 +24,14 @@ class Exchange(NamedTuple):
 
   launched: Callable[[int], bool]  # steps -> whether one leaves after them
   delay: int  # steps in flight
-  seconds: float  # of one
+  seconds: Seconds  # of one
 
 
 class Step(NamedTuple):
-  """One step of all workers: arrays [workers], seconds from 0. Of several steps, as `stack` has them: [steps, ...]."""
+  """One step of all workers: arrays [workers], seconds from 0; NaN of a worker that is absent.
+
+  Of several steps, as `stack` has them: [steps, ...].
+  """
 
   free: np.ndarray  # the step before ended
   begun: np.ndarray  # it begins, after the messages that it waits for without overlap
@@ -40,7 +47,7 @@ def finish(*, steps: int, **settings: Any) -> np.ndarray:
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
-      finished[number] = step.released.max()
+      finished[number] = np.nanmax(step.released)
   if not np.isfinite(finished).all():
     raise ValueError("the seconds of steps and exchanges overflow a float: give smaller ones")
   return finished
@@ -68,8 +75,9 @@ def walk(
   round_steps: int,
   times: Times,
   exchanges: Sequence[Exchange] = (),
-  local_seconds: float | None = None,
+  local_seconds: Seconds | None = None,
   overlap: bool = True,
+  elastic: bool | Presence = False,
 ) -> Iterator[Step]:
   """Yield when each worker computes and waits, step by step.
 
@@ -80,9 +88,11 @@ def walk(
   period * step + max(0, exchange - min(delay, period) * step) seconds.
 
   Args:
-    round_steps: steps of a worker round of `times`; a death delays all workers.
+    round_steps: steps of a worker round of `times`, at whose begin workers leave and join.
     exchanges: those that send something.
     local_seconds: of the collectives of each local step; None where it has none.
+    elastic: False: all wait for a worker that dies. True: the others go on, as `presence.elastic` has it; one that
+      joins begins when the last of those that stayed has come to the round. A presence: it, without the deaths.
 
   Raises:
     ValueError: one line, for invalid values.
@@ -90,27 +100,35 @@ def walk(
   if workers < 1 or steps < 0 or round_steps < 1:
     raise ValueError(f"{workers} workers, {steps} steps, rounds of {round_steps}; invalid: must be at least 1, 0 and 1")
   for each in exchanges:
-    not_negative("exchange_seconds", each.seconds)
+    not_negative("exchange_seconds", _of(each.seconds, workers))
     if each.delay < 0:
       raise ValueError(f"delay is {each.delay}; invalid: must be at least 0 steps")
-  not_negative("local_seconds", local_seconds or 0.0)
+  not_negative("local_seconds", _of(local_seconds or 0.0, workers))
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
   in_flight = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
   clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
+  here, lost = np.ones(workers, bool), np.zeros(workers)
+  attend = presence.waiting(times)
+  if elastic:
+    attend = presence.given(elastic, round_steps) if isinstance(elastic, Presence) else presence.elastic(times)
 
-  def send(seconds: float) -> tuple[float, float]:
+  def send(seconds: Seconds) -> tuple[float, float]:
     nonlocal link
-    leaves = max(float(clock.max()), link)
-    link = leaves + seconds
+    leaves = max(float(clock[here].max()), link)
+    link = leaves + _of(seconds, int(here.sum()))
     return leaves, link
 
   for step in range(steps):
     number, index = divmod(step, round_steps)
     if index == 0:
       durations = np.stack([times.steps(worker, number, span) for worker in range(workers)])  # [workers, span]
-      lost = np.array([_lost(times, worker, number, own.sum()) for worker, own in enumerate(durations)])
+      before = here
+      here, lost = attend(number, before, clock, durations.sum(axis=1))
+      if not here.all() or not before.all():
+        begins = clock[here & before].max() if step else 0.0
+        clock = np.where(here, np.where(before, clock, begins), np.nan)
       durations[:, 0] += lost
     free, launched, met = clock, [NONE] * len(late), []
     for i, each in enumerate(late):
@@ -122,21 +140,30 @@ def walk(
     done = clock = clock + durations[:, index]
     if local_seconds is not None:
       met.append(send(local_seconds))
-      clock = np.full(workers, link)
+      clock = np.where(here, link, np.nan)
     for queue in in_flight:
       if queue and queue[0][0] == step + 1:
         clock = np.maximum(clock, queue.popleft()[1])
     for each in prompt:
       if each.launched(step + 1):
         met.append(send(each.seconds))
-        clock = np.full(workers, link)
+        clock = np.where(here, link, np.nan)
       else:
         met.append(NONE)
     spans = (np.array(found, np.float64).reshape(-1, 2) for found in (launched, met))
-    yield Step(free, begun, lost if index == 0 else np.zeros(workers), done, clock, *spans)
+    stopped = np.where(here, lost if index == 0 else 0.0, np.nan)
+    yield Step(free, begun, stopped, done, clock, *spans)
 
 
-def _lost(times: Times, worker: int, round_: int, seconds: float) -> float:
-  """Return the seconds lost to a death in this round, which takes `seconds` without it."""
-  death = times.deaths(worker, round_)
-  return 0.0 if death is None else death.share * seconds + death.down_seconds
+def presence_of(workers: int, steps: Iterable[Step]) -> Presence:
+  """Return who is present by the steps of a walk."""
+  changes: list[tuple[int, presence.Ids]] = []
+  for number, step in enumerate(steps):
+    ids = tuple(np.flatnonzero(np.isfinite(step.free)).tolist())
+    if not changes or ids != changes[-1][1]:
+      changes.append((number, ids))
+  return Presence(workers, tuple(changes)) if changes else presence.everyone(workers)
+
+
+def _of(seconds: Seconds, present: int) -> float:
+  return seconds(present) if callable(seconds) else seconds

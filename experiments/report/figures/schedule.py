@@ -147,10 +147,13 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 
 
 def _synchronous(record: Step) -> Spans:
-  """Spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2]."""
+  """Spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2].
+
+  The time of a worker that is absent is lost, until the end of the record if it does not come back.
+  """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
-    [np.broadcast_to(each[:, i, :, None], (len(each), 2, shape[1])) for i in range(each.shape[1])]
+    [np.where(np.isnan(record.free)[:, None], np.nan, each[:, i, :, None]) for i in range(each.shape[1])]
     for each in (record.launched, record.met)
   )
   parts = [
@@ -160,8 +163,22 @@ def _synchronous(record: Step) -> Spans:
     *_meetings(record.done, met, record.released),
     *((np.where(_beneath(each, record)[:, 0], each[:, 0], each[:, 1]), each[:, 1], EXCHANGING, True)
       for each in launched),
+    (*_absent(record), LOST, False),
   ]  # fmt: skip
-  return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * record.released.max())
+  return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * np.nanmax(record.released))
+
+
+def _absent(record: Step) -> tuple[np.ndarray, np.ndarray]:
+  """When each worker leaves before a step in which it is absent, and when it is back, [steps, workers]; else NaN."""
+  here = np.isfinite(record.free)
+  leaves = ~here & np.vstack([np.ones_like(here[:1]), here[:-1]])
+  before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
+  back = np.vstack([record.free[1:], np.full_like(record.free[:1], np.nan)])
+  end = np.nanmax(record.released)
+  for step in reversed(range(len(back))):
+    later = back[step + 1] if step + 1 < len(back) else end
+    back[step] = np.where(np.isnan(back[step]), later, back[step])
+  return np.where(leaves, before, np.nan), np.where(leaves, back, np.nan)
 
 
 def _beneath(message: np.ndarray, record: Step) -> np.ndarray:

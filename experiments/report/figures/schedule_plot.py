@@ -95,8 +95,8 @@ def end_of(shown: Schedule) -> float:
   """The last release of a run of few rounds; of a longer one, when half of the workers have made their first ROUNDS."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
-    exchanges = shown.record.released[np.isfinite(sent).any(axis=(1, 2))].max(axis=1)
-    return float(exchanges[:ROUNDS][-1] if len(exchanges) else shown.record.released.max())
+    exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
+    return float(exchanges[:ROUNDS][-1] if len(exchanges) else np.nanmax(shown.record.released))
   events = shown.record
   if events.round.max() < ROUNDS:
     return float(events.released.max())

@@ -28,10 +28,10 @@ def every(period, delay=0, offset=0):
   return lockstep.Exchange(launched, delay, EXCHANGE)
 
 
-def record(*exchanges, name="lognormal", overlap=True, local=None, **changes):
-  times = TIMES[name](workers=WORKERS, seed=0, **{"seconds": 1.0} | changes)
+def record(*exchanges, name="lognormal", overlap=True, local=None, elastic=False, seed=0, **changes):
+  times = TIMES[name](workers=WORKERS, seed=seed, **{"seconds": 1.0} | changes)
   settings = {"workers": WORKERS, "steps": 24, "round_steps": 3, "times": times, "exchanges": exchanges}
-  settings |= {"local_seconds": local, "overlap": overlap}
+  settings |= {"local_seconds": local, "overlap": overlap, "elastic": elastic}
   return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
 
 
@@ -61,6 +61,20 @@ def test_spans_tile_the_time_of_each_worker(exchanges, overlap, death_rate, loca
   sent = sent[np.isfinite(sent[..., 0])]
   np.testing.assert_array_less(sent[sent[:, 0].argsort()][:-1, 1], sent[sent[:, 0].argsort()][1:, 0] + 1e-9)  # one link
   assert drawn.beneath.any() == (overlap and np.isfinite(found.launched).any())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(some, min_size=1, max_size=2), st.booleans(), st.integers(0, 99))
+def test_the_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
+  found, finished = record(
+    *exchanges, overlap=overlap, jitter=0.4, death_rate=0.3, down_seconds=3.0, seed=seed, elastic=True
+  )  # fmt: skip
+  drawn = spans(found)
+  absent = np.isnan(found.free)
+  np.testing.assert_array_equal(np.nanmax(found.released, axis=1), finished)
+  for worker in range(WORKERS):
+    assert tiles(drawn, worker, finished[-1] if absent[-1, worker] else found.released[-1, worker])
+    assert absent[:, worker].any() <= (drawn.kind[drawn.worker == worker] == LOST).any()
 
 
 def test_without_a_delay_equal_workers_only_wait_for_the_exchange():

@@ -1,0 +1,156 @@
+"""Presence: which workers of a collective algorithm take part in each of its steps, where workers come and go."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl import files
+from ddl.events.times import Times
+
+Ids = tuple[int, ...]  # of workers, rising
+# (round, who was there in the round before, when each has come so far, seconds of each one's round) -> (who is there in
+# this round, seconds that each loses in it); arrays [workers]
+Attendance = Callable[[int, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Segment(NamedTuple):
+  """Steps in which the same workers are present."""
+
+  first: int
+  last: int  # the step after the last
+  ids: Ids
+
+
+class Presence(NamedTuple):
+  """Who is present from which step on."""
+
+  workers: int  # that there are
+  changes: tuple[tuple[int, Ids], ...]  # (first step, those present from it on); the first one is of step 0
+
+  def at(self, step: int) -> Ids:
+    """Return the ids of the workers that make this step."""
+    return self.changes[bisect_right(self.changes, step, key=lambda change: change[0]) - 1][1]
+
+  def segments(self, first: int, last: int) -> list[Segment]:
+    """Return the steps first..last-1, cut where the presence changes."""
+    cuts = [first, *(step for step, _ in self.changes if first < step < last), last]
+    return [Segment(a, b, self.at(a)) for a, b in pairwise(cuts) if a < b]
+
+  def made(self, step: int) -> int:
+    """Return the steps that all workers together have made after `step` steps of the run."""
+    return sum((each.last - each.first) * len(each.ids) for each in self.segments(0, step))
+
+  def describe(self, steps: int) -> str:
+    """Describe the losses and returns in so many steps in words."""
+    there = [{*each.ids} for each in self.segments(0, steps)]
+    losses = sum(len(a - b) for a, b in pairwise(there))
+    returns = sum(len(b - a) for a, b in pairwise(there))
+    lowest = min(map(len, there), default=self.workers)
+    return (
+      f"elastic: {losses} loss{'es' * (losses != 1)}, {returns} return{'s' * (returns != 1)}, "
+      f"lowest {lowest} of {self.workers} present"
+    )
+
+
+def everyone(workers: int) -> Presence:
+  """Return the presence of workers that never leave."""
+  return Presence(workers, ((0, tuple(range(workers))),))
+
+
+def check(presence: Presence, round_steps: int = 1) -> None:
+  """Check a presence. ValueError, one line, for what is none, or changes within a round of so many steps."""
+  first = [step for step, _ in presence.changes]
+  if not first or first[0] or any(a >= b for a, b in pairwise(first)):
+    raise ValueError(f"presence from the steps {first[:9]}; invalid: must be steps that rise from 0 on")
+  for step, ids in presence.changes:
+    if not ids or [*ids] != sorted({*ids}) or not {*ids} <= {*range(presence.workers)}:
+      raise ValueError(
+        f"presence of {list(ids)} from step {step} on; invalid: must be one or more rising ids from 0 to "
+        f"{presence.workers - 1}"
+      )
+    if step % round_steps:
+      raise ValueError(f"presence changes at step {step}; invalid: must change where a round of {round_steps} begins")
+  for (_, before), (step, now) in pairwise(presence.changes):
+    if not {*before} & {*now}:
+      raise ValueError(f"presence at step {step}: nobody stays; invalid: must keep a worker that has the model")
+
+
+def save(path: Path, presence: Presence) -> None:
+  """Write the changes as JSON: [[first step, [ids]], ...]."""
+  path.write_text(json.dumps(presence.changes) + "\n")
+
+
+def load(path: Path, workers: int) -> Presence:
+  """Read what `save` wrote. ValueError, one line, for another file, or what `check` refuses."""
+  try:
+    found = json.loads(files.regular(path).read_text(encoding="utf-8"))
+    whole = [x for step, ids in found for x in (step, *ids)]
+    if not all(type(x) is int and x >= 0 for x in whole):
+      raise ValueError("it has other values than integers from 0 on")
+    presence = Presence(workers, tuple((step, tuple(ids)) for step, ids in found))
+  except (ValueError, TypeError, RecursionError) as error:
+    raise ValueError(f"{path} is no record of presence ([[first step, [ids]], ...]): {error}") from error
+  try:
+    check(presence)
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+  return presence
+
+
+def waiting(times: Times) -> Attendance:
+  """Return the attendance where all wait for a worker that died, which repeats its round."""
+
+  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    del clock
+    return here, np.array([_lost(times, worker, round_, own) for worker, own in enumerate(seconds.tolist())])
+
+  return attend
+
+
+def elastic(times: Times) -> Attendance:
+  """Return the attendance where the others go on without a worker that dies.
+
+  It is absent from the begin of the round in which it dies, whose work is lost, to the first round that begins when it
+  is up again: when the last of those that stay has come to it. Where none of those present would stay, the one that is
+  up first repeats its round, and all wait for it.
+  """
+  back = np.zeros(times.workers)  # when each one that is absent is up again
+
+  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    lost = np.array([_lost(times, worker, round_, own) for worker, own in enumerate(seconds.tolist())])
+    dies = np.array([times.deaths(worker, round_) is not None for worker in range(len(here))])
+    stays = here & ~dies
+    if not stays.any():
+      up = np.where(here, clock + lost, np.inf)
+      stays = np.arange(len(here)) == up.argmin()
+      dies = dies & ~stays
+    now = clock[stays].max()
+    returns = ~here & (back <= now)
+    leaves = (here | returns) & dies
+    back[leaves] = (np.where(here, clock, now) + lost)[leaves]
+    present = stays | (returns & ~dies)
+    return present, np.where(present, lost, 0.0)
+
+  return attend
+
+
+def given(presence: Presence, round_steps: int) -> Attendance:
+  """Return the attendance of a record, in which nobody dies beside. ValueError as of `check`."""
+  check(presence, round_steps)
+
+  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    del clock, seconds
+    return np.isin(np.arange(len(here)), presence.at(round_ * round_steps)), np.zeros(len(here))
+
+  return attend
+
+
+def _lost(times: Times, worker: int, round_: int, seconds: float) -> float:
+  """Return the seconds lost to a death in this round, which takes `seconds` without it."""
+  death = times.deaths(worker, round_)
+  return 0.0 if death is None else death.share * seconds + death.down_seconds
