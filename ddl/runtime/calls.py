@@ -1,7 +1,7 @@
 """A run cut into compiled calls, with evaluations between them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddl.schedule import Due, Ids, Schedule
@@ -38,7 +38,14 @@ class Call(NamedTuple):
 
 
 def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, flexible: int) -> list[Call]:
-  """Return calls that cover the steps first..last-1 and pause at each multiple of `every`, of at most MOST_KINDS kinds.
+  """Return `plan_parts` of the steps first..last-1 in one part."""
+  return plan_parts(schedule, [(first, last)], every, longest, flexible)
+
+
+def plan_parts(
+  schedule: Schedule, parts: Sequence[tuple[int, int]], every: int, longest: int, flexible: int
+) -> list[Call]:
+  """Return calls that cover the steps of some parts and pause at each multiple of `every`, of at most MOST_KINDS kinds.
 
   A call holds whole cycles of the clocks, several of them, where they are at most `longest` steps. Where that makes too
   many kinds, the three that cover most steps stay; the others become calls of one kind, whose exchanges are decided at
@@ -46,25 +53,27 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
 
   Args:
     schedule: of the algorithm.
-    first, last, every: steps.
+    parts: (first step, the step after the last) of each, rising; no call is in two of them.
+    every: steps.
     longest: steps of a call.
     flexible: most steps of a call whose exchanges are decided at run time.
   """
-  calls = list(_static(schedule, first, last, every, longest))
+  calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:
     covered[call.kind] += call.steps
   if len(covered) <= MOST_KINDS:
     return calls
   kept = {kind for kind, _ in covered.most_common(max(MOST_KINDS - 1, 0))}
-  out: list[Call] = []
+  out, begins = list[Call](), {first for first, _ in parts}
   for call in calls:
     if call.kind in kept:
       out.append(call)
       continue
     for at, due in enumerate(call.due, call.first):
       before = out[-1] if out else None
-      if before and not before.kind.unit and at == before.end and at % every and before.steps < flexible:
+      goes_on = before and not before.kind.unit and at == before.end and at % every and at not in begins
+      if before and goes_on and before.steps < flexible:
         out[-1] = before._replace(due=(*before.due, due))
       else:
         in_flight = schedule.in_flight(at)

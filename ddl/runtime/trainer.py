@@ -11,7 +11,7 @@ import numpy as np
 
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import background, traffic
-from ddl.runtime.calls import Call, Kind, plan
+from ddl.runtime.calls import Call, Kind, plan_parts
 from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
@@ -50,7 +50,7 @@ class Trainer:
     split, everywhere, in_place = workers.split(), workers.everywhere, shardings(self.placement.params)
     copies = self.replication
     queues = tuple((own,) * len(slots) for own, slots in zip(copies.messages, self._carry.messages, strict=True))
-    self._own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
+    self.own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
     self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
     in_background = background.pays(algorithm, workers, independent)
     self._background = background.BackgroundCalls(self.rounds) if in_background else None
@@ -78,8 +78,14 @@ class Trainer:
   def start(self, key: jax.Array) -> Carry:
     """Return the carry before the first step, with the model of `key`. ValueError if it exceeds the memory."""
     self.workers.check_memory(self._carry, self.placement.params)
-    data = self.workers.replicate(jax.random.key_data(key))
-    return self._start(*self._init(data), data)
+    return self._start(*self._init(data := self._key(key)), data)
+
+  def start_from(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
+    """Return the carry of workers that begin with this model, as host arrays. key: that of `start`."""
+    return self._start(*self.workers.replicate((params, extra)), self._key(key))
+
+  def _key(self, key: jax.Array) -> jax.Array:
+    return self.workers.replicate(jax.random.key_data(key))
 
   def join(self, carries: Sequence[Carry]) -> Carry:
     """Put several runs side by side, to be run together: [workers, runs, ...]."""
@@ -91,11 +97,11 @@ class Trainer:
 
   def saved(self, carry: Carry) -> Carry:
     """Return the carry for a checkpoint that any layout can open: one copy of what all workers agree on."""
-    return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self._own, carry)
+    return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self.own, carry)
 
   def restored(self, saved: Carry) -> Carry:
     """Invert `saved`, on this layout."""
-    return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self._own, saved)
+    return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self.own, saved)
 
   def consensus(self, carry: Carry) -> Consensus:
     """Return the model to test and the workers' distance from their mean. The carry stays valid."""
@@ -103,8 +109,12 @@ class Trainer:
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
     """Return the calls of a run from step `first` to `last` that pauses at the multiples of `every`."""
+    return self.plan_parts([(first, last)], every)
+
+  def plan_parts(self, parts: Sequence[tuple[int, int]], every: int) -> list[Call]:
+    """Return the calls of parts of a run, as `ddl.runtime.calls.plan_parts` has them."""
     longest = self.execution.steps_per_call
-    return plan(self.schedule, first, last, every, longest, longest if self.execution.steps == "scan" else 1)
+    return plan_parts(self.schedule, parts, every, longest, longest if self.execution.steps == "scan" else 1)
 
   def run(
     self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array, ids: Sequence[int] = ()

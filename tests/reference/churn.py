@@ -1,0 +1,139 @@
+"""Collective algorithms whose workers come and go, as NumPy pseudo-code; see `reference.collective` for the form.
+
+changes: [(first step, ids)], from step 0 on: who makes the steps from then on. Who leaves takes its model and its
+optimizer along. Who joins takes the model on which those that stay agree, and a new optimizer; what all workers share
+it finds as it is.
+"""
+
+import numpy as np
+from reference.diloco import Outer
+from reference.gossip import mixing_matrix
+
+
+class Mean:
+  """Independent workers that agree on the mean of their models."""
+
+  def __init__(self, x0, grad, inner):
+    self.x0, self.grad, self.inner, self.x, self.updates = x0, grad, inner, {}, {}
+
+  def begin(self, ids):
+    for i in ids:
+      self.join(i, self.x0)
+
+  def join(self, i, model):
+    self.x[i], self.updates[i] = model.copy(), self.inner()
+
+  def agreed(self, ids):
+    return sum(self.x[i] for i in ids) / len(ids)
+
+  def local(self, t, ids):
+    for i in ids:
+      self.x[i] = self.x[i] + self.updates[i](self.grad(i, t, self.x[i]), self.x[i])
+
+
+class SyncSGD(Mean):
+  def begin(self, ids):
+    super().begin(ids)
+    self.update = self.inner()
+
+  def step(self, t, ids):
+    g = sum(self.grad(i, t, self.x[i]) for i in ids) / len(ids)
+    u = self.update(g, self.x[ids[0]])
+    for i in ids:
+      self.x[i] = self.x[i] + u
+
+
+class LocalSGD(Mean):
+  def __init__(self, *args, period):
+    super().__init__(*args)
+    self.period = period
+
+  def step(self, t, ids):
+    self.local(t, ids)
+    if (t + 1) % self.period == 0:
+      mean = self.agreed(ids)
+      for i in ids:
+        self.x[i] = mean
+
+
+class DaSGD(Mean):
+  def __init__(self, *args, period, delay, keep):
+    super().__init__(*args)
+    self.period, self.delay, self.keep, self.in_flight = period, delay, keep, {}
+
+  def step(self, t, ids):
+    if t and t % self.period == 0:
+      self.in_flight[t + self.delay] = self.agreed(ids)
+    self.local(t, ids)
+    if t + 1 in self.in_flight:
+      for i in ids:
+        self.x[i] = self.keep * self.x[i] + (1 - self.keep) * self.in_flight[t + 1]
+
+
+class EASGD(Mean):
+  def __init__(self, *args, period, alpha):
+    super().__init__(*args)
+    self.period, self.alpha, self.z = period, alpha, self.x0.copy()
+
+  def agreed(self, ids):
+    return self.z
+
+  def step(self, t, ids):
+    pull = {i: (t % self.period == 0) * self.alpha * (self.x[i] - self.z) for i in ids}
+    self.local(t, ids)
+    for i in ids:
+      self.x[i] = self.x[i] - pull[i]
+      self.z = self.z + pull[i]
+
+
+class DiLoCo(Mean):
+  def __init__(self, *args, period, outer_learning_rate, outer_momentum):
+    super().__init__(*args)
+    self.period, self.theta, self.outer = period, self.x0.copy(), Outer(outer_learning_rate, outer_momentum)
+
+  def agreed(self, ids):
+    return self.theta
+
+  def step(self, t, ids):
+    self.local(t, ids)
+    if (t + 1) % self.period == 0:
+      self.theta = self.outer.step(self.theta, sum(self.theta - self.x[i] for i in ids) / len(ids))
+      for i in ids:
+        self.x[i] = self.theta
+
+
+class DPSGD(Mean):
+  """On the graph of those that are present, in the order of their ids."""
+
+  def __init__(self, *args, graph):
+    super().__init__(*args)
+    self.graph = graph
+
+  def step(self, t, ids):
+    w, before = mixing_matrix(self.graph, len(ids), t), {i: self.x[i] for i in ids}
+    self.local(t, ids)
+    for a, i in enumerate(ids):
+      self.x[i] = self.x[i] - before[i] + sum(w[a, b] * before[j] for b, j in enumerate(ids))
+
+
+CHURN = {
+  "sync_sgd": SyncSGD, "local_sgd": LocalSGD, "dasgd": DaSGD, "easgd": EASGD, "diloco": DiLoCo, "d_psgd": DPSGD
+}  # fmt: skip
+
+
+def churn(name, x0, grad, *, changes, steps, inner, **hyper):
+  """Return after each step (who is present, their models [present, n], the model to test [n])."""
+  rule, history = CHURN[name](x0, grad, inner, **hyper), []
+  ids = changes[0][1]
+  rule.begin(ids)
+  for t in range(steps):
+    for first, now in changes[1:]:
+      if first == t:
+        model = rule.agreed([i for i in ids if i in now])
+        for i in now:
+          if i not in ids:
+            rule.join(i, model)
+        ids = now
+    rule.step(t, ids)
+    history.append((ids, np.array([rule.x[i] for i in ids]), np.array(rule.agreed(ids))))
+  return history
