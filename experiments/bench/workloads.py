@@ -51,10 +51,9 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {"async_sgd": {}, "async_easgd": {"per
 COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}
 
 
-def synthetic(model: str, pixels: int = 28) -> Data:
-  """Random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
+  """So many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
   rng = np.random.default_rng(0)
-  size = 8192
   if model == "transformer":
     tokens = rng.integers(0, 64, (size, 65), dtype=np.int32)
     arrays = {"x": tokens[:, :-1], "y": tokens[:, 1:]}

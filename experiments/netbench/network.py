@@ -61,7 +61,7 @@ class Network:
     Raises:
       ValueError: if this machine does not let one.
     """
-    self.hosts = hosts
+    self.hosts, self.rate, self.latency = hosts, rate, latency
     self._holders: list[subprocess.Popen[str]] = []
     with contextlib.ExitStack() as stack:
       names = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".hosts"))
@@ -89,6 +89,7 @@ class Network:
 
   def set(self, rate: float, latency: float) -> None:
     """Give the link another bandwidth, bits per second, and latency, seconds."""
+    self.rate, self.latency = rate, latency
     self._tell(f"set {rate} {latency}")
 
   def cut(self, host: int) -> None:
@@ -102,7 +103,7 @@ class Network:
   def start(self, host: int, words: Sequence[str], core: int, **settings: Any) -> subprocess.Popen[str]:
     """Start a process on a host, on one core of this machine; it is killed when this process ends."""
     inside = ["nsenter", f"--target={self._holders[host].pid}", "--net", "--uts", "--mount"]
-    place = ["taskset", "--cpu-list", str(core)]
+    place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # another namespace begins at /
     return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings)
 
   def _tell(self, line: str) -> None:
