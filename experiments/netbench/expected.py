@@ -1,25 +1,22 @@
-"""What a round should take: the link's own seconds for its messages, and the cost model's prediction."""
+"""What a round should take: the link's own seconds for its messages, and those of the cost model's clock."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from ddl.api import Algorithm, Tree
 from ddl.perf.comm.collectives import ALL_REDUCE
 from ddl.perf.comm.patterns import Op, Pattern
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.network import Link
 from ddl.runtime import traffic
 from ddl.runtime.layout.workers import SMALL
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
-from experiments.costs import cluster_clock
 from experiments.costs.patterns import pattern_of
 from experiments.train import virtual_time
+from experiments.train.virtual_time import Charges
 
 ROUNDS = 20  # of a prediction, of which the second half counts
 
@@ -50,21 +47,33 @@ def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
   return Pattern(joined([part.local for part in parts]), exchanges)
 
 
+def price(ops: Sequence[Op], hosts: int, link: Link) -> float:
+  """Return the link's own seconds for all-reduces as Gloo makes them, one after the other.
+
+  On a ring, whose 2 (p - 1) rounds each wait for a notice of the receiver before the data leave: two latencies a round.
+  """
+  twice = link._replace(latency=2 * link.latency)
+  return sum(ALL_REDUCE["ring"](op.nbytes, hosts, twice) for op in ops)
+
+
 def link_seconds(pattern: Pattern, period: int, hosts: int, link: Link) -> float:
-  """Return the link's own seconds for a round's messages: all-reduces on a ring, as Gloo makes them, one by one."""
-  local = period * sum(ALL_REDUCE["ring"](op.nbytes, hosts, link) for op in pattern.local)
-  return local + sum(ALL_REDUCE["ring"](op.nbytes, hosts, link) for each in pattern.exchanges for op in each.ops)
+  """Return the link's own seconds for a round's messages."""
+  return period * price(pattern.local, hosts, link) + sum(price(each.ops, hosts, link) for each in pattern.exchanges)
 
 
 def predicted_seconds(
   experiment: Experiment, pattern: Pattern, period: int, link: Link, step: float, overlap: bool
 ) -> float:
-  """Return the cost model's seconds of a round. step: seconds of one without communication."""
-  device = Device(peak=experiment.batch / step, memory_bandwidth=np.inf, memory=np.inf)  # of 1 FLOP per example
-  cluster = Cluster("the bench's hosts", device, Efficiency(1.0), Network(link), "measured", overlap=overlap)
-  config = replace(experiment, steps=ROUNDS * period)
-  there = cluster_clock.on(config, pattern, cluster, 1.0)
+  """Return a round's seconds on the cost model's clock. step: seconds of one without communication."""
   algorithm: Any = experiment.make_algorithm()
-  seconds = virtual_time.lockstep_seconds(there.config, algorithm, there.charged)
+  times = replace(experiment.times, settings={**experiment.times.settings, "seconds": step})
+  network = replace(experiment.network, overlap=overlap)
+  config = replace(experiment, steps=ROUNDS * period, times=times, network=network)
+  prices = [price(ops, experiment.workers, link) if ops else None for ops in (pattern.local, *_ops(pattern))]
+  seconds = virtual_time.lockstep_seconds(config, algorithm, Charges(prices[0], tuple(prices[1:])))
   half = ROUNDS // 2
   return (seconds(ROUNDS * period) - seconds((ROUNDS - half) * period)) / half
+
+
+def _ops(pattern: Pattern) -> list[tuple[Op, ...]]:
+  return [each.ops for each in pattern.exchanges]
