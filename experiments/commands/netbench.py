@@ -19,11 +19,12 @@ from experiments.netbench.group import Group
 from experiments.train.run_dir import about
 
 JSON = shared_flags.json()
+WORKDIR = shared_flags.workdir()
 ALGORITHMS = shared_flags.algorithms()
 BANDWIDTH = absl_flags.DEFINE_list("bandwidth", ["200mbit"], "of each host's link, several with commas: 50mbit,1gbit")
 LATENCY = absl_flags.DEFINE_string("latency", "5ms", "of the link, one way")
 HOSTS = absl_flags.DEFINE_integer("hosts", 2, "network namespaces, with a process each", lower_bound=2, upper_bound=16)
-TURNS = absl_flags.DEFINE_integer("net_turns", 5, "pairs of blocks per case", lower_bound=1)
+TURNS = shared_flags.turns()
 
 
 def main(line: CommandLine) -> int:
@@ -35,12 +36,17 @@ def main(line: CommandLine) -> int:
   if unknown := [name for name in names if name not in CASES]:
     raise ValueError(f"--algorithms={','.join(unknown)}: netbench has {', '.join(CASES)}")
   network.check_rights()
+  if WORKDIR.value:
+    Path(WORKDIR.value).mkdir(parents=True, exist_ok=True)
   found: list[dict[str, Any]] = []
-  with network.Network(HOSTS.value, rates[0], latency) as net:
-    with Group(net, joined=True) as joined, Group(net, joined=False) as alone:
-      for rate in rates:
-        net.set(rate, latency)
-        found += _on_link(net, joined, alone, names)
+  with (
+    network.Network(HOSTS.value, rates[0], latency) as net,
+    Group(net, joined=True) as joined,
+    Group(net, joined=False) as alone,
+  ):
+    for rate in rates:
+      net.set(rate, latency)
+      found += _on_link(net, joined, alone, names)
   if JSON.value:
     Path(JSON.value).write_text(json.dumps({"about": about(line.words), "cases": found}, indent=2) + "\n")
   return 0
@@ -51,18 +57,30 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
   given = measure.probe(net)
   asked = f"{units.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
   print(f"link: {asked}; gives {units.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}", flush=True)
-  found = []
-  for row in measure.rows(net, joined, alone, names, TURNS.value):
-    if isinstance(row, Measured):
-      took = row.exchange / row.step
-      print(
-        f"a step takes {seconds_text(row.step)}, an exchange of all parameters {seconds_text(row.exchange)}: "
-        f"{took:.3g} steps\n{table.head()}",
-        flush=True,
-      )
-      continue
+  found, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
+  measured = next(rows)
+  assert isinstance(measured, Measured)
+  print(
+    f"a step takes {seconds_text(measured.step)}, an exchange of all parameters {seconds_text(measured.exchange)}: "
+    f"{measured.exchange / measured.step:.3g} steps\n{table.head()}",
+    flush=True,
+  )
+  for row in rows:
+    assert isinstance(row, measure.Row)
     print(table.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
     found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})
   print()
+  if WORKDIR.value:
+    _draw(net, joined, measured, names, Path(WORKDIR.value))
   return found
+
+
+def _draw(net: network.Network, joined: Group, measured: Measured, names: list[str], folder: Path) -> None:
+  """Train each algorithm over the link, and draw accuracy over seconds."""
+  from experiments.netbench import accuracy  # here: matplotlib takes a while to import
+  from experiments.report.figures.picture import save_all
+
+  picture = accuracy.picture(net, accuracy.train(net, joined, measured, names, folder))
+  save_all(folder, [picture])
+  print(f"{picture.alt}\n{folder / 'figures' / picture.name}.png\n", flush=True)

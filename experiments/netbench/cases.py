@@ -8,7 +8,9 @@ MODEL: dict[str, Any] = {"name": "mlp", "hidden": (640, 640, 640, 640)}  # 5.1 M
 FRAGMENTS = 3
 BATCH = 256  # some tens of milliseconds of one core
 EXAMPLES = 2**16  # of the synthetic data: a step of Sync EASGD on a slow link takes thousands
-SPARE = 2  # rounds of an algorithm with a delay take that many times the time of an exchange
+ROUND = 2  # delays that a round takes
+MARGIN = 1.2  # beside steps an exchange takes longer: its threads wait for the host's one core
+BLOCK = 1.5  # seconds of computing at least, in one compiled call: at its end a mean of the losses is waited for
 
 
 class Case(NamedTuple):
@@ -17,6 +19,7 @@ class Case(NamedTuple):
   label: str
   algorithm: dict[str, Any]
   batch: int
+  rounds: int  # of a block
   overlap: bool = True
 
   @property
@@ -30,9 +33,9 @@ class Case(NamedTuple):
     return 1 if self.algorithm["name"] == "easgd" else self.algorithm.get("delay", 0)
 
   @property
-  def steps_per_call(self) -> int:
-    """Whole rounds in a compiled call, as a message in flight is waited for at its end."""
-    return self.period * max(1, 64 // self.period)
+  def steps(self) -> int:
+    """Steps of a block."""
+    return self.rounds * self.period
 
 
 class Measured(NamedTuple):
@@ -40,27 +43,29 @@ class Measured(NamedTuple):
 
   step: float  # of BATCH examples, without communication
   exchange: float  # of all parameters, as synchronous SGD waits for it
+  fragment: float  # of the largest fragment of Streaming DiLoCo
 
 
 def synchronous() -> Case:
   """The case that is measured first: its wait is the exchange."""
-  return Case("sync_sgd", {"name": "sync_sgd"}, BATCH)
+  return Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)
 
 
-def delay(measured: Measured, share: float = 1.0) -> int:
-  """Return the steps that a share of an exchange takes, at least 1."""
-  return max(1, math.ceil(share * measured.exchange / measured.step))
+def delay(exchange: float, step: float) -> int:
+  """Return the steps that hide an exchange, at least 1."""
+  return max(1, math.ceil(MARGIN * exchange / step))
 
 
 def _local(name: str) -> Callable[[Measured], Case]:
   def case(measured: Measured) -> Case:
-    period = FRAGMENTS * math.ceil(SPARE * delay(measured) / FRAGMENTS)
+    whole = delay(measured.exchange, measured.step)
+    period = FRAGMENTS * math.ceil(ROUND * whole / FRAGMENTS)
     settings: dict[str, Any] = {"name": name, "period": period}
     if name == "dasgd":
-      settings |= {"delay": delay(measured), "keep": 0.25}
+      settings |= {"delay": whole, "keep": 0.25}
     if name == "streaming_diloco":
-      settings |= {"fragments": FRAGMENTS, "delay": delay(measured, 1 / FRAGMENTS), "keep": 0.5}
-    return Case(name, settings, BATCH)
+      settings |= {"fragments": FRAGMENTS, "delay": delay(measured.fragment, measured.step), "keep": 0.5}
+    return Case(name, settings, BATCH, math.ceil(BLOCK / (period * measured.step)))
 
   return case
 
@@ -68,8 +73,10 @@ def _local(name: str) -> Callable[[Measured], Case]:
 def _elastic(overlap: bool) -> Callable[[Measured], Case]:
   def case(measured: Measured) -> Case:
     # Its delay is one step by definition, so that one step takes as long as the exchange here.
-    batch = min(EXAMPLES // 8, max(1, round(BATCH * measured.exchange / measured.step)))
-    return Case("easgd" if overlap else "easgd, no overlap", {"name": "easgd", "period": SPARE}, batch, overlap)
+    batch = min(EXAMPLES // 8, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
+    rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
+    label = "easgd" if overlap else "easgd, no overlap"
+    return Case(label, {"name": "easgd", "period": ROUND}, batch, rounds, overlap)
 
   return case
 

@@ -1,6 +1,6 @@
 """What a round should take: the link's own seconds for its messages, and those of the cost model's clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,59 +21,64 @@ from experiments.train.virtual_time import Charges
 ROUNDS = 20  # of a prediction, of which the second half counts
 
 
-def sent_bytes(algorithm: Algorithm, params: Tree, hosts: int, period: int) -> float:
-  """Return the bytes that each host sends in a round of the steady state."""
-  first = ROUNDS * period
-  schedule = Schedule(algorithm.exchanges)
-  return traffic.of(algorithm, params, hosts).nbytes(schedule.due(step) for step in range(first, first + period))
+class Expected:
+  """A round of an experiment's algorithm on hosts with such links."""
+
+  def __init__(self, experiment: Experiment, params: Tree, link: Link, period: int, overlap: bool):
+    """params: shapes; link: of each host; period: steps of a round; overlap: of messages with steps."""
+    self._experiment, self._period, self._overlap = experiment, period, overlap
+    self._algorithm: Any = experiment.make_algorithm()
+    pattern = messages(self._algorithm, params, experiment.workers)
+    self._local = price(pattern.local, experiment.workers, link)
+    self.messages = [
+      price(each.ops, experiment.workers, link) for each in pattern.exchanges
+    ]  # seconds of each exchange
+    schedule, first = Schedule(self._algorithm.exchanges), ROUNDS * period
+    sent = traffic.of(self._algorithm, params, experiment.workers)
+    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # that a host sends
+
+  @property
+  def link(self) -> float:
+    """The link's own seconds for a round's messages."""
+    return self._period * self._local + sum(self.messages)
+
+  def predicted(self, step: float) -> float:
+    """Return the seconds on the cost model's clock. step: seconds of one without communication."""
+    last = ROUNDS * self._period
+    times = replace(
+      self._experiment.times, settings={**self._experiment.times.settings, "seconds": step, "jitter": 0.0}
+    )
+    network = replace(self._experiment.network, overlap=self._overlap)
+    config = replace(self._experiment, steps=last, times=times, network=network)
+    charges = Charges(self._local or None, tuple(self.messages))
+    seconds = virtual_time.lockstep_seconds(config, self._algorithm, charges)
+    return (seconds(last) - seconds(last // 2)) / (ROUNDS / 2)
 
 
 def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
   """Return the pattern with each message as it goes over sockets: large arrays alone, the others of a tree together."""
   leaves, structure = jax.tree.flatten(params)
   small = [x.size * x.dtype.itemsize < SMALL for x in leaves]
-  together: list[list[bool]] = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]
+  together = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]
 
   def only(kept: Sequence[bool]) -> Pattern:
     some = [x if k else jax.ShapeDtypeStruct((0,), x.dtype) for x, k in zip(leaves, kept, strict=True)]
     return pattern_of(algorithm, structure.unflatten(some), hosts)
 
-  parts = [only(kept) for kept in together]
-
-  def joined(each: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
+  def joined(each: Iterable[tuple[Op, ...]]) -> tuple[Op, ...]:
     return tuple(op for ops in each for op in ops if op.nbytes)
 
-  exchanges = tuple(each[0]._replace(ops=joined([e.ops for e in each])) for each in zip(*(p.exchanges for p in parts)))
-  return Pattern(joined([part.local for part in parts]), exchanges)
+  parts = [only(kept) for kept in together]
+  exchanges = [
+    each._replace(ops=joined(part.exchanges[i].ops for part in parts)) for i, each in enumerate(parts[0].exchanges)
+  ]
+  return Pattern(joined(part.local for part in parts), tuple(exchanges))
 
 
-def price(ops: Sequence[Op], hosts: int, link: Link) -> float:
+def price(ops: Iterable[Op], hosts: int, link: Link) -> float:
   """Return the link's own seconds for all-reduces as Gloo makes them, one after the other.
 
   On a ring, whose 2 (p - 1) rounds each wait for a notice of the receiver before the data leave: two latencies a round.
   """
   twice = link._replace(latency=2 * link.latency)
   return sum(ALL_REDUCE["ring"](op.nbytes, hosts, twice) for op in ops)
-
-
-def link_seconds(pattern: Pattern, period: int, hosts: int, link: Link) -> float:
-  """Return the link's own seconds for a round's messages."""
-  return period * price(pattern.local, hosts, link) + sum(price(each.ops, hosts, link) for each in pattern.exchanges)
-
-
-def predicted_seconds(
-  experiment: Experiment, pattern: Pattern, period: int, link: Link, step: float, overlap: bool
-) -> float:
-  """Return a round's seconds on the cost model's clock. step: seconds of one without communication."""
-  algorithm: Any = experiment.make_algorithm()
-  times = replace(experiment.times, settings={**experiment.times.settings, "seconds": step})
-  network = replace(experiment.network, overlap=overlap)
-  config = replace(experiment, steps=ROUNDS * period, times=times, network=network)
-  prices = [price(ops, experiment.workers, link) if ops else None for ops in (pattern.local, *_ops(pattern))]
-  seconds = virtual_time.lockstep_seconds(config, algorithm, Charges(prices[0], tuple(prices[1:])))
-  half = ROUNDS // 2
-  return (seconds(ROUNDS * period) - seconds((ROUNDS - half) * period)) / half
-
-
-def _ops(pattern: Pattern) -> list[tuple[Op, ...]]:
-  return [each.ops for each in pattern.exchanges]

@@ -1,4 +1,4 @@
-"""The processes of a measurement as their parent sees them: one on each host, asked together, answered within a bound."""
+"""The processes of a measurement as their parent sees them: one on each host, asked together, within a bound."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ class Group:
     self._stack.close()
 
   def ask(self, question: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Return the answers of all hosts; ValueError, which says what was asked, if one is not there in so many seconds."""
+    """Return the answers of all hosts; ValueError, which says what was asked, for none within so many seconds."""
     line = json.dumps(question) + "\n"
     for process in self._processes:
       assert process.stdin

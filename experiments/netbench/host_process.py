@@ -5,7 +5,7 @@ that asks nobody.
 
 {"case": {"algorithm": {...}, "batch": 64, "overlap": true, "steps_per_call": 8}} builds and compiles a trainer.
 {"steps": 8} makes so many steps and answers their seconds.
-{"train": {"algorithm": ..., "steps": ...}, "workdir": "..."} makes a whole run on the digits.
+{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} makes a whole run on the digits.
 """
 
 import json
@@ -58,12 +58,12 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
   return block
 
 
-def train(chosen: Mapping[str, Any], workdir: str, workers: int) -> dict[str, Any]:
+def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:
   """Train on the digits into a folder; return the last line of metrics."""
   from experiments.train.train import train as whole_run
 
-  experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **chosen)
-  return whole_run(experiment, RunOptions(workdir=workdir, compilation_cache="off"))
+  experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **asked["train"])
+  return whole_run(experiment, RunOptions(workdir=asked["workdir"], overlap=asked["overlap"], compilation_cache="off"))
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def main() -> None:
       block = block_of(asked["case"], workers)
       say(ready=True)
     elif "train" in asked:
-      say(last=train(asked["train"], asked["workdir"], workers))
+      say(last=train(asked, workers))
     else:
       assert block
       say(seconds=block(asked["steps"]))

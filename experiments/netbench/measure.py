@@ -7,19 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddl.perf.hardware.network import Link
 from experiments.bench.workloads import synthetic
 from experiments.costs.param_flops import param_shapes
 from experiments.netbench import expected
-from experiments.netbench.cases import CASES, EXAMPLES, Case, Measured, synchronous
+from experiments.netbench.cases import CASES, Case, Measured, synchronous
 from experiments.netbench.group import Group
 from experiments.netbench.host_process import experiment_of
 from experiments.netbench.network import Network, address
 from experiments.train import build
 
-BLOCK = 1.0  # seconds at least
 BOUND = 120.0  # seconds that no answer may take
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -69,7 +68,10 @@ def probe(network: Network, seconds: float = 0.5) -> dict[str, float]:
 def rows(network: Network, joined: Group, alone: Group, names: Sequence[str], turns: int) -> Iterator[Row | Measured]:
   """Yield what a step and an exchange take on the link of now, then a row for each of `CASES` that is named."""
   first = _row(network, joined, alone, synchronous(), turns)
-  measured = Measured(first.alone, max(first.exposed, first.link))
+  exchange = max(first.exposed, first.link)
+  measured = Measured(first.alone, exchange, exchange)
+  streaming = _described(network, CASES["streaming_diloco"](measured))
+  measured = measured._replace(fragment=exchange * max(streaming.messages) / first.link)
   yield measured
   for name in names:
     yield first if name == "sync_sgd" else _row(network, joined, alone, CASES[name](measured), turns)
@@ -77,33 +79,22 @@ def rows(network: Network, joined: Group, alone: Group, names: Sequence[str], tu
 
 def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) -> Row:
   groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
-  question = {"case": {**case._asdict(), "steps_per_call": case.steps_per_call}}
+  question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:
     group.ask(question, what, BOUND)
-  counts = max(_rounds(group, case, what) for group in groups)
-  for group in groups:  # other numbers of steps are other calls, to be compiled first
-    group.seconds(counts * case.period, what, BOUND)
-  pairs = [[g.seconds(counts * case.period, what, BOUND) / counts for g in groups] for _ in range(turns)]
+    for _ in range(2):  # the first block has another call than those that follow
+      group.seconds(case.steps, what, BOUND)
+  pairs = [[group.seconds(case.steps, what, BOUND) / case.rounds for group in groups] for _ in range(turns)]
   ratios = tuple(both / one for both, one in pairs)
   seconds, without = (statistics.median(column) for column in zip(*pairs, strict=True))
-  return _described(network, case, without, seconds, ratios)
-
-
-def _rounds(group: Group, case: Case, what: str) -> int:
-  """Return the rounds of a block."""
-  group.seconds(case.period, what, BOUND)  # the first has another call than those that follow
-  group.seconds(case.period, what, BOUND)
-  return max(1, math.ceil(BLOCK / group.seconds(case.period, what, BOUND)))
-
-
-def _described(network: Network, case: Case, alone: float, seconds: float, ratios: tuple[float, ...]) -> Row:
-  experiment = experiment_of(case._asdict(), network.hosts)
-  algorithm: Any = experiment.make_algorithm()
-  params = param_shapes(build.make_model(experiment, synthetic("mlp", 8, EXAMPLES)))
-  link, pattern = Link(network.latency, network.rate / 8), expected.messages(algorithm, params, network.hosts)
+  expect = _described(network, case)
   return Row(
-    case.label, case.batch, case.period, case.delay,
-    expected.sent_bytes(algorithm, params, network.hosts, case.period), alone, seconds, statistics.median(ratios),
-    expected.link_seconds(pattern, case.period, network.hosts, link),
-    expected.predicted_seconds(experiment, pattern, case.period, link, alone / case.period, case.overlap), ratios,
+    case.label, case.batch, case.period, case.delay, expect.nbytes, without, seconds, statistics.median(ratios),
+    expect.link, expect.predicted(without / case.period), ratios,
   )  # fmt: skip
+
+
+def _described(network: Network, case: Case) -> expected.Expected:
+  experiment = experiment_of(case._asdict(), network.hosts)
+  params = param_shapes(build.make_model(experiment, synthetic("mlp", 8)))
+  return expected.Expected(experiment, params, Link(network.latency, network.rate / 8), case.period, case.overlap)

@@ -10,7 +10,6 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,26 +24,31 @@ SETTINGS = {
   "tcp_rmem": "4096 4194304 16777216", "tcp_wmem": "4096 4194304 16777216", "tcp_congestion_control": "reno",
   "tcp_slow_start_after_idle": "0",
 }  # fmt: skip
+APART: dict[str, Any] = {"start_new_session": True}  # a terminal's Ctrl-C is this process's, which then ends them
 HOLD = """set -e
-hostname "$1"; mount --bind "$2" /etc/hosts; ip link set lo up
+hostname "$1"; ip link set lo up
+names=$(mktemp); printf "$2" > "$names"; mount --bind "$names" /etc/hosts; rm "$names"  # Gloo takes its own host's name
 for pair in $3; do echo "${pair#*=}" | tr '_' ' ' > "/proc/sys/net/ipv4/${pair%%=*}"; done
 echo held; exec cat"""
 
 
-def check_rights(capabilities: int | None = None) -> None:
-  """ValueError where namespaces and tun devices cannot be made here. capabilities: a mask; default: this process's."""
+def capabilities() -> int:
+  """Return what this process may do, as a mask."""
+  return int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
+
+
+def check_rights(mask: int | None = None) -> None:
+  """ValueError where namespaces and tun devices cannot be made. mask: of `capabilities`; default: this process's."""
   if not sys.platform.startswith("linux"):
-    raise ValueError("netbench needs Linux, for its network namespaces")
-  if capabilities is None:
-    status = Path("/proc/self/status").read_text()
-    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
-  if not all(capabilities >> bit & 1 for bit in (CAP_SYS_ADMIN, CAP_NET_ADMIN)):
+    raise ValueError("this makes network namespaces, which Linux alone has")
+  mask = capabilities() if mask is None else mask
+  if not all(mask >> bit & 1 for bit in (CAP_SYS_ADMIN, CAP_NET_ADMIN)):
     raise ValueError(
-      "netbench makes network namespaces, which takes root (CAP_SYS_ADMIN and CAP_NET_ADMIN); run it as root, e.g. "
-      "with sudo, or in a container started with --privileged"
+      "this makes network namespaces, which takes root (CAP_SYS_ADMIN and CAP_NET_ADMIN): run it as root, e.g. with "
+      "sudo, or in a container started with --privileged"
     )
   if not TUN.exists():
-    raise ValueError(f"netbench needs {TUN}; load it with `modprobe tun`, or give the container --device={TUN}")
+    raise ValueError(f"there is no {TUN}: load it with `modprobe tun`, or give the container --device={TUN}")
 
 
 def address(host: int) -> str:
@@ -64,18 +68,16 @@ class Network:
     self.hosts, self.rate, self.latency = hosts, rate, latency
     self._holders: list[subprocess.Popen[str]] = []
     with contextlib.ExitStack() as stack:
-      names = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".hosts"))
-      names.write("127.0.0.1 localhost\n" + "".join(f"{address(h)} host{h}\n" for h in range(hosts)))
-      names.flush()
+      names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
       devices = []
       for host in range(hosts):
-        self._holders.append(stack.enter_context(_holder(host, names.name)))
+        self._holders.append(stack.enter_context(_holder(host, names)))
         devices.append(_tun(f"ddl{os.getpid()}h{host}", stack))
         self._attach(host, f"ddl{os.getpid()}h{host}")
       script = str(Path(__file__).with_name("link.py"))
       ends = [f"{device}:{address(host)}" for host, device in enumerate(devices)]
       words = ["nice", "-n", "-10", sys.executable, "-I", "-S", script, str(rate), str(latency), *ends]
-      self._link = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, text=True, pass_fds=devices)
+      self._link = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, text=True, pass_fds=devices, **APART)
       stack.enter_context(_ending(self._link))
       for device in devices:
         os.close(device)  # the link's alone, and with it they go
@@ -104,7 +106,7 @@ class Network:
     """Start a process on a host, on one core of this machine; it is killed when this process ends."""
     inside = ["nsenter", f"--target={self._holders[host].pid}", "--net", "--uts", "--mount"]
     place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # another namespace begins at /
-    return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings)
+    return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings, **APART)
 
   def _tell(self, line: str) -> None:
     assert self._link.stdin
@@ -125,7 +127,7 @@ def _holder(host: int, names: str) -> Any:
   """A process that holds a namespace until its standard input ends."""
   settings = " ".join(f"{key}={value.replace(' ', '_')}" for key, value in SETTINGS.items())
   words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, "sh", f"host{host}", names, settings]
-  process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **APART)
   assert process.stdout
   if process.stdout.readline() != "held\n":
     process.wait()
