@@ -73,7 +73,7 @@ def _local(name: str) -> Callable[[Measured], Case]:
 def _elastic(overlap: bool) -> Callable[[Measured], Case]:
   def case(measured: Measured) -> Case:
     # Its delay is one step by definition, so that one step takes as long as the exchange here.
-    batch = min(EXAMPLES // 8, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
+    batch = min(EXAMPLES // 4, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
     rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
     label = "easgd" if overlap else "easgd, no overlap"
     return Case(label, {"name": "easgd", "period": ROUND}, batch, rounds, overlap)
