@@ -72,15 +72,15 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
     found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})
   print()
   if WORKDIR.value:
-    _draw(net, joined, measured, names, Path(WORKDIR.value))
+    _draw(net, measured, names, Path(WORKDIR.value))
   return found
 
 
-def _draw(net: network.Network, joined: Group, measured: Measured, names: list[str], folder: Path) -> None:
+def _draw(net: network.Network, measured: Measured, names: list[str], folder: Path) -> None:
   """Train each algorithm over the link, and draw accuracy over seconds."""
   from experiments.netbench import accuracy  # here: matplotlib takes a while to import
   from experiments.report.figures.picture import save_all
 
-  picture = accuracy.picture(net, accuracy.train(net, joined, measured, names, folder))
+  picture = accuracy.picture(net, accuracy.train(net, measured, names, folder))
   save_all(folder, [picture])
   print(f"{picture.alt}\n{folder / 'figures' / picture.name}.png\n", flush=True)

@@ -19,7 +19,7 @@ BOUND = 600.0  # seconds of a run
 Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accuracy) of each evaluation
 
 
-def train(network: Network, joined: Group, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
+def train(network: Network, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
   """Train each of the named cases into a folder of its own; return what their metrics tell."""
   curves, rounds = {}, max(1, round(STEPS / CASES["local_sgd"](measured).period))
   for name in names:
@@ -27,7 +27,8 @@ def train(network: Network, joined: Group, measured: Measured, names: Sequence[s
     clock = {"period": CASES["local_sgd"](measured).period}  # of Sync EASGD too: the curves have the same steps
     case = CASES[name](measured)
     question = {"train": _experiment(case, clock, rounds), "workdir": str(path), "overlap": case.overlap}
-    joined.ask(question, f"training with {case.label}", BOUND)
+    with Group(network, joined=True) as joined:
+      joined.ask(question, f"training with {case.label}", BOUND)
     lines = [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
     curves[case.label] = [(line["seconds"], line["test_accuracy"]) for line in lines]
   return curves

@@ -1,6 +1,7 @@
 """The processes of a measurement as their parent sees them: one on each host, asked together, within a bound."""
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -16,7 +17,7 @@ from ddl.runtime.hosts import JOINED
 from experiments.netbench.network import Network, address
 
 ROOT = Path(__file__).parents[2]
-PORT = 7701
+PORTS = itertools.count(7701)  # of a group's coordinator, one after the other
 START = 90.0  # seconds
 CORES = "4"  # that XLA sees: with its one core, its one thread would not carry messages beside steps
 
@@ -31,13 +32,13 @@ class Group:
       ValueError: if one of them does not start.
     """
     self._processes: list[subprocess.Popen[str]] = []
-    cores = sorted(os.sched_getaffinity(0))
+    port, cores = next(PORTS), sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
       self._errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(network.hosts)]
       for host in range(network.hosts):
         env = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "NPROC": CORES, "TF_CPP_MIN_LOG_LEVEL": "2"}
         if joined:
-          env[JOINED] = f"{host}/{network.hosts}@{address(0)}:{PORT}"
+          env[JOINED] = f"{host}/{network.hosts}@{address(0)}:{port}"
         words = [sys.executable, "-m", "experiments.netbench.host_process", str(network.hosts if joined else 1)]
         process = network.start(
           host, words, cores[host % len(cores)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -5,7 +5,8 @@ that asks nobody.
 
 {"case": {"algorithm": {...}, "batch": 64, "overlap": true, "steps_per_call": 8}} builds and compiles a trainer.
 {"steps": 8} makes so many steps and answers their seconds.
-{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} makes a whole run on the digits.
+{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} makes a whole run on the digits, as the
+first thing that the process does.
 """
 
 import json
@@ -68,10 +69,9 @@ def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:
 
 def main() -> None:
   """Answer until standard input ends."""
-  workers, block = int(sys.argv[1]), None
+  workers, block, started = int(sys.argv[1]), None, False
   answers = os.dup(1)  # for answers alone: libraries print on the standard output too
   os.dup2(2, 1)
-  start_devices(workers, RunOptions())
 
   def say(**answer: Any) -> None:
     os.write(answers, (json.dumps(answer) + "\n").encode())
@@ -80,6 +80,9 @@ def main() -> None:
   for line in sys.stdin:
     asked = json.loads(line)
     if "case" in asked:
+      if not started:
+        start_devices(workers, RunOptions())
+      started = True
       block = block_of(asked["case"], workers)
       say(ready=True)
     elif "train" in asked:
