@@ -55,6 +55,8 @@ def picture(network: Network, curves: Curves) -> Picture:
 
 
 def _draw(title: str, curves: Curves, wide: bool) -> Any:
+  from matplotlib import ticker
+
   figure = blank(SLIDE if wide else PHONE)
   axes = figure.subplots()
   for i, (label, points) in enumerate(curves.items()):
@@ -63,6 +65,7 @@ def _draw(title: str, curves: Curves, wide: bool) -> Any:
       dashes=DASHES[i % len(DASHES)] or (None, None), markersize=5 if wide else 4, linewidth=2, label=label,
     )  # fmt: skip
   axes.set_xscale("log")
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
   axes.set(xlabel="seconds", ylabel="test accuracy")
   axes.set_title(title, loc="left")
   axes.grid(True)
