@@ -30,8 +30,9 @@ QUICKLY = {  # command: what makes it quick
   "reproduce": ("--check",),
 }
 MINUTES = (  # parts of commands that are left to --slow: they measure, start processes, or compile for long
-  "run.py bench", "run.py netbench", "run.py calibrate", "run.py sweep", "run.py compare --config=configs/digits_compare.py",
-  "--cluster=measured", "--runtime=ray", "-m experiments.bench", "srun ", "mpirun ",
+  "run.py bench", "run.py netbench", "run.py calibrate", "run.py sweep",
+  "run.py compare --config=configs/digits_compare.py", "--cluster=measured", "--runtime=ray",
+  "-m experiments.bench", "srun ", "mpirun ",
   "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip
 EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of commands: what they need
