@@ -50,8 +50,8 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {"async_sgd": {}, "async_easgd": {"per
 COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}
 
 
-def synthetic(model: str, pixels: int = 28) -> Data:
-  """Random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
+  """So many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
   if model == "transformer":
-    return DATA["synthetic"](task="language", shape=(64,), num_outputs=64)
-  return DATA["synthetic"](shape=(pixels, pixels, 1))
+    return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
+  return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
