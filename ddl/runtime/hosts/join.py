@@ -1,26 +1,39 @@
 """Joining a group of processes by `jax.distributed`, and what each of them then has to know of it."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
 import jax
-from jax._src import distributed, xla_bridge  # see `_gloo_at`
+from jax._src import distributed, xla_bridge  # see `_Service` and `_gloo_at`
 from jax.experimental import multihost_utils
+from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
 from ddl.runtime.hosts import rendezvous
+from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
 from ddl.runtime.hosts.membership import JOINED, check_address, member
 
 JOIN_TIMEOUT = 60.0  # seconds
+SERVICE = """
+import json, sys, time
+from jaxlib import _jax
+address, count, settings = json.loads(sys.argv[1])
+service = _jax.get_distributed_runtime_service(address, count, **settings)
+print("ready", flush=True)
+sys.stdin.read()
+time.sleep(20)
+"""
 
 
-def join(seconds: float = JOIN_TIMEOUT) -> None:
+def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
   """Join this process to its group, if it is one of several. Call before any device use.
 
-  seconds: in which all processes have to come.
+  seconds: in which all processes have to come; silence: seconds after which one counts as lost, see `lost`.
 
   Raises:
     ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`.
@@ -31,6 +44,7 @@ def join(seconds: float = JOIN_TIMEOUT) -> None:
   if JOINED in os.environ:
     threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
   met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
+  _jax.get_distributed_runtime_service = _Service
   jax.distributed.initialize(
     met.coordinator,
     me.count,
@@ -39,11 +53,36 @@ def join(seconds: float = JOIN_TIMEOUT) -> None:
     cluster_detection_method="deactivate",  # all is known, and it would choose GPUs of its own for `launch`'s processes
     initialization_timeout=max(10, round(seconds)),
     coordinator_bind_address=met.coordinator,  # the default are all addresses of the host
+    heartbeat_timeout_seconds=max(100, round(10 * silence)),  # `lost` is to be first: JAX ends with a page of C++ log
   )
   _gloo_at(met.address)
   # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
   # be compiling.
   multihost_utils.sync_global_devices("joined")
+  start(met.address, silence)
+
+
+class _Service:
+  """JAX's coordination service in a process of its own, which outlives process 0 by some seconds.
+
+  Where the service's process is gone, JAX kills all others at once with a page of C++ log; now `lost` comes first.
+  """
+
+  def __init__(self, address: str, count: int, **settings: Any):
+    self._process = subprocess.Popen(
+      [sys.executable, "-c", SERVICE, json.dumps([address, count, settings])],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      start_new_session=True,  # a terminal's Ctrl-C is for those that are to save
+    )
+    assert self._process.stdout
+    if not self._process.stdout.readline():
+      raise ValueError(f"the coordination service could not start at {address}")
+
+  def shutdown(self) -> None:
+    """End it: all processes are done."""
+    self._process.kill()
+    self._process.wait()
 
 
 def _gloo_at(address: str) -> None:
@@ -57,7 +96,7 @@ def _gloo_at(address: str) -> None:
   client = distributed.global_state.client
 
   def make() -> Any:
-    gloo: Any = xla_bridge._jax.make_gloo_tcp_collectives
+    gloo: Any = _jax.make_gloo_tcp_collectives
     return xla_bridge.make_cpu_client(gloo(distributed_client=client, hostname=address))
 
   xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)

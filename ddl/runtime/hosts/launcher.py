@@ -71,7 +71,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 class _Lines:
   """The lines of a process on stderr, passed on as they come, but for the newest, which is held a little.
 
-  What ends all processes alike, such as a user's mistake, each of them says in its last line, and rank 0 says it for all.
+  What ends all alike, such as a user's mistake, each says in its last line, and rank 0 says it for all.
   """
 
   def __init__(self, rank: int, pipe: IO[bytes]):

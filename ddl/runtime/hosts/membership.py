@@ -66,7 +66,8 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
   env = os.environ
   if JOINED in env:
     ranks, where = env[JOINED].split("@")
-    return Membership(*map(int, ranks.split("/")), where)
+    mine, among = map(int, ranks.split("/"))
+    return Membership(mine, among, where)
   if count == 1:
     if coordinator or rank:
       raise ValueError("--num_processes=1 is a process alone, which reads neither --coordinator nor --process_id")

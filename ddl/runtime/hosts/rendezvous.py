@@ -190,7 +190,9 @@ def _come(rank: int, count: int, host: str, port: int, seconds: float) -> Met:
     raise OSError("unknown host")
 
   return _retry(
-    attempt, until, lambda why: f"process 0 was not reached at {where} within {seconds:g} s: {why}; is it running there?"
+    attempt,
+    until,
+    lambda why: f"process 0 was not reached at {where} within {seconds:g} s: {why}; is it running there?",
   )
 
 
@@ -217,7 +219,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     said = json.loads(line)
   except (ValueError, RecursionError):
     return {}
-  if not isinstance(said, dict) or any(type(said[key]) is bool or not isinstance(said[key], kind) for key, kind in types.items() if key in said):
+  if not isinstance(said, dict) or any(
+    type(said[key]) is bool or not isinstance(said[key], kind) for key, kind in types.items() if key in said
+  ):
     return {}
   return said if "rank" not in said or types.keys() >= said.keys() >= {"count", "seconds"} else {}
 

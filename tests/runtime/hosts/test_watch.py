@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ddl.runtime import watch
+from ddl.runtime.hosts import watch
 
 
 @pytest.fixture(autouse=True)
