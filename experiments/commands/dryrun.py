@@ -25,7 +25,10 @@ TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4,
 ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
 JSON = shared_flags.json()
-UNREAD = ("devices", "processes", "batch_stats", "workdir", "init_from", "resume")  # of a run
+UNREAD = (  # of a run
+  "devices", "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "batch_stats",
+  "workdir", "init_from", "resume",
+)  # fmt: skip
 
 
 def main(line: CommandLine) -> int:
