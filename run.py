@@ -10,6 +10,7 @@ COMMANDS = {
   "sweep": "tune the learning rate of each algorithm with the same number of trials: --config=...",
   "scale": "predicted scaling curves on a cluster: --model=vgg_a --cluster=cori_fdr --nodes=1,2,...,128",
   "bench": "examples per second against a plain optax loop: [--only=...] [--json=FILE]",
+  "netbench": "rounds over a slow link against the same without communication: --bandwidth=200mbit --latency=5ms",
   "plan": "examples, workers, servers, delay and period, and why: --config=... or --model=vgg_a, --cluster=cori_fdr",
   "dryrun": "the step compiled for devices that are not here: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
   "calibrate": "measures this machine's steps and collectives: the cluster 'measured'; [--processes=2] [--json=FILE]",

@@ -7,7 +7,7 @@ import (scikit-learn, grain, tensorflow-datasets) is imported where it is used: 
 from collections.abc import Callable
 
 from ddl.api import Data
-from ddl.data import digits, idx, image_folder, least_squares, npz, text, tfds, tokens
+from ddl.data import digits, idx, image_folder, least_squares, npz, synthetic, text, tfds, tokens
 
 DATA: dict[str, Callable[..., Data]] = {
   "digits": digits.digits,
@@ -18,4 +18,5 @@ DATA: dict[str, Callable[..., Data]] = {
   "tokens": tokens.tokens,
   "tfds": tfds.tfds,
   "least_squares": least_squares.least_squares,
+  "synthetic": synthetic.synthetic,
 }

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ddl.api import Data, Source
+from ddl.api import Data
+from ddl.data import DATA
 
 Block = Callable[[int], float]  # runs so many steps, returns their seconds
 
@@ -51,17 +50,8 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {"async_sgd": {}, "async_easgd": {"per
 COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}
 
 
-def synthetic(model: str, pixels: int = 28) -> Data:
-  """Random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
-  rng = np.random.default_rng(0)
-  size = 8192
+def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
+  """So many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
   if model == "transformer":
-    tokens = rng.integers(0, 64, (size, 65), dtype=np.int32)
-    arrays = {"x": tokens[:, :-1], "y": tokens[:, 1:]}
-    meta = {"task": "language", "shape": (64,), "num_outputs": 64}
-  else:
-    images = rng.normal(size=(size, pixels, pixels, 1)).astype(np.float32)
-    arrays = {"x": images, "y": rng.integers(0, 10, size, dtype=np.int32)}
-    meta = {"task": "classification", "shape": (pixels, pixels, 1), "num_outputs": 10}
-  source = Source(size, lambda i: {k: v.take(i, axis=0) for k, v in arrays.items()})
-  return Data(source, source, meta | {"description": "synthetic"})
+    return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
+  return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)

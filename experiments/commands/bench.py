@@ -29,7 +29,7 @@ PROCESSES = shared_flags.processes()
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
-TURNS = absl_flags.DEFINE_integer("turns", 5, "pairs of blocks per case", lower_bound=1)
+TURNS = shared_flags.turns()
 SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 

@@ -36,6 +36,8 @@ def _run(command: str, arguments: list[str]) -> int:
     raise ValueError(hint or error_messages.plain(error)) from error
   except flags.Error as error:
     raise ValueError(error_messages.plain(error)) from error
+  if command in RESUMABLE:
+    importlib.import_module("experiments.commands.flags").declare_process()  # here: not all commands have its flags
   config, paths, stored = None, [], None
   if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in config_args):
     stored, arguments = resume.restore(command, arguments)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from absl import flags
 
+from ddl.api import Data
 from ddl.perf.hardware import Cluster
 from ddl.perf.units import bytes_text, counted
 from experiments.commands import shared_flags
@@ -24,7 +25,10 @@ TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4,
 ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
 JSON = shared_flags.json()
-UNREAD = ("devices", "processes", "batch_stats", "workdir", "init_from", "resume")  # of a run
+UNREAD = (  # of a run
+  "devices", "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "batch_stats",
+  "workdir", "init_from", "resume",
+)  # fmt: skip
 
 
 def main(line: CommandLine) -> int:
@@ -46,7 +50,7 @@ def main(line: CommandLine) -> int:
   compiled.check_workers(where, line.config.workers, options.members)
   experiments = _experiments(line, rows)
   first = next(iter(experiments.values()))
-  data = first.make_part("data")
+  data = _data(first)
   job = compiled.Job(where, data, options, not DEFAULTS.value)
   cluster: Any = where.cluster
   print(_heading(first, where.name, options, cluster))
@@ -67,6 +71,14 @@ def main(line: CommandLine) -> int:
     raise ValueError(text.too_large(large[0], cluster.device.memory, other, where.name))
   print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
+
+
+def _data(experiment: Experiment) -> Data:
+  """Return the config's data set. Raises ValueError, with what would do for their shapes."""
+  try:
+    return experiment.make_part("data")
+  except (OSError, ValueError) as error:
+    raise ValueError(f"{error}; for a dry run config.data.name=synthetic does, with the task and shape") from error
 
 
 def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:

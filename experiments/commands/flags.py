@@ -7,6 +7,8 @@ from typing import Any
 
 from absl import flags
 
+from ddl.runtime import hosts
+from ddl.runtime.hosts import JOIN_TIMEOUT, PEER_TIMEOUT
 from experiments.commands import shared_flags
 from experiments.config.options import RunOptions
 from experiments.train.compilation_cache import AUTO, OFF
@@ -23,6 +25,11 @@ flags.DEFINE_integer("devices", 0, "devices over all processes that carry the wo
 flags.DEFINE_integer("members", 1, "devices of a worker, which hold its parameters in pieces", lower_bound=1)
 flags.DEFINE_string("sharding", "fsdp", "how they do: fsdp, auto, or rules of the model such as tensor or hybrid")
 shared_flags.processes()
+flags.DEFINE_string("coordinator", "", "HOST:PORT of process 0, the same in all processes, each started by itself")
+flags.DEFINE_integer("num_processes", None, "processes in all, where no cluster tells", lower_bound=1)
+flags.DEFINE_integer("process_id", None, "this process's number, from 0, where no cluster tells", lower_bound=0)
+flags.DEFINE_float("join_timeout", JOIN_TIMEOUT, "seconds in which all processes have to come", lower_bound=1.0)
+flags.DEFINE_float("peer_timeout", PEER_TIMEOUT, "seconds of silence after which a process is lost", lower_bound=3.0)
 flags.DEFINE_enum(
   "virtual_grad",
   "auto",
@@ -47,6 +54,14 @@ flags.DEFINE(
   AUTO,
   "folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none",
 )
+
+
+def declare_process() -> None:
+  """Say which of several processes this is, before anything asks. Raises ValueError for what cannot be."""
+  given: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
+  if flags.FLAGS.processes > 1 and any(value not in ("", None) for value in given.values()):
+    raise ValueError("--processes starts processes here, and joins them; pass it without --coordinator and its like")
+  hosts.declare(**given)
 
 
 def run_options(command: tuple[str, ...] = (), recorded: Mapping[str, Any] | None = None) -> RunOptions:

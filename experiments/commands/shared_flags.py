@@ -76,6 +76,11 @@ def overlap() -> flags.FlagHolder[str]:
   return _once(lambda name, default, text: flags.DEFINE_enum(name, default, ["on", "off"], text), "overlap", "on", text)
 
 
+def turns() -> flags.FlagHolder[int]:
+  """Pairs of blocks."""
+  return _once(flags.DEFINE_integer, "turns", 5, "pairs of blocks per case", lower_bound=1)
+
+
 def only() -> flags.FlagHolder[list[str]]:
   """Parts of names."""
   text = (

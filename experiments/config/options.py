@@ -18,6 +18,8 @@ class RunOptions:
   members: int = 1  # devices of a worker
   sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
   processes: int = 1
+  join_timeout: float = 60.0  # seconds in which all of several processes have to come
+  peer_timeout: float = 30.0  # seconds of silence after which one of them is lost
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"
   steps_per_call: int = 0  # 0: automatic

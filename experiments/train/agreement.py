@@ -15,7 +15,16 @@ from experiments.config.options import RunOptions
 from experiments.train import run_dir
 
 ROOT = Path(__file__).parents[2]
-OWN = ("workdir", "command", "recorded", "processes", "compilation_cache", "print_table")  # may be each process's own
+OWN = (
+  "workdir",
+  "command",
+  "recorded",
+  "processes",
+  "join_timeout",
+  "peer_timeout",
+  "compilation_cache",
+  "print_table",
+)  # may be each process's own
 EXAMPLES = 16  # of each source, evenly spread, that the fingerprint is of
 
 

@@ -39,10 +39,11 @@ def exit_code(
   form = warnings.formatwarning
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
   before = signal.signal(signal.SIGTERM, _terminate)
+  again = f"; resume with: {goes_on}" if goes_on else ""
+  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; what was saved is kept{again}")
   try:
     return _called(command, call, words)
   except _Terminated:
-    again = f"; resume with: {goes_on}" if goes_on else ""
     print(f"{command}: stopped by SIGTERM; what was saved is kept{again}", file=sys.stderr)
     hosts.leave(143)
     return 143
@@ -64,6 +65,7 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
       print(f"{command}: {told[0]}", file=sys.stderr)
     return code
   except (ValueError, OSError) as error:
+    _end_if_lost(error)
     print(f"{command}: {' '.join(words(error).split())}", file=sys.stderr)
     hosts.leave(2)
     return 2
@@ -79,6 +81,14 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
       return 2
     if hosts.processes() == 1:
       raise
+    _end_if_lost(error)
     traceback.print_exc()
     hosts.leave(1)
     raise
+
+
+def _end_if_lost(error: Exception) -> None:
+  """End with the line that names the lost process, if a collective failed because of one."""
+  failed = isinstance(error, RuntimeError) or "Gloo" in str(error)
+  if hosts.processes() > 1 and hosts.lost(hosts.GRACE if failed else 0.0):
+    hosts.end()

@@ -35,7 +35,7 @@ def start_devices(workers: int, options: RunOptions) -> None:
     jax.config.update("jax_num_cpu_devices", mine)
   except RuntimeError:  # an earlier call of this process started them
     return
-  hosts.join()
+  hosts.join(options.join_timeout, options.peer_timeout)
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:

@@ -11,7 +11,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train.run_dir import RunFolder
 
-HERE = ("resume", "workdir")  # flags that say where, not what
+HERE = ("resume", "workdir", "coordinator", "num_processes", "process_id")  # flags that say where, not what
 
 
 def workdir(what: str, options: RunOptions) -> Path:

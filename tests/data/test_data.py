@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from typing import get_origin
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_settings_are_read_off_the_signature(name):
   assert "validation" in [parameter.name for parameter in parameters]
   for parameter in parameters:
     assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.annotation in PLAIN
-    assert isinstance(parameter.default, parameter.annotation)
+    assert isinstance(parameter.default, get_origin(parameter.annotation) or parameter.annotation)
 
 
 def test_contract_of_every_set(factories):
@@ -162,3 +163,23 @@ def test_least_squares_noise_and_condition():
   np.testing.assert_allclose(spectrum[-1] / spectrum[0], 25, rtol=0.05)  # a sample's spectrum
   np.testing.assert_allclose(data.meta["optimal_loss"], 0.5 * 0.5**2, rtol=0.05)
   one_line(ValueError, lambda: DATA["least_squares"](condition=0.5), "condition", "0.5")
+
+
+@pytest.mark.parametrize("task, shape", [("classification", (5, 4)), ("language", (7,)), ("regression", (3,))])
+def test_synthetic_examples_fit_their_task_and_repeat_from_a_limit_on(task, shape, monkeypatch):
+  monkeypatch.setattr("ddl.data.synthetic.KEPT", 2**10)
+  data = DATA["synthetic"](task=task, shape=shape, num_outputs=6, examples=400)
+  batch = everything(data.train)
+  assert batch["x"].shape == (400, *shape) and data.test.size == 100
+  assert batch["y"].shape == {"classification": (400,), "language": (400, 7), "regression": (400, 6)}[task]
+  assert len(np.unique(batch["x"].reshape(400, -1), axis=0)) < 100
+  if task == "language":
+    np.testing.assert_array_equal(batch["x"][:, 1:], batch["y"][:, :-1])
+  if task == "classification":
+    np.testing.assert_array_equal(data.train.labels, batch["y"])
+
+
+@pytest.mark.parametrize("change", [{"task": "speech"}, {"shape": ()}, {"shape": (0,)}, {"num_outputs": 0},
+                                    {"examples": 3}, {"task": "language", "shape": (4, 4)}])  # fmt: skip
+def test_synthetic_examples_that_cannot_be(change):
+  one_line(ValueError, lambda: DATA["synthetic"](**change), "synthetic needs a task")

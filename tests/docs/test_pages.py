@@ -5,6 +5,7 @@ what takes minutes; `--slow` runs all of them as they are written.
 """
 
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import types
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,11 +30,13 @@ QUICKLY = {  # command: what makes it quick
   "reproduce": ("--check",),
 }
 MINUTES = (  # parts of commands that are left to --slow: they measure, start processes, or compile for long
-  "run.py bench", "run.py calibrate", "run.py sweep", "run.py compare --config=configs/digits_compare.py",
-  "--cluster=measured", "--runtime=ray", "-m experiments.bench", "srun ", "mpirun ",
+  "run.py bench", "run.py netbench", "run.py calibrate", "run.py sweep",
+  "run.py compare --config=configs/digits_compare.py", "--cluster=measured", "--runtime=ray",
+  "-m experiments.bench", "srun ", "mpirun ",
   "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
 )  # fmt: skip
 EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of commands: what they need
+NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # what netbench takes
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FAST = ("README.md",)  # the commands of other pages are left to --slow
 LONG = (
@@ -87,6 +91,8 @@ def test_the_commands_run(name, folder, pytestconfig):
   for command in commands(ROOT / name):
     words = shlex.split(command)
     if any(part in command and not importlib.util.find_spec(name) for part, name in EXTRAS.items()):
+      continue
+    if "run.py netbench" in command and not NETWORKS:
       continue
     if command in DONE or (not slow and any(part in command for part in MINUTES)):
       continue

@@ -82,9 +82,9 @@ def metrics(folder: Path, timeless: bool = True) -> list[dict[str, float]]:
   return [{k: v for k, v in line.items() if k != "seconds" or not timeless} for line in lines]
 
 
-def complaint(done: Done) -> str:
-  """The one line on stderr of a command that the user got wrong."""
-  assert done.code == 2, done
+def complaint(done: Done, code: int = 2) -> str:
+  """The one line on stderr of a command that failed, by default as the user got it wrong."""
+  assert done.code == code, done
   lines = [line for line in done.error.splitlines() if "Gloo" not in line]
   assert len(lines) == 1 and "Traceback" not in done.error, done.error
   return lines[0]

@@ -30,12 +30,12 @@ def launched(script, count=3):
   "script, code, error",
   [
     ("pass", 0, ""),
-    ("sys.exit(f'from {rank}') if rank == 2 else time.sleep(60)", 1, "from 2\n"),
-    ("sys.exit(f'from {rank}')", 1, "from 0\n"),  # said once
+    ("sys.exit(f'from {rank}') if rank == 2 else time.sleep(60)", 1, "[2] from 2\n"),
+    ("print(f'from {rank}', file=sys.stderr); sys.exit(2)", 2, "from 0\n"),  # a user's mistake is said once
     (
       "time.sleep(0.3 * (rank != 1)); print(f'from {rank}', file=sys.stderr); sys.exit(1 + rank)",
       2,
-      "from 0\nfrom 1\n",
+      "from 0\n[1] from 1\n[2] from 2\n",
     ),
     (
       "os.kill(os.getpid(), 9 if rank == 1 else 0); time.sleep(60)",

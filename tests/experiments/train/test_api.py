@@ -174,7 +174,7 @@ def test_workers_that_pull_at_the_same_time_may_not():
 def test_devices_that_a_caller_chose_stay_unless_the_options_name_a_number(monkeypatch, options, expected):
   """Eight are set in conftest.py, by JAX's own setting."""
   asked = []
-  monkeypatch.setattr(hosts, "join", lambda: None)
+  monkeypatch.setattr(hosts, "join", lambda *_: None)
   monkeypatch.setattr(processes.jax.config, "update", lambda name, value: asked.append((name, value)))
   processes.start_devices(4, RunOptions(**options))
   assert asked == [("jax_num_cpu_devices", expected)]

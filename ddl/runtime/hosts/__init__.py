@@ -1,0 +1,28 @@
+"""Groups of processes: who this one is, how they are started, meet and join, and how they agree."""
+
+from ddl.runtime.hosts.agreeing import Vote, exchange
+from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
+from ddl.runtime.hosts.launcher import command_line, launch
+from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
+from ddl.runtime.hosts.membership import JOINED, Membership, declare, processes
+
+__all__ = [
+  "GRACE",
+  "JOINED",
+  "JOIN_TIMEOUT",
+  "PEER_TIMEOUT",
+  "Membership",
+  "Vote",
+  "command_line",
+  "declare",
+  "end",
+  "exchange",
+  "in_order",
+  "in_words",
+  "is_main",
+  "join",
+  "launch",
+  "leave",
+  "lost",
+  "processes",
+]

@@ -1,0 +1,131 @@
+"""Joining a group of processes by `jax.distributed`, and what each of them then has to know of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import jax
+from jax._src import distributed, xla_bridge  # see `_Service` and `_gloo_at`
+from jax.experimental import multihost_utils
+from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+from ddl.runtime.hosts import rendezvous
+from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
+from ddl.runtime.hosts.membership import JOINED, check_address, member
+
+JOIN_TIMEOUT = 60.0  # seconds
+SERVICE = """
+import json, sys, time
+from jaxlib import _jax
+address, count, settings = json.loads(sys.argv[1])
+service = _jax.get_distributed_runtime_service(address, count, **settings)
+print("ready", flush=True)
+sys.stdin.read()
+time.sleep(20)
+"""
+
+
+def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
+  """Join this process to its group, if it is one of several. Call before any device use.
+
+  seconds: in which all processes have to come; silence: seconds after which one counts as lost, see `lost`.
+
+  Raises:
+    ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`.
+  """
+  me = member()
+  if me.count == 1:
+    return
+  if JOINED in os.environ:
+    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
+  met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
+  _jax.get_distributed_runtime_service = _Service
+  jax.distributed.initialize(
+    met.coordinator,
+    me.count,
+    me.rank,
+    me.gpu,
+    cluster_detection_method="deactivate",  # all is known, and it would choose GPUs of its own for `launch`'s processes
+    initialization_timeout=max(10, round(seconds)),
+    coordinator_bind_address=met.coordinator,  # the default are all addresses of the host
+    heartbeat_timeout_seconds=max(100, round(10 * silence)),  # `lost` is to be first: JAX ends with a page of C++ log
+  )
+  _gloo_at(met.address)
+  # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
+  # be compiling.
+  multihost_utils.sync_global_devices("joined")
+  start(met.address, silence)
+
+
+class _Service:
+  """JAX's coordination service in a process of its own, which outlives process 0 by some seconds.
+
+  Where the service's process is gone, JAX kills all others at once with a page of C++ log; now `lost` comes first.
+  """
+
+  def __init__(self, address: str, count: int, **settings: Any):
+    self._process = subprocess.Popen(
+      [sys.executable, "-c", SERVICE, json.dumps([address, count, settings])],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      start_new_session=True,  # a terminal's Ctrl-C is for those that are to save
+    )
+    assert self._process.stdout
+    if not self._process.stdout.readline():
+      raise ValueError(f"the coordination service could not start at {address}")
+
+  def shutdown(self) -> None:
+    """End it: all processes are done."""
+    self._process.kill()
+    self._process.wait()
+
+
+def _gloo_at(address: str) -> None:
+  """Make the CPU's collectives listen at the address by which this process reaches the others.
+
+  JAX names none, and gloo takes that which the host's name resolves to: 127.0.1.1 on many hosts, where nobody else
+  comes; and the network on others, where processes on one machine need loopback alone.
+  """
+  if jax.config.values["jax_cpu_collectives_implementation"] != "gloo":
+    return
+  client = distributed.global_state.client
+
+  def make() -> Any:
+    gloo: Any = _jax.make_gloo_tcp_collectives
+    return xla_bridge.make_cpu_client(gloo(distributed_client=client, hostname=address))
+
+  xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def _stop_with(parent: int) -> None:
+  """Send SIGTERM to this process, to save and stop, once the one that started it has ended."""
+  while os.getppid() == parent:
+    time.sleep(0.5)
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+def leave(code: int) -> None:
+  """End a process of a group at once: an ordinary exit would wait for the others, which wait for this one."""
+  if jax.distributed.is_initialized():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def is_main() -> bool:
+  """Return whether this process writes the files and the terminal."""
+  return jax.process_index() == 0
+
+
+def in_order(result: Any) -> Any:
+  """Return the result of a program with collectives, which on CPUs is waited for.
+
+  They run programs that do not depend on each other at the same time: Gloo then takes the messages of one for those of
+  the other, and collectives of many wait for each other's threads for ever.
+  """
+  return jax.block_until_ready(result) if jax.default_backend() == "cpu" else result

@@ -1,0 +1,86 @@
+"""`python run.py netbench`: rounds over a slow link against the same rounds without communication.
+
+Hosts are network namespaces of this machine, each with one process on one core; the link between them has the bandwidth
+and latency that are asked for. It takes root, and leaves nothing behind.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from absl import flags as absl_flags
+
+from ddl.perf.units import seconds_text
+from experiments.commands import shared_flags
+from experiments.commands.config_flag import CommandLine
+from experiments.netbench import measure, network, table, units
+from experiments.netbench.cases import CASES, Measured
+from experiments.netbench.group import Group
+from experiments.train.run_dir import about
+
+JSON = shared_flags.json()
+WORKDIR = shared_flags.workdir()
+ALGORITHMS = shared_flags.algorithms()
+BANDWIDTH = absl_flags.DEFINE_list("bandwidth", ["200mbit"], "of each host's link, several with commas: 50mbit,1gbit")
+LATENCY = absl_flags.DEFINE_string("latency", "5ms", "of the link, one way")
+HOSTS = absl_flags.DEFINE_integer("hosts", 2, "network namespaces, with a process each", lower_bound=2, upper_bound=16)
+TURNS = shared_flags.turns()
+
+
+def main(line: CommandLine) -> int:
+  """Measure, print and write; return the exit code."""
+  rates, latency = [units.bandwidth(text) for text in BANDWIDTH.value], units.latency(LATENCY.value)
+  if not rates:
+    raise ValueError("--bandwidth is empty; give one or several, such as 50mbit,200mbit,1gbit")
+  names = ALGORITHMS.value or list(CASES)
+  if unknown := [name for name in names if name not in CASES]:
+    raise ValueError(f"--algorithms={','.join(unknown)}: netbench has {', '.join(CASES)}")
+  network.check_rights()
+  if WORKDIR.value:
+    Path(WORKDIR.value).mkdir(parents=True, exist_ok=True)
+  found: list[dict[str, Any]] = []
+  with (
+    network.Network(HOSTS.value, rates[0], latency) as net,
+    Group(net, joined=True) as joined,
+    Group(net, joined=False) as alone,
+  ):
+    for rate in rates:
+      net.set(rate, latency)
+      found += _on_link(net, joined, alone, names)
+  if JSON.value:
+    Path(JSON.value).write_text(json.dumps({"about": about(line.words), "cases": found}, indent=2) + "\n")
+  return 0
+
+
+def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]) -> list[dict[str, Any]]:
+  """Measure and print the cases on the link of now; return their figures."""
+  given = measure.probe(net)
+  asked = f"{units.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
+  print(f"link: {asked}; gives {units.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}", flush=True)
+  found, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
+  measured = next(rows)
+  assert isinstance(measured, Measured)
+  print(
+    f"a step takes {seconds_text(measured.step)}, an exchange of all parameters {seconds_text(measured.exchange)}: "
+    f"{measured.exchange / measured.step:.3g} steps\n{table.head()}",
+    flush=True,
+  )
+  for row in rows:
+    assert isinstance(row, measure.Row)
+    print(table.line(row), flush=True)
+    case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
+    found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})
+  print()
+  if WORKDIR.value:
+    _draw(net, measured, names, Path(WORKDIR.value))
+  return found
+
+
+def _draw(net: network.Network, measured: Measured, names: list[str], folder: Path) -> None:
+  """Train each algorithm over the link, and draw accuracy over seconds."""
+  from experiments.netbench import accuracy  # here: matplotlib takes a while to import
+  from experiments.report.figures.picture import save_all
+
+  picture = accuracy.picture(net, accuracy.train(net, measured, names, folder))
+  save_all(folder, [picture])
+  print(f"{picture.alt}\n{folder / 'figures' / picture.name}.png\n", flush=True)

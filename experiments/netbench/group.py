@@ -1,0 +1,86 @@
+"""The processes of a measurement as their parent sees them: one on each host, asked together, within a bound."""
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ddl.runtime.hosts import JOINED
+from experiments.netbench.network import Network, address
+
+ROOT = Path(__file__).parents[2]
+PORTS = itertools.count(7701)  # of a group's coordinator, one after the other
+START = 90.0  # seconds
+CORES = "4"  # that XLA sees: with its one core, its one thread would not carry messages beside steps
+
+
+class Group:
+  """One `host_process` for each host, a context manager that ends them."""
+
+  def __init__(self, network: Network, joined: bool):
+    """joined: to one group, of as many workers; otherwise each is alone and asks nobody.
+
+    Raises:
+      ValueError: if one of them does not start.
+    """
+    self._processes: list[subprocess.Popen[str]] = []
+    port, cores = next(PORTS), sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+      self._errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(network.hosts)]
+      for host in range(network.hosts):
+        env = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "NPROC": CORES, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        if joined:
+          env[JOINED] = f"{host}/{network.hosts}@{address(0)}:{port}"
+        words = [sys.executable, "-m", "experiments.netbench.host_process", str(network.hosts if joined else 1)]
+        process = network.start(
+          host, words, cores[host % len(cores)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+          stderr=self._errors[host], env=os.environ | env,
+        )  # fmt: skip
+        self._processes.append(process)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+      self._answers("its start", START)
+      self._stack = stack.pop_all()
+
+  def __enter__(self) -> "Group":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._stack.close()
+
+  def ask(self, question: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the answers of all hosts; ValueError, which says what was asked, for none within so many seconds."""
+    line = json.dumps(question) + "\n"
+    for process in self._processes:
+      assert process.stdin
+      with contextlib.suppress(BrokenPipeError):  # it has ended, which the answer tells
+        process.stdin.write(line)
+        process.stdin.flush()
+    return self._answers(what, seconds)
+
+  def seconds(self, steps: int, what: str, bound: float) -> float:
+    """Return the seconds of so many steps, of the slowest host."""
+    return max(each["seconds"] for each in self.ask({"steps": steps}, what, bound))
+
+  def _answers(self, what: str, seconds: float) -> list[dict[str, Any]]:
+    end, found = time.monotonic() + seconds, []
+    for host, process in enumerate(self._processes):
+      assert process.stdout
+      ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
+      if not ready:
+        raise ValueError(f"host {host} gave no answer within {seconds:.0f} s at {what}; the hosts were stopped")
+      line = process.stdout.readline()
+      if not line:
+        self._errors[host].seek(0)
+        said = self._errors[host].read().decode(errors="replace").strip().splitlines()
+        raise ValueError(f"host {host} ended at {what}: {said[-1] if said else 'it said nothing'}")
+      found.append(json.loads(line))
+    return found

@@ -1,0 +1,122 @@
+"""The link between the hosts of a bench: a process that carries their packets at a bandwidth and with a latency.
+
+python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; a tun device for each host)
+
+Each host has one link to all others, as if to a switch: its packets leave one after the other at the bandwidth, and
+arrive after the latency. Commands come a line each on standard input, whose end ends the process: `set RATE LATENCY`,
+`cut HOST` and `mend HOST`, by the host's number. Standard library alone, so that it starts at once and stays small.
+"""
+
+import heapq
+import os
+import select
+import socket
+import sys
+import time
+
+AHEAD = 0.004  # seconds of packets that are read before they can leave, so that a late wake-up leaves no gap
+TICK = (
+  0.0004  # seconds: wake-ups at most that often, as each takes time from the hosts' cores; half of it early or late
+)
+PACKET = 65536
+HEADER = 10  # bytes before a packet, which say that its checksum is not computed; they go with it
+
+
+class Shaper:
+  """When packets leave and arrive, by any clock."""
+
+  def __init__(self, rate: float, latency: float, hosts: int):
+    """rate: bits per second of each host, one way; latency: seconds, one way."""
+    self.rate, self.latency = rate, latency
+    self._free = [0.0] * hosts  # when the packets of each host that were read have left
+
+  def arrival(self, host: int, nbytes: int, now: float) -> float:
+    """Return when a packet that `host` sends now arrives: max(now, last departure) + 8 nbytes / rate + latency."""
+    self._free[host] = max(now, self._free[host]) + 8 * nbytes / self.rate
+    return self._free[host] + self.latency
+
+  def reads_at(self, host: int) -> float:
+    """Return when the next packet of `host` is to be read; until then it waits in the host's own queue."""
+    return self._free[host] - AHEAD
+
+
+class Link:
+  """Packets under way between tun devices."""
+
+  def __init__(self, shaper: Shaper, devices: list[int], addresses: list[bytes]):
+    """devices: file descriptors, which become non-blocking; addresses: of the hosts, as packets have them."""
+    self.shaper, self._devices = shaper, devices
+    self._host = {address: host for host, address in enumerate(addresses)}
+    self._cut = [False] * len(devices)
+    self._under_way: list[tuple[float, int, int, bytes]] = []  # (arrival, number, receiver, packet)
+    self._number, self._last = 0, 0.0
+    for device in devices:
+      os.set_blocking(device, False)
+
+  def command(self, line: str) -> None:
+    """Do what a line says; a cut host neither sends nor receives."""
+    word, *rest = line.split()
+    if word == "set":
+      self.shaper.rate, self.shaper.latency = map(float, rest)
+    elif word in ("cut", "mend"):
+      self._cut[int(rest[0])] = word == "cut"
+
+  def step(self, commands: int) -> bool:
+    """Wait for what comes next and carry it; return whether `commands`, a file descriptor, has something to read."""
+    time.sleep(max(0.0, self._last + TICK - time.monotonic()))
+    now = time.monotonic()
+    waits = [self.shaper.reads_at(host) for host in range(len(self._devices))]
+    ready = [device for device, at in zip(self._devices, waits, strict=True) if at <= now]
+    times = [at for at in waits if at > now] + [arrival - TICK / 2 for arrival, *_ in self._under_way[:1]]
+    timeout = max(0.0, min(times) - now) if times else None
+    readable, _, _ = select.select([*ready, commands], [], [], timeout)
+    self._last = now = time.monotonic()
+    for host, device in enumerate(self._devices):
+      if device in readable:
+        self._take(host, device, now)
+    while self._under_way and self._under_way[0][0] <= now + TICK / 2:
+      _, _, receiver, packet = heapq.heappop(self._under_way)
+      if not self._cut[receiver]:
+        _write(self._devices[receiver], packet)
+    return commands in readable
+
+  def _take(self, host: int, device: int, now: float) -> None:
+    """Read what may leave soon."""
+    while self.shaper.reads_at(host) <= now:
+      try:
+        packet = os.read(device, PACKET)
+      except BlockingIOError:
+        return
+      receiver = self._host.get(packet[HEADER + 16 : HEADER + 20]) if packet[HEADER] >> 4 == 4 else None
+      if receiver is not None and not self._cut[host]:  # else lost: a host that is cut, or no host of ours
+        self._number += 1
+        arrival = self.shaper.arrival(host, len(packet) - HEADER, now - TICK / 2)
+        heapq.heappush(self._under_way, (arrival, self._number, receiver, packet))
+
+
+def _write(device: int, packet: bytes) -> None:
+  try:
+    os.write(device, packet)
+  except OSError:  # a full queue, or a host that is gone: lost, as on any link
+    return
+
+
+def main() -> None:
+  """Carry packets until standard input ends."""
+  rate, latency, *hosts = sys.argv[1:]
+  pairs = [host.split(":") for host in hosts]
+  shaper = Shaper(float(rate), float(latency), len(pairs))
+  link = Link(shaper, [int(fd) for fd, _ in pairs], [socket.inet_aton(address) for _, address in pairs])
+  rest = b""
+  while True:
+    if link.step(0):
+      text = os.read(0, PACKET)
+      if not text:
+        return
+      *lines, rest = (rest + text).split(b"\n")
+      for line in lines:
+        link.command(line.decode())
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,100 @@
+"""The measurement: rounds with and without communication in turn, on one link speed after the other."""
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ddl.perf.hardware.network import Link
+from experiments.bench.workloads import synthetic
+from experiments.costs.param_flops import param_shapes
+from experiments.netbench import expected
+from experiments.netbench.cases import CASES, Case, Measured, synchronous
+from experiments.netbench.group import Group
+from experiments.netbench.host_process import experiment_of
+from experiments.netbench.network import Network, address
+from experiments.train import build
+
+BOUND = 120.0  # seconds that no answer may take
+PROBE = Path(__file__).with_name("probe.py")
+
+
+class Row(NamedTuple):
+  """Figures of a case on a link; seconds are of a round, medians over the turns."""
+
+  label: str
+  batch: int
+  period: int
+  delay: int
+  nbytes: float  # that each host sends in a round
+  alone: float  # without communication
+  seconds: float
+  ratio: float  # median of the turns' ratios
+  link: float  # the link's own seconds for the messages
+  predicted: float
+  ratios: tuple[float, ...]  # of each turn
+
+  @property
+  def exposed(self) -> float:
+    """Seconds that a round takes longer than without communication."""
+    return self.seconds - self.alone
+
+  @property
+  def error(self) -> float:
+    """Of the prediction."""
+    return self.predicted / self.seconds - 1
+
+
+def probe(network: Network, seconds: float = 0.5) -> dict[str, float]:
+  """Return what the link gives to one TCP connection: "latency", seconds one way, and "rate", bits per second."""
+  words = [sys.executable, "-I", "-S", str(PROBE)]
+  with network.start(1, [*words, "answer", address(1)], 0, stdout=subprocess.PIPE) as answering:
+    try:
+      assert answering.stdout
+      answering.stdout.readline()
+      asking = [*words, "ask", address(1), str(math.ceil(network.rate * seconds / 8))]
+      with network.start(0, asking, 0, stdout=subprocess.PIPE) as process:
+        return json.loads(process.communicate(timeout=60 + 20 * seconds)[0])
+    except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+      raise ValueError("the link carried no plain transfer; it was removed") from error
+    finally:
+      answering.kill()
+
+
+def rows(network: Network, joined: Group, alone: Group, names: Sequence[str], turns: int) -> Iterator[Row | Measured]:
+  """Yield what a step and an exchange take on the link of now, then a row for each of `CASES` that is named."""
+  first = _row(network, joined, alone, synchronous(), turns)
+  exchange = max(first.exposed, first.link)
+  measured = Measured(first.alone, exchange, exchange)
+  streaming = _described(network, CASES["streaming_diloco"](measured))
+  measured = measured._replace(fragment=exchange * max(streaming.messages) / first.link)
+  yield measured
+  for name in names:
+    yield first if name == "sync_sgd" else _row(network, joined, alone, CASES[name](measured), turns)
+
+
+def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) -> Row:
+  groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
+  question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
+  for group in groups:
+    group.ask(question, what, BOUND)
+    for _ in range(2):  # the first block has another call than those that follow
+      group.seconds(case.steps, what, BOUND)
+  pairs = [[group.seconds(case.steps, what, BOUND) / case.rounds for group in groups] for _ in range(turns)]
+  ratios = tuple(both / one for both, one in pairs)
+  seconds, without = (statistics.median(column) for column in zip(*pairs, strict=True))
+  expect = _described(network, case)
+  return Row(
+    case.label, case.batch, case.period, case.delay, expect.nbytes, without, seconds, statistics.median(ratios),
+    expect.link, expect.predicted(without / case.period), ratios,
+  )  # fmt: skip
+
+
+def _described(network: Network, case: Case) -> expected.Expected:
+  experiment = experiment_of(case._asdict(), network.hosts)
+  params = param_shapes(build.make_model(experiment, synthetic("mlp", 8)))
+  return expected.Expected(experiment, params, Link(network.latency, network.rate / 8), case.period, case.overlap)

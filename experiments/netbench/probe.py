@@ -1,0 +1,64 @@
+"""What the link gives to a plain TCP connection, measured from host 0 to host 1 before anything else uses it.
+
+python -I -S probe.py answer ADDRESS, and on the other host: python -I -S probe.py ask ADDRESS NBYTES
+"""
+
+import json
+import socket
+import statistics
+import sys
+import time
+
+PORT = 7700
+PINGS = 20
+BLOCK = 2**18
+
+
+def answer(address: str) -> None:
+  """Answer one connection: a byte back for a byte, and at its end one for all of a stream."""
+  with socket.create_server((address, PORT)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+  with connection:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(PINGS):
+      connection.sendall(_exactly(connection, 1))
+    left = int.from_bytes(_exactly(connection, 8), "big")
+    while left:
+      left -= len(connection.recv(min(BLOCK, left)))
+    connection.sendall(b"!")
+
+
+def ask(address: str, nbytes: int) -> dict[str, float]:
+  """Return "latency", seconds one way, and "rate", bits per second of a transfer of so many bytes."""
+  with socket.create_connection((address, PORT), timeout=30) as connection:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    pings = []
+    for _ in range(PINGS):
+      began = time.perf_counter()
+      connection.sendall(b"?")
+      _exactly(connection, 1)
+      pings.append(time.perf_counter() - began)
+    latency = statistics.median(pings) / 2
+    began = time.perf_counter()
+    connection.sendall(nbytes.to_bytes(8, "big") + bytes(nbytes))
+    _exactly(connection, 1)
+    took = time.perf_counter() - began - 2 * latency
+  return {"latency": latency, "rate": 8 * nbytes / took}
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+  found = b""
+  while len(found) < count:
+    part = connection.recv(count - len(found))
+    if not part:
+      raise ConnectionError("the other host has gone")
+    found += part
+  return found
+
+
+if __name__ == "__main__":
+  if sys.argv[1] == "answer":
+    answer(sys.argv[2])
+  else:
+    print(json.dumps(ask(sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,135 @@
+"""The command's refusals, the clocks it chooses, what it expects of a link; and with root that nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from helpers.commands import ROOT
+
+from ddl.perf.hardware.network import Link
+from experiments.bench.workloads import synthetic
+from experiments.config import default_experiment
+from experiments.costs.param_flops import param_shapes
+from experiments.netbench import expected, network, table, units
+from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured
+from experiments.netbench.measure import Row
+from experiments.train import build
+
+MEASURED = Measured(step=0.03, exchange=0.3, fragment=0.12)
+
+
+@pytest.mark.parametrize(("text", "value"), [("50mbit", 5e7), ("1gbit", 1e9), ("1.5Gbit", 1.5e9), ("800kbit", None)])
+def test_bandwidths(text, value):
+  if value is None:
+    with pytest.raises(ValueError, match="must be from 1mbit"):
+      units.bandwidth(text)
+  else:
+    assert units.bandwidth(text) == value
+
+
+def test_latencies():
+  assert [units.latency(text) for text in ("5ms", "0ms", "250us", ".1s")] == [0.005, 0.0, 0.00025, 0.1]
+
+
+@pytest.mark.parametrize(
+  ("flag", "words"),
+  [
+    ("--bandwidth=fast", "200mbit"), ("--bandwidth=200", "mbit"), ("--bandwidth=50mbit,-1gbit", "-1gbit"),
+    ("--bandwidth=", "is empty"), ("--latency=5", "5ms"), ("--latency=2s", "at most 1s"), ("--hosts=1", "hosts"),
+    ("--algorithms=downpour", "streaming_diloco"), ("--bandwidth=20gbit", "10gbit"),
+  ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(wrong, flag, words):
+  wrong([flag], words, command="netbench")
+
+
+def test_without_root_it_is_one_line(wrong, monkeypatch):
+  monkeypatch.setattr(network, "capabilities", lambda: 0)
+  wrong([], "root", "CAP_NET_ADMIN", command="netbench")
+
+
+def test_the_right_to_make_interfaces_alone_is_not_enough():
+  with pytest.raises(ValueError, match="root"):
+    network.check_rights(1 << network.CAP_NET_ADMIN)
+
+
+def test_clocks_follow_the_link():
+  dasgd, streaming, easgd = (CASES[name](MEASURED) for name in ("dasgd", "streaming_diloco", "easgd"))
+  assert dasgd.delay == 12  # of 1.2 x 0.3 s
+  assert dasgd.period == 24 == streaming.period
+  assert streaming.delay == 5
+  assert streaming.period % FRAGMENTS == 0
+  assert easgd.delay == 1
+  assert easgd.batch == 256 * 12  # a step as long as the exchange
+  assert dasgd.steps % dasgd.period == 0
+  fast = CASES["dasgd"](MEASURED._replace(exchange=0.001, fragment=0.001))
+  assert (fast.delay, fast.period) == (1, 3)
+
+
+def expect(name, hosts=2, **settings):
+  model = MODEL | {"hidden": (256, 256, 256)}
+  experiment = default_experiment(algorithm={"name": name, **settings}, model=model, workers=hosts, batch=8)
+  params = param_shapes(build.make_model(experiment, synthetic("mlp", 8, 16)))
+  link = Link(0.005, 1e6)
+  return expected.Expected(experiment, params, link, settings.get("period", 1), overlap=True), params
+
+
+def test_large_arrays_are_messages_of_their_own_each_with_four_latencies_between_two_hosts():
+  found, params = expect("local_sgd", period=10)
+  leaves = [x.size * 4 for x in jax.tree.leaves(params)]
+  large = [n for n in leaves if n >= 2**16]
+  assert len(large) == 3
+  assert len(leaves) == 8
+  np.testing.assert_allclose(found.link, sum(leaves) / 1e6 + 4 * 4 * 0.005)  # of 3 large and one of all small arrays
+  assert found.nbytes == sum(leaves)
+
+
+def test_predictions_hide_what_has_the_time():
+  step, link = 0.02, expect("local_sgd", period=100)[0].link
+  np.testing.assert_allclose(expect("sync_sgd")[0].predicted(step), step + link)
+  np.testing.assert_allclose(expect("local_sgd", period=100)[0].predicted(step), 100 * step + link)
+  hidden = expect("dasgd", period=100, delay=40, keep=0.5)[0].predicted(step)
+  np.testing.assert_allclose(hidden, 100 * step)
+  partly = expect("dasgd", period=100, delay=10, keep=0.5)[0].predicted(step)
+  np.testing.assert_allclose(partly, 90 * step + link)
+
+
+def test_a_row_fits_its_columns():
+  row = Row("streaming_diloco", 8192, 250, 125, 1e6, 1.234, 12.34, 10.0, 0.1, 0.5, (10.0,))
+  assert len(table.line(row)) == len(table.head())
+
+
+ROOT_NEEDED = pytest.mark.skipif(
+  os.geteuid() != 0 or not network.TUN.exists(), reason="network namespaces take root and /dev/net/tun"
+)
+
+
+@pytest.mark.slow
+@ROOT_NEEDED
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after_a_signal(number):
+  command = [sys.executable, "run.py", "netbench", "--algorithms=sync_sgd", "--bandwidth=1gbit"]
+  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  assert process.stdout
+  assert process.stdout.readline().startswith("link: 1 Gbit/s")
+  children = descendants(process.pid)
+  assert len(children) >= 7  # two namespaces, the link, four processes
+  process.send_signal(number)
+  code = process.wait(timeout=20)
+  assert code == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+  assert "Traceback" not in (process.stderr.read() if process.stderr else "")
+  end = time.monotonic() + 10
+  while any(os.path.exists(f"/proc/{child}") for child in children) and time.monotonic() < end:
+    time.sleep(0.1)
+  assert not [child for child in children if os.path.exists(f"/proc/{child}")]
+
+
+def descendants(pid):
+  """Process ids of a process's children."""
+  with open(f"/proc/{pid}/task/{pid}/children") as file:
+    return [int(child) for child in file.read().split()]
