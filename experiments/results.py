@@ -95,7 +95,7 @@ class Run:
       source: default: the test examples.
     """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
-    tested = Evaluator(self.model, source or self.data.test)(Consensus(params, extra, None))
+    tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
     return with_perplexity(tested, self.data.meta.get("task", ""))
 
 

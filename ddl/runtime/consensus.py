@@ -1,5 +1,6 @@
 """The reports of a run: the model to test, the workers' distance from each other, and its progress in real time."""
 
+from operator import itemgetter
 from typing import NamedTuple
 
 import jax
@@ -28,6 +29,11 @@ class Progress(NamedTuple):
 
 class NotFinite(ValueError):
   """A loss, a message or the center is no longer finite."""
+
+
+def unstacked(tree: Tree) -> list[Tree]:
+  """Return the trees along the leading axis, as of several runs."""
+  return [jax.tree.map(itemgetter(run), tree) for run in range(len(jax.tree.leaves(tree)[0]))]
 
 
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import background, traffic
 from ddl.runtime.calls import Call, Kind, plan
-from ddl.runtime.consensus import Consensus, agree
+from ddl.runtime.consensus import Consensus, agree, unstacked
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.placement import Placement, shardings
@@ -62,6 +62,8 @@ class Trainer:
     self._start = jax.jit(start, out_shardings=shardings(self._carry))
     consensus = Consensus(in_place, everywhere, everywhere)  # pyright: ignore[reportArgumentType]
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False), out_shardings=consensus)
+    together = workers.lift(jax.vmap(self._consensus_of, 1), True, False)
+    self._consensuses = jax.jit(lambda carry: unstacked(together(carry)), out_shardings=everywhere)
     self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=split)
     self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=split)
 
@@ -100,6 +102,10 @@ class Trainer:
   def consensus(self, carry: Carry) -> Consensus:
     """Return the model to test and the workers' distance from their mean. The carry stays valid."""
     return self._consensus(carry._replace(messages=()))
+
+  def consensuses(self, carry: Carry) -> list[Consensus]:
+    """Return the same of each of the runs that were joined."""
+    return self._consensuses(carry._replace(messages=()))
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
     """Return the calls of a run from step `first` to `last` that pauses at the multiples of `every`."""

@@ -1,5 +1,7 @@
 """Tests the consensus model on a source of examples."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Model, Source, Tree
-from ddl.runtime.consensus import Consensus
+from ddl.runtime.consensus import Consensus, unstacked
 from ddl.runtime.hosts import in_order
 from ddl.runtime.layout.placement import beside, gather, is_split, local
 from experiments.train.noise_scale import NoiseEstimator
@@ -23,24 +25,33 @@ class Evaluator:
   def __init__(self, model: Model, source: Source):
     """Compiles when first called; `noise` is the model's `NoiseEstimator`, beside its metrics."""
     self._source, self.noise = source, NoiseEstimator(model)
-    self._metrics = jax.jit(model.metrics or _loss_as_metric(model))
+    metrics = model.metrics or _loss_as_metric(model)
+    self._metrics, self._together = jax.jit(metrics), jax.jit(partial(_together, metrics))
     self._train = jax.jit(lambda params, extra, batch: model.loss(params, extra, batch, jax.random.key(0))[1])
     self._batches: list[Any] | None = None
 
-  def __call__(self, consensus: Consensus, refresh: list[dict[str, np.ndarray]] | None = None) -> dict[str, float]:
-    """{"loss": mean, "accuracy": mean where there is one}; `refresh`: batches that re-estimate the statistics."""
-    params, extra = local((consensus.params, consensus.extra))
-    for batch in refresh or []:
-      extra = self._train(params, extra, beside(batch, params))
+  def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
+    """Return {"loss": mean, "accuracy": mean where there is one} of each model; one program tests them all."""
+    of = local([each[:2] for each in models])
+    params, alone = of[0][0], len(of) == 1
     waits = in_order if is_split(params) else lambda figures: figures
     sums: list[tuple[int, Tree]] = [
-      (len(jax.tree.leaves(batch)[0]), waits(self._metrics(params, extra, batch))) for batch in self._all(params)
+      (len(jax.tree.leaves(batch)[0]), waits([self._metrics(*of[0], batch)] if alone else self._together(of, batch)))
+      for batch in self._all(params)
     ]
-    totals: dict[str, float] = {}
-    for size, figures in gather(sums):
-      for name, values in figures.items():
-        totals[name] = totals.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
-    return {name: total / self._source.size for name, total in totals.items()}
+    totals: list[dict[str, float]] = [{} for _ in of]
+    for size, each in gather(sums):
+      for total, figures in zip(totals, each, strict=True):
+        for name, values in figures.items():
+          total[name] = total.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
+    return [{name: x / self._source.size for name, x in total.items()} for total in totals]
+
+  def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
+    """Return the model with the batch statistics of these."""
+    params, extra = local(model[:2])
+    for batch in batches:
+      extra = self._train(params, extra, beside(batch, params))
+    return model._replace(extra=extra)
 
   def _all(self, params: Tree) -> Any:
     """The batches; where the parameters are has to be the same each time."""
@@ -72,6 +83,12 @@ def _has_accuracy(model: Model, source: Source) -> bool:
     return (model.metrics or _loss_as_metric(model))(*model.init(jax.random.key(0)), source.take(np.arange(1)))
 
   return "accuracy" in jax.eval_shape(metrics)
+
+
+def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str, jax.Array]]:
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)
+  figures = jax.vmap(lambda model: metrics(*model, batch))(stacked)
+  return unstacked(figures)
 
 
 def _loss_as_metric(model: Model) -> Any:

@@ -52,9 +52,9 @@ class Metrics:
     """The last line."""
     return self.figures["last"]
 
-  def add(self, report: Report) -> Consensus | None:
-    """Account a report; return its model. Raises NotFinite if a loss, or a model to test or save, is not."""
-    losses = report.losses.astype(np.float64)
+  def add(self, report: Report, lane: int, model: Consensus | None) -> None:
+    """Account a report. model: to test or save. Raises NotFinite if a loss, or the model, is not."""
+    losses = report.losses[lane].astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(losses))
     if bad.size:
       # Losses of single workers have steps of their own, apart from the average that is counted.
@@ -65,19 +65,17 @@ class Metrics:
     self.figures |= {"step": report.step, "nbytes": report.nbytes, "seconds": report.seconds}
     self.figures["loss_sum"] += math.fsum(losses)
     self.figures["loss_count"] += losses.size
-    consensus = report.consensus() if report.consensus else None
-    if consensus:
-      # The distance is finite only if all parameters are: a finite loss may leave others behind.
-      distance = None if consensus.distance is None else float(np.asarray(consensus.distance.addressable_data(0)))
-      if distance is not None and not math.isfinite(distance):
-        raise NotFinite(f"its parameters are not finite after step {report.step}")
-      if report.line:
-        self._write(self._line(report, consensus, distance))
-    return consensus
+    # The distance is finite only if all parameters are: a finite loss may leave others behind.
+    if model and (distance := _distance(model)) is not None and not math.isfinite(distance):
+      raise NotFinite(f"its parameters are not finite after step {report.step}")
 
-  def _line(self, report: Report, consensus: Consensus, distance: float | None) -> dict[str, Any]:
-    experiment, step = self._components.experiment, report.step
-    tested = self._evaluator(consensus, self._training_batches(step) if self._reestimate else None)
+  def to_test(self, report: Report, model: Consensus) -> Consensus:
+    """Return the model with the batch statistics that it is tested with."""
+    return self._evaluator.reestimated(model, self._training_batches(report.step)) if self._reestimate else model
+
+  def write(self, report: Report, model: Consensus, tested: dict[str, float]) -> None:
+    """Write the line of a report that has been added. tested: figures of the model. Raises NotFinite if one is not."""
+    experiment, step, distance = self._components.experiment, report.step, _distance(model)
     tested = with_perplexity(tested, self._components.data.meta.get("task", ""))
     examples = step * experiment.workers * experiment.batch
     line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
@@ -87,33 +85,34 @@ class Metrics:
     if distance is not None:
       line["distance"] = distance
     if experiment.noise_batches:
-      line |= self._noise(consensus, step)
+      line |= self._noise(model, step)
     line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
     if report.visits is not None:
       line["visits"] = report.visits
     if self._virtual_seconds:
       line["virtual_seconds"] = self._virtual_seconds(step)
-    return line
-
-  def _noise(self, consensus: Consensus, step: int) -> dict[str, float]:
-    """Of fresh batches of the training set, the same whenever this step is evaluated."""
-    experiment, source = self._components.experiment, self._components.data.train
-    chosen = noise_scale.draw(
-      source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step
-    )
-    key = noise_scale.key_of(experiment.seed, step)
-    found = self._evaluator.noise(consensus, map(source.take, chosen), key)
-    self.figures["noise"] = noise_scale.recent(self.figures["noise"], found)
-    return found | noise_scale.ratio(self.figures["noise"])
-
-  def _write(self, line: dict[str, Any]) -> None:
     bad = [name for name, value in line.items() if not math.isfinite(value)]
     if bad:
       raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {line['step']}")
     self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1, "last": line}
     self._folder.line(line)
 
+  def _noise(self, model: Consensus, step: int) -> dict[str, float]:
+    """Of fresh batches of the training set, the same whenever this step is evaluated."""
+    experiment, source = self._components.experiment, self._components.data.train
+    chosen = noise_scale.draw(
+      source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step
+    )
+    key = noise_scale.key_of(experiment.seed, step)
+    found = self._evaluator.noise(model, map(source.take, chosen), key)
+    self.figures["noise"] = noise_scale.recent(self.figures["noise"], found)
+    return found | noise_scale.ratio(self.figures["noise"])
+
   def _training_batches(self, step: int) -> list[dict[str, np.ndarray]]:
     """Batches of worker 0, for the statistics of the consensus model."""
     batches = self._components.feed([0])(step, REESTIMATED)
     return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]
+
+
+def _distance(model: Consensus) -> float | None:
+  return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))

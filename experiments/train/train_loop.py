@@ -76,6 +76,17 @@ def run_together(
     )
     diverged[run].__cause__ = error
 
+  def for_all(do: Callable[[int, int], None]) -> None:
+    """Of the runs that go on. Raises NotFinite once there are none."""
+    for run, lane in enumerate(runner.lanes):
+      try:
+        if run not in diverged:
+          do(run, lane)
+      except NotFinite as error:
+        diverge(run, error)
+        if len(diverged) == len(parts):
+          raise
+
   with StopRequest() as asked:  # before the first file, so that a stop always saves
     try:
       _open(parts, runner, metrics, about)
@@ -84,20 +95,20 @@ def run_together(
       asked.listen()  # Ray has handlers of its own
       with Progress(options.label, steps, metrics[0].figures["step"]) as progress:
 
-        def report(each: Report) -> bool:
-          if each.run in diverged:
-            return False
-          try:
-            consensus = metrics[each.run].add(each)
-          except NotFinite as error:
-            diverge(each.run, error)
-            if len(diverged) == len(parts):
-              raise
-            return False
-          if consensus and options.keep_model and (each.save or each.step == steps):
-            saved_model.save(parts[each.run].folder.path, each.step, consensus)
-          progress.show(each.step, metrics[each.run].last if each.line else {})
-          return True
+        def report(each: Report) -> list[bool]:
+          models = each.models() if each.models else ()
+          for_all(lambda run, lane: metrics[run].add(each, lane, models[lane] if models else None))
+          if each.line:
+            to_test = [*models]
+            for run, lane in enumerate(runner.lanes):
+              to_test[lane] = metrics[run].to_test(each, models[lane])
+            tested = evaluator(to_test)
+            for_all(lambda run, lane: metrics[run].write(each, models[lane], tested[lane]))
+          if models and options.keep_model and (each.save or each.step == steps):
+            for_all(lambda run, lane: saved_model.save(parts[run].folder.path, each.step, models[lane]))
+          going = [run not in diverged for run in range(len(parts))]
+          progress.show(each.step, metrics[going.index(True)].last if each.line else {})
+          return going
 
         stopped = runner.run([each.figures for each in metrics], report, asked)
     except NotFinite as error:

@@ -39,15 +39,19 @@ class Picture:
     return _laid_out(self.draw, wide=True)
 
   @cached_property
+  def _written(self) -> str:
+    return _written(self.figure)
+
+  @cached_property
   def svg(self) -> str:
     """For a screen, in the colours of a light page."""
     # A hundredth of a point is enough; the file is a fifth smaller.
-    return re.sub(r' d="M[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), _written(self.figure))
+    return re.sub(r' d="M[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), self._written)
 
   @property
   def wide(self) -> str:
     """For a screen: a data URI of an SVG whose colours follow the page's scheme."""
-    return _embedded(compact(_written(self.figure)))
+    return _embedded(compact(self._written))
 
   @property
   def narrow(self) -> str:

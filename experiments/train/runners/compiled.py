@@ -4,7 +4,6 @@ import collections
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -25,8 +24,6 @@ from experiments.train.run_dir import RunFolder
 from experiments.train.runners.run_checkpoints import RunCheckpoints
 from experiments.train.runners.runner import Report, StopRequest
 
-NO_LOSSES = np.zeros(0)
-
 
 class CompiledRun:
   """A run of a trainer, or several together that differ in their seeds; the compiled calls serve further ones."""
@@ -44,8 +41,8 @@ class CompiledRun:
     """
     self.trainer: Any = trainer  # of either kind, as are its carries
     self._runs, self._every, self._keep_final = runs, every, keep_final
-    self._lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
-    self._made = [self._lanes.index(lane) if lane in self._lanes else 0 for lane in range(width)]  # by lane
+    self.lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
+    self._made = [self.lanes.index(lane) if lane in self.lanes else 0 for lane in range(width)]  # by lane
     self._checkpoints: RunCheckpoints | None = None
     self._carry: Any = None
     self._streams: list[StreamFeed] = []  # of each run, if they are streams
@@ -87,17 +84,13 @@ class CompiledRun:
     self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures
 
-  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
+  def run(
+    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], Sequence[bool]], asked: StopRequest
+  ) -> int | None:
     """See `Runner`. One call stays in flight while the losses of the one before are read."""
-    experiment, trainer, runs = self._runs[0].experiment, self.trainer, range(len(self._runs))
-    goes_on = [True for _ in runs]
-
-    def tell(each: Report) -> None:
-      goes_on[each.run] = report(each)
-
+    experiment, trainer = self._runs[0].experiment, self.trainer
     if not figures[0]["lines"]:
-      for run in runs:
-        tell(Report(0, NO_LOSSES, 0.0, 0.0, partial(self._consensus, run), line=True, run=run))
+      report(Report(0, np.zeros((len(self._made), 0)), 0.0, 0.0, self._models, line=True))
     calls = [call for call in self._calls if call.first >= figures[0]["step"]]
     clock, vote = Clock(trainer, sum(each["seconds"] for each in figures)), Vote()
     nbytes, stop = figures[0]["nbytes"], False
@@ -115,9 +108,8 @@ class CompiledRun:
         rest = bool(pending) or not (line or save or stop)
         if not rest:
           clock.stop()
-        for run in runs:
-          each = Report(done.end, values[self._lanes[run]], nbytes, clock.seconds / len(runs), run=run)
-          tell(each if rest else each._replace(consensus=partial(self._consensus, run), line=line, save=save or stop))
+        each = Report(done.end, values, nbytes, clock.seconds / len(self._runs))
+        goes_on = report(each if rest else each._replace(models=self._models, line=line, save=save or stop))
         if rest:
           continue
         if save or stop:
@@ -169,7 +161,7 @@ class CompiledRun:
     return keys[0] if self._alone else jnp.stack([keys[run] for run in self._made])
 
   def _carry_of(self, run: int) -> Any:
-    return self._carry if self._alone else self.trainer.part(self._carry, self._lanes[run])
+    return self._carry if self._alone else self.trainer.part(self._carry, self.lanes[run])
 
   def _save(self, figures: Sequence[dict[str, Any]], goes_on: Sequence[bool]) -> None:
     assert self._checkpoints
@@ -183,8 +175,8 @@ class CompiledRun:
         # One after another: over several processes, those that orbax writes at the same time take each other's files.
         self._checkpoints.save(run, self.trainer.saved(self._carry_of(run)), figure, wait=not self._alone)
 
-  def _consensus(self, run: int) -> Consensus:
-    return self.trainer.consensus(self._carry_of(run))
+  def _models(self) -> list[Consensus]:
+    return [self.trainer.consensus(self._carry)] if self._alone else self.trainer.consensuses(self._carry)
 
   def _save_due(self, call: Any) -> bool:
     at_end = self._keep_final and call.end == self._runs[0].experiment.steps

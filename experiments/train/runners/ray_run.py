@@ -55,7 +55,9 @@ class RayRun(RealTimeRun):
     found = covered(folder, self._cluster.label or 0) if resume else None
     return [found] if found else None
 
-  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
+  def run(
+    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], object], asked: StopRequest
+  ) -> int | None:
     """See `Runner`. ValueError if a shard dies."""
     assert self._cluster
     self._begin(figures[0], report, None)

@@ -1,7 +1,7 @@
 """What `--runtime=threads` and `ray` share: a server algorithm in real time reports, and keeps what happened."""
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,8 @@ from experiments.train.runners.runner import Report, StopRequest
 
 class RealTimeRun:
   """Reports each time that the workers have made another `eval_every` steps on average."""
+
+  lanes: Sequence[int] = (0,)
 
   def __init__(self, components: Components):
     """Raises ValueError for a barrier that drops messages."""
@@ -52,7 +54,7 @@ class RealTimeRun:
     self.folder = folder.path
     self.model: tuple[Tree, Tree] = jax.jit(model.init)(initial_key(self.components.experiment.seed))
 
-  def _begin(self, figures: dict[str, Any], report: Callable[[Report], bool], distance: jax.Array | None) -> None:
+  def _begin(self, figures: dict[str, Any], report: Callable[[Report], object], distance: jax.Array | None) -> None:
     """Report the first line, of this distance; `due`: (visits, step) of those to come."""
     config, done = self.components.experiment, figures["last"].get("visits", -1)
     ends = [*range(0, config.steps, config.eval_every), config.steps]
@@ -63,7 +65,7 @@ class RealTimeRun:
       self._add(Progress(0, 0, 0.0), np.zeros(0), lambda: start, report)
 
   def _add(
-    self, progress: Progress, losses: np.ndarray, consensus: Callable[[], Consensus], report: Callable[[Report], bool]
+    self, progress: Progress, losses: np.ndarray, consensus: Callable[[], Consensus], report: Callable[[Report], object]
   ) -> None:
     """After a visit; losses: since the last one."""
     self._losses.append(losses)
@@ -73,7 +75,8 @@ class RealTimeRun:
     if step is not None:
       losses, self._losses = np.concatenate(self._losses), []
       nbytes = progress.exchanges * self._nbytes
-      report(Report(step, losses, nbytes, progress.seconds, consensus, line=True, visits=progress.visits))
+      at = Report(step, losses[None], nbytes, progress.seconds, lambda: [consensus()], visits=progress.visits)
+      report(at._replace(line=True))
 
   def _end(self, events: Events) -> int | None:
     """Keep the schedule; return the steps of an early stop."""

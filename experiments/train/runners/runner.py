@@ -12,17 +12,16 @@ from experiments.train.run_dir import RunFolder
 
 
 class Report(NamedTuple):
-  """The progress of a run, from time to time. Cumulative, but for the losses."""
+  """The progress of runs that are made together, from time to time. Cumulative, but for the losses."""
 
   step: int  # that the workers have made, on average
-  losses: np.ndarray  # of the steps since the last report
+  losses: np.ndarray  # [lanes, steps since the last report]
   nbytes: float  # sent and received by a worker, on average
-  seconds: float  # of training: without compilation, evaluation and saving
-  consensus: Callable[[], Consensus] | None = None  # the model of this step; None: the next steps have begun
+  seconds: float  # of training, for each run: without compilation, evaluation and saving
+  models: Callable[[], Sequence[Consensus]] | None = None  # of this step, by lane; None: the next steps have begun
   line: bool = False  # metrics are due
   save: bool = False  # a checkpoint is due
   visits: int | None = None  # to the server, in real time
-  run: int = 0  # which of the runs that are made together
 
 
 class StopRequest:
@@ -57,16 +56,19 @@ class Runner(Protocol):
   """Makes the steps of a run, or of several together, from the first or from a checkpoint."""
 
   layout: dict[str, Any]  # what a bit-exact resume depends on
+  lanes: Sequence[int]  # of each run in its reports
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
     """Load or initialise the models; return each run's figures of its checkpoint, None at step 0."""
     ...
 
-  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
+  def run(
+    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], Sequence[bool]], asked: StopRequest
+  ) -> int | None:
     """Make the remaining steps, and save them where that is due; return the step of an early stop.
 
-    figures: of each run, kept up to date by `report`, to be saved with a checkpoint. report: says whether the run goes
-    on; False once it has diverged, beside others that go on.
+    figures: of each run, kept up to date by `report`, to be saved with a checkpoint. report: says of each run whether
+    it goes on; False once it has diverged, beside others that do.
 
     Raises:
       NotFinite: for a loss or message that is not finite.

@@ -33,7 +33,9 @@ class ThreadsRun(RealTimeRun):
     assert not resume
     self._init(folders[0])
 
-  def run(self, figures: Sequence[dict[str, Any]], report: Callable[[Report], bool], asked: StopRequest) -> int | None:
+  def run(
+    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], object], asked: StopRequest
+  ) -> int | None:
     """See `Runner`."""
     self._begin(figures[0], report, jnp.zeros(()))
 

@@ -87,7 +87,7 @@ def test_batch_statistics_are_estimated_again(tmp_path, runtime):
     for step in range(batches):
       batch = jax.tree.map(lambda x: x[0, 0], components.feed([0])(step, 1))
       statistics = components.model.loss(params, statistics, batch, jax.random.key(0))[1]
-    tested[name] = evaluator(Consensus(params, statistics, None))["loss"]
+    tested[name] = evaluator([Consensus(params, statistics, None)])[0]["loss"]
   first = metrics(tmp_path)[0]["test_loss"]
   np.testing.assert_allclose(first, tested["estimated"], rtol=1e-5)
   assert abs(first - tested["as they are"]) > 1e-3

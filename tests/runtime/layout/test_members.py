@@ -83,7 +83,7 @@ def test_a_model_in_pieces_is_tested_as_a_whole_one(monkeypatch, sharding):
   source = Source(84, lambda chosen: {"x": x[chosen], "y": y[chosen]})
   found = trainer.consensus(carry)
   whole = found._replace(params=jax.tree.map(jnp.asarray, gather(found.params)))
-  pieces, expected = (evaluate.Evaluator(network("mlp"), source)(each) for each in (found, whole))
+  pieces, expected = (evaluate.Evaluator(network("mlp"), source)([each])[0] for each in (found, whole))
   assert pieces.keys() == expected.keys() == {"loss", "accuracy"}
   np.testing.assert_allclose(pieces["loss"], expected["loss"], rtol=1e-5)
   assert pieces["accuracy"] == expected["accuracy"]
