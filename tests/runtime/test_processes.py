@@ -1,5 +1,6 @@
 """Two real local processes, joined by jax.distributed: the same numbers as one, and a common end."""
 
+import json
 import os
 import signal
 import socket
@@ -65,6 +66,16 @@ def test_algorithms_equal_their_twins(every):
   assert done.code == 0, done
   for name in names:
     assert f"{name} equals its twin" in done.out
+
+
+@pytest.mark.slow
+def test_they_listen_at_loopback_alone_and_ask_no_proxy():
+  proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "grpc_proxy"), "http://127.0.0.1:9")
+  done = Command(file="tests/helpers/process_listening.py", **proxies).end()
+  assert done.code == 0 and not done.error, done
+  found = [json.loads(line.partition(" ")[2]) for line in done.out.splitlines() if line.startswith("listening ")]
+  loopback = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, also as an IPv6 address
+  assert len(found) == 2 and all(found) and {each for rows in found for each in rows} <= loopback, found
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
 from ddl.runtime.hosts.membership import JOINED, check_address, member
 
 JOIN_TIMEOUT = 60.0  # seconds
+DIRECT = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
 SERVICE = """
 import json, sys, time
 from jaxlib import _jax
@@ -45,6 +46,7 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
     threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
   met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
   _jax.get_distributed_runtime_service = _Service
+  _without_proxy(met.coordinator)
   jax.distributed.initialize(
     met.coordinator,
     me.count,
@@ -60,6 +62,13 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
   # be compiling.
   multihost_utils.sync_global_devices("joined")
   start(met.address, silence)
+
+
+def _without_proxy(coordinator: str) -> None:
+  """Let gRPC connect to process 0 directly: by a proxy of the environment it waits, and JAX ends with a page of log."""
+  others = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
+  os.environ[DIRECT] = ",".join(filter(None, [others, coordinator.rpartition(":")[0].strip("[]")]))
+  jax.config.update("jax_check_proxy_envs", False)  # which warns of that
 
 
 class _Service:

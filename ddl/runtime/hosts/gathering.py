@@ -1,0 +1,145 @@
+"""Process 0 of a group, which waits for the others and then answers all at once."""
+
+import errno
+import json
+import selectors
+import socket
+import time
+from typing import Any
+
+from ddl.runtime.hosts.addresses import host_port, is_loopback, resolved, retry
+from ddl.runtime.hosts.greetings import LIMIT, Met, ask, parsed
+
+
+class Gathering:
+  """One meeting."""
+
+  def __init__(self, count: int, host: str, port: int, seconds: float):
+    """host, port: of process 0, as all were told; seconds: that it waits."""
+    self._count, self._where, self._port = count, host_port(host, port), port
+    self._seconds = seconds  # the fewest that any process gave, for the words
+    self._name = host
+    self._present: dict[int, socket.socket] = {}
+    self._heard: dict[socket.socket, bytes] = {}
+    self._select = selectors.DefaultSelector()
+
+  def meet(self, until: float) -> Met:
+    """Listen, and answer all at once."""
+    with self._select, self._listen(until) as server:
+      server.setblocking(False)
+      self._select.register(server, selectors.EVENT_READ)
+      try:
+        while len(self._present) < self._count - 1:
+          left = until - time.monotonic()
+          if left <= 0:
+            raise ValueError(self._missing())
+          for key, _ in self._select.select(left):
+            if key.fileobj is server:
+              self._accept(server)
+            else:
+              until = min(until, self._hear(key.fileobj))  # type: ignore[arg-type]
+        return self._all_there()
+      except ValueError as error:
+        self._answer({"error": str(error)})
+        raise
+      finally:
+        for each in self._heard:
+          each.close()
+
+  def _listen(self, until: float) -> socket.socket:
+    addresses = retry(lambda left: resolved(self._name, self._port, left), until, self._unreached)
+    if not is_loopback(self._name) and all(is_loopback(str(at[0])) for _, at in addresses):
+      # A host that has its own name at loopback cannot know at which of its addresses others look for it.
+      addresses = [(socket.AF_INET, ("0.0.0.0", self._port))]
+    wrong: OSError | None = None
+    for family, address in addresses:
+      server = socket.socket(family, socket.SOCK_STREAM)
+      try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # though a run has just ended here
+        server.bind(address)
+        server.listen(128)
+        return server
+      except OSError as error:
+        server.close()
+        wrong = error
+        if error.errno == errno.EADDRINUSE:
+          self._second(family, address)
+    if wrong and wrong.errno == errno.EADDRNOTAVAIL:
+      raise ValueError(
+        f"{self._name} is not an address of this host; --coordinator={self._where} must name the host of process 0"
+      )
+    raise ValueError(f"process 0 cannot listen at {self._where}: {str(wrong and wrong.strerror).lower()}")
+
+  def _second(self, family: int, address: Any) -> None:
+    """Raise what the owner of the port says, if that is a process 0 too; else that the port is in use."""
+    told = f"port {self._port} is in use at {self._where}; pass another one by --coordinator"
+    try:
+      with socket.socket(family, socket.SOCK_STREAM) as asked:
+        asked.settimeout(1.0)
+        asked.connect(address)
+        said = ask(asked, 0, self._count, 1.0)
+    except (OSError, ValueError):
+      said = {}
+    raise ValueError(said.get("error") or told)
+
+  def _accept(self, server: socket.socket) -> None:
+    try:
+      new, _ = server.accept()
+    except OSError:
+      return
+    new.setblocking(False)
+    self._heard[new] = b""
+    self._select.register(new, selectors.EVENT_READ)
+
+  def _hear(self, who: socket.socket) -> float:
+    """Read what is there, and return when its sender's time is up. ValueError for one that contradicts the others."""
+    try:
+      data = who.recv(LIMIT)
+    except OSError:
+      data = b""
+    if who in self._present.values() and data:  # it has said all
+      return float("inf")
+    self._heard[who] += data
+    line, newline, _ = self._heard[who].partition(b"\n")
+    hello = parsed(line) if newline else {}
+    if not data or len(self._heard[who]) > LIMIT or (newline and "rank" not in hello):  # it has ended, or is a stranger
+      self._present = {rank: each for rank, each in self._present.items() if each is not who}
+      self._select.unregister(who)
+      del self._heard[who]
+      who.close()
+      return float("inf")
+    if not newline:
+      return float("inf")
+    rank, count, seconds = hello["rank"], hello["count"], hello["seconds"]
+    if count != self._count:
+      raise ValueError(f"process {rank} has --num_processes={count}, and process 0 has --num_processes={self._count}")
+    if rank in self._present or not 0 < rank < count:
+      raise ValueError(f"two processes have --process_id={rank}; each needs its own, from 0 to {count - 1}")
+    self._present[rank] = who
+    self._seconds = min(self._seconds, seconds)
+    return time.monotonic() + seconds
+
+  def _all_there(self) -> Met:
+    own = [str(each.getsockname()[0]) for each in self._present.values()]
+    reached = next((each for each in own if not is_loopback(each)), own[0])
+    coordinator = host_port(reached, self._port)
+    self._answer({"coordinator": coordinator})
+    return Met(coordinator, reached)
+
+  def _answer(self, told: dict[str, Any]) -> None:
+    for each in self._heard:
+      try:
+        each.sendall(json.dumps(told).encode() + b"\n")
+      except OSError:
+        continue  # it has ended
+
+  def _missing(self) -> str:
+    missing = [rank for rank in range(1, self._count) if rank not in self._present]
+    shown = ", ".join(map(str, missing[:8])) + f" and {len(missing) - 8} more" * (len(missing) > 8)
+    what = f"process {shown} of {self._count} has" if len(missing) == 1 else f"processes {shown} of {self._count} have"
+    return (
+      f"{what} not come to {self._where} within {self._seconds:.0f} s; start all, or wait longer with --join_timeout"
+    )
+
+  def _unreached(self, why: str) -> str:
+    return f"process 0 cannot listen at {self._where}: {why}; --coordinator must name its own host"
