@@ -15,7 +15,7 @@ from experiments.config.factories import Config
 from experiments.config.options import RunOptions
 from experiments.config.own_objects import Unavailable
 from experiments.config.variants import recorded, restored
-from experiments.train.run_dir import EVENTS, EXPERIMENT, TUNED
+from experiments.train.run_dir import EVENTS, EXPERIMENT, PRESENCE, TUNED
 from experiments.train.workdir import HERE, without, workdir
 
 KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the folder's own copy of it
@@ -24,7 +24,8 @@ KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the fol
 def record(line: CommandLine) -> dict[str, Any]:
   """As JSON, for `restore`: the config with all its keys, and the flags that were given."""
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
-  options |= {name: file for name, file in KEPT.items() if options.get(name)}
+  kept = KEPT | {"replay": PRESENCE} if line.config.elastic else KEPT
+  options |= {name: file for name, file in kept.items() if options.get(name)}
   return {
     "command": line.command,
     "arguments": without(line.arguments),

@@ -12,8 +12,8 @@ from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.perf.units import counted
 from ddl.runtime import execution, hosts
+from ddl.runtime.elastic import Elastic
 from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.comparison import Comparison
 from experiments.config.experiment import Experiment
@@ -21,8 +21,8 @@ from experiments.config.options import RunOptions
 from experiments.config.variants import slug
 from experiments.report.reader import SCORES
 from experiments.train import build as made
-from experiments.train import run_dir, saved_model, train_loop, virtual_time
-from experiments.train.build import Components
+from experiments.train import elastic, run_dir, saved_model, train_loop, virtual_time
+from experiments.train.build import AnyTrainer, Components
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import say
@@ -74,7 +74,7 @@ def run(
         failed[label] = run_dir.read_json(files[-1])["diverged"]
       continue
     each = each._replace(model=saved_model.started_from(options.init_from, each.model))
-    together = 1 if beside else _together(each, options, len(comparison.seeds))
+    together = 1 if beside or each.experiment.elastic else _together(each, options, len(comparison.seeds))
     vectors = together > 1 and options.virtual_grad == "auto"
     trainer = made.make_trainer(each, replace(options, virtual_grad="vmap") if vectors else options)
     before, how = how, made.describe(trainer)
@@ -109,7 +109,7 @@ def _together(components: Components, options: RunOptions, runs: int) -> int:
 
 
 def _outcomes(
-  label: str, components: Components, folders: Mapping[Path, Experiment], trainer: Trainer | Simulator, most: int,
+  label: str, components: Components, folders: Mapping[Path, Experiment], trainer: AnyTrainer, most: int,
   there: There, evaluator: Evaluator, options: RunOptions,
 ) -> Iterator[tuple[Path, dict[str, Any] | Diverged]]:  # fmt: skip
   """The last line of each run, or why it diverged; complete ones are read. most: runs that are made together."""
@@ -131,6 +131,8 @@ def _outcomes(
         )
         for folder in some
       ]
+      if isinstance(trainer, Elastic):
+        elastic.keep(parts[0].folder, trainer.presence)
       runner = CompiledRun(
         [part.components for part in parts],
         trainer,
@@ -190,15 +192,14 @@ def _saved(folder: Path) -> int:
   return max((int(each.name) for each in RunFolder(folder).checkpoints.glob("*") if each.name.isdigit()), default=-1)
 
 
-def _keep_schedule(
-  folder: Path, experiment: Experiment, trainer: Trainer | Simulator, beside: bool, read: bool
-) -> None:
+def _keep_schedule(folder: Path, experiment: Experiment, trainer: AnyTrainer, beside: bool, read: bool) -> None:
   """Who was served when, or who waited for whom; beside: labels with a server, read: the run was made before."""
   if isinstance(trainer, Simulator):
     if read:
       made.follow(trainer, experiment)
     record.save(folder.parent / run_dir.EVENTS, trainer.events)
-  elif beside:
-    charged = virtual_time.charges(experiment, trainer.traffic)
-    waits = virtual_time.lockstep_record(experiment, trainer.algorithm, charged)
+  elif beside or experiment.elastic:
+    every = trainer.all if isinstance(trainer, Elastic) else trainer
+    charged = virtual_time.charges(experiment, every.traffic)
+    waits = virtual_time.lockstep_record(experiment, every.algorithm, charged)
     lockstep.save(folder.parent / run_dir.LOCKSTEP, waits)

@@ -170,7 +170,7 @@ def _run(
     return run_dir.read_result(files.path)
   runner = CompiledRun([components], trainer, keep_final=False)
   loop, about = train_loop.Options(options.batch_stats, label), run_dir.about(options.command)
-  return train_loop.run(components, runner, files, evaluator, loop, about, resume=resume)
+  return train_loop.run(train_loop.Part(components, files, resume=resume), runner, evaluator, loop, about)
 
 
 def _load(chosen: Sweep) -> Data:

@@ -52,6 +52,7 @@ def base() -> Config:
   config.steps = 200  # of each worker; with a server or peers on average
   config.eval_every = 50  # steps between lines of metrics
   config.noise_batches = 0  # batches for the gradient noise scale in each of them, e.g. 16; 0: it is left out
+  config.elastic = False  # True: without a worker that dies the others go on, and it joins them again; collectives only
   config.seed = 0  # initial parameters, order of the examples, dropout
   config.compare = ml_collections.ConfigDict(
     {

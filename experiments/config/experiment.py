@@ -44,6 +44,7 @@ class Experiment:
   batch: int
   microbatches: int
   precision: str
+  elastic: bool
   steps: int
   eval_every: int
   noise_batches: int
@@ -92,7 +93,8 @@ class Experiment:
       parts[kind] = Part(section["name"], settings(kind, factory(kind, section["name"]), section))
     rate = {"learning_rate": values["optimizer"]["learning_rate"]}
     parts["optimizer"] = Part(parts["optimizer"].name, {**parts["optimizer"].settings, **rate})
-    return cls(**parts, network=Network(**values["network"]), precision=values["precision"], **numbers)
+    rest = {key: values[key] for key in ("precision", "elastic")}
+    return cls(**parts, network=Network(**values["network"]), **rest, **numbers)
 
   def to_json(self) -> dict[str, Any]:
     """As JSON: stored in the folder of a run, and compared key by key by a resume."""

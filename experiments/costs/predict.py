@@ -123,7 +123,7 @@ def _figures(
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not isinstance(algorithm, ServerAlgorithm):
-    charged = [seconds for seconds in (there[0].charged.local, *there[0].charged.exchanges) if seconds is not None]
+    charged = [each for each in (there[0].charged.local, *there[0].charged.exchanges) if isinstance(each, float)]
     return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in (each.config for each in there):

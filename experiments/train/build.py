@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +12,12 @@ from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.data.order import Order, batches, round_batches
 from ddl.data.stream import StreamFeed
+from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.perf.units import counted
 from ddl.precision import in_bfloat16
 from ddl.runtime import hosts
+from ddl.runtime.elastic import Elastic
 from ddl.runtime.execution import ExecutionConfig, choose_execution
 from ddl.runtime.layout.placement import find_rules
 from ddl.runtime.layout.workers import Workers, make_workers
@@ -23,8 +26,10 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.own_objects import is_address
-from experiments.train import doubtful_settings, virtual_time
+from experiments.train import doubtful_settings, elastic, virtual_time
 from experiments.train.auto_sharding import with_auto
+
+AnyTrainer = Trainer | Simulator | Elastic
 
 
 class Components(NamedTuple):
@@ -63,6 +68,11 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
     ValueError: whatever the parts find wrong with their settings.
   """
   algorithm = experiment.make_algorithm()
+  if experiment.elastic and isinstance(algorithm, ServerAlgorithm):
+    raise ValueError(
+      f"config.elastic is of collective algorithms: with {experiment.algorithm.short_name} the others go on without a "
+      "worker that dies anyway; --config.elastic=False"
+    )
   pull = _pull(experiment)
   if pull > 2:
     raise ValueError(
@@ -142,23 +152,36 @@ def load(experiment: Experiment) -> Data:
   return experiment.make_part("data")
 
 
-def make_trainer(components: Components, options: RunOptions, events: Events | None = None) -> Trainer | Simulator:
+def make_trainer(components: Components, options: RunOptions, recorded: Events | Presence | None = None) -> AnyTrainer:
   """The trainer of an experiment, run as the options say, or as chosen for this backend and model.
 
-  events: what a simulator follows, in place of the experiment's schedule.
+  recorded: what a simulator, or workers that come and go, follow in place of the experiment's schedule.
   """
   experiment, algorithm = components.experiment, components.algorithm
-  workers = make_workers(experiment.workers, options.devices or None, options.members)
-  chosen = execution(components, workers, options)
+  if experiment.elastic:
+    assert not isinstance(recorded, Events)
+    return elastic.make(experiment, partial(_trainer, components, options), options, recorded)
+  assert not isinstance(recorded, Presence)
   if isinstance(algorithm, Algorithm):
-    model = with_auto(components.model, experiment, options.members)
-    return Trainer(algorithm, model, workers, chosen, options.sharding)
-  return Simulator(algorithm, components.model, workers, chosen, *virtual_time.whole_run(experiment, algorithm, events))
+    return _trainer(components, options, experiment, options.devices)
+  workers = make_workers(experiment.workers, options.devices or None)
+  chosen, whole = execution(components, workers, options), virtual_time.whole_run(experiment, algorithm, recorded)
+  return Simulator(algorithm, components.model, workers, chosen, *whole)
+
+
+def _trainer(components: Components, options: RunOptions, experiment: Experiment, devices: int) -> Trainer:
+  """The trainer of an experiment with these components, of which only the number of workers may be another."""
+  workers = make_workers(experiment.workers, devices or None, options.members)
+  model, algorithm = with_auto(components.model, experiment, options.members), experiment.make_algorithm()
+  assert isinstance(algorithm, Algorithm)
+  return Trainer(algorithm, model, workers, execution(components, workers, options), options.sharding)
 
 
 def check_members(components: Components, options: RunOptions) -> None:
   """ValueError if workers cannot have several devices, or the members of one cannot share its model or batch."""
   experiment, members = components.experiment, options.members
+  if experiment.elastic:
+    elastic.check(experiment, options)
   if members == 1:
     return
   if isinstance(components.algorithm, ServerAlgorithm):
@@ -172,18 +195,26 @@ def check_members(components: Components, options: RunOptions) -> None:
       raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts}, {among}")
 
 
-def follow(trainer: Trainer | Simulator, experiment: Experiment) -> Callable[[int], float]:
+def follow(trainer: AnyTrainer, experiment: Experiment) -> Callable[[int], float]:
   """Step -> virtual seconds of a run of this experiment, whose schedule a simulator then follows."""
   if isinstance(trainer, Simulator):
     trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
+  if isinstance(trainer, Elastic):
+    elastic.follow(trainer, experiment)
   return virtual_seconds(trainer, experiment)
 
 
-def virtual_seconds(trainer: Trainer | Simulator, experiment: Experiment) -> Callable[[int], float]:
-  """Step -> virtual seconds of a run of this experiment; a simulator's are those of the schedule that it follows."""
+def virtual_seconds(
+  trainer: AnyTrainer, experiment: Experiment, recorded: Presence | None = None
+) -> Callable[[int], float]:
+  """Step -> virtual seconds of a run of this experiment; a simulator's are those of the schedule that it follows.
+
+  recorded: the presence that a run follows in place of its deaths.
+  """
+  trainer = trainer.all if isinstance(trainer, Elastic) else trainer
   if isinstance(trainer, Trainer):
     charged = virtual_time.charges(experiment, trainer.traffic)
-    return virtual_time.lockstep_seconds(experiment, trainer.algorithm, charged)
+    return virtual_time.lockstep_seconds(experiment, trainer.algorithm, charged, recorded)
   return trainer.virtual_seconds
 
 
@@ -206,8 +237,10 @@ def step_bytes(components: Components, workers: Workers) -> int:
   return len(workers.local) * components.experiment.batch * sum(x.nbytes for x in one.values())
 
 
-def describe(trainer: Trainer | Simulator) -> str:
+def describe(trainer: AnyTrainer) -> str:
   """Describe layout and execution in one line."""
+  if isinstance(trainer, Elastic):
+    return describe(trainer.all)
   w, h = trainer.workers, trainer.execution
   devices = counted(w.devices, f"{jax.devices()[0].platform} device")
   members = ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ddl.events.presence import Presence
 from ddl.runtime.consensus import Consensus, NotFinite
 from experiments.train import noise_scale
 from experiments.train.build import Components
@@ -36,15 +37,18 @@ class Metrics:
     evaluator: Evaluator,
     reestimate: bool,
     virtual_seconds: Callable[[int], float] | None,
+    presence: Presence | None,
   ):
     """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step.
+
+    presence: of workers that come and go.
 
     ValueError for these of a stream, whose batches are for training alone.
     """
     if reestimate and components.data.train.stream:
       raise ValueError("--batch_stats=reestimate takes training batches anew; of a stream it must be mean")
     self._components, self._folder, self._evaluator = components, folder, evaluator
-    self._reestimate, self._virtual_seconds = reestimate, virtual_seconds
+    self._reestimate, self._virtual_seconds, self._presence = reestimate, virtual_seconds, presence
     self.figures: dict[str, Any] = dict(FIGURES)  # saved with a checkpoint
 
   @property
@@ -77,7 +81,8 @@ class Metrics:
     """Write the line of a report that has been added. tested: figures of the model. Raises NotFinite if one is not."""
     experiment, step, distance = self._components.experiment, report.step, _distance(model)
     tested = with_perplexity(tested, self._components.data.meta.get("task", ""))
-    examples = step * experiment.workers * experiment.batch
+    made = self._presence.made(step) if self._presence else step * experiment.workers
+    examples = made * experiment.batch
     line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
     if self.figures["loss_count"]:
       line["train_loss"] = self.figures["loss_sum"] / self.figures["loss_count"]
@@ -87,6 +92,8 @@ class Metrics:
     if experiment.noise_batches:
       line |= self._noise(model, step)
     line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
+    if self._presence:
+      line["present"] = len(self._presence.at(max(step - 1, 0)))
     if report.visits is not None:
       line["visits"] = report.visits
     if self._virtual_seconds:

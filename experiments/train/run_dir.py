@@ -19,6 +19,7 @@ METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "
 EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
 FAILED = "failed.json"  # why a run of a comparison diverged
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
+PRESENCE = "presence.json"  # which workers were there from which step on, where they come and go
 TUNED = "tuned.json"  # what a sweep found
 STUDY = "study.journal"  # a sweep's trials
 COMPARISON = "comparison.json"  # what a report is made of

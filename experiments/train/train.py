@@ -8,13 +8,15 @@ import jax
 
 from ddl.algorithms import SERVER
 from ddl.api import Data
+from ddl.events.presence import Presence
 from ddl.perf.units import counted
 from ddl.runtime import hosts
+from ddl.runtime.elastic import Elastic
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import agreement, compilation_cache, saved_model, train_loop
+from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop
 from experiments.train.build import Components, build, check_members, describe, make_trainer, virtual_seconds
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
@@ -65,7 +67,8 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     loop = train_loop.Options(options.batch_stats, name, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     about = _about(options)
-    last = train_loop.run(components, runner, folder, evaluator, loop, about, virtual_seconds, options.resume)
+    part = train_loop.Part(components, folder, virtual_seconds, options.resume)
+    last = train_loop.run(part, runner, evaluator, loop, about)
   except Stopped as stopped:
     kept = f"saved; resume with: {resume_command('train', path)}"
     if options.runtime == "threads":
@@ -84,24 +87,29 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
 
 def _simulated(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
   """In compiled calls: a collective algorithm, or a server's in virtual time; and the virtual seconds of a step."""
-  events = replay.schedule(options.replay, folder.path if options.resume else None, components)
-  trainer = make_trainer(components, options, events)
+  recorded = replay.schedule(options.replay, folder.path if options.resume else None, components)
+  trainer = make_trainer(components, options, recorded)
   say(describe(trainer))
   say(_data_text(components.data))
   if options.explain:
     if isinstance(trainer, Simulator):
       raise ValueError(f"--explain is of collective algorithms, not of {components.experiment.algorithm.short_name}")
+    every = trainer.all if isinstance(trainer, Elastic) else trainer
     from experiments.dryrun.explain import explain  # here: most runs need none of it
 
-    say(explain(components, trainer))
+    say(explain(components, every))
   if not has_bar():
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():
     replay.keep(folder.path, trainer.events)
+  if isinstance(trainer, Elastic):
+    elastic.keep(folder, trainer.presence)
+    say(trainer.presence.describe(components.experiment.steps))
   runner = CompiledRun(
     [components], trainer, every=options.checkpoint_every, relay=options.devices > 0 or options.members > 1
   )
-  return runner, virtual_seconds(trainer, components.experiment)
+  followed = recorded if isinstance(recorded, Presence) else None
+  return runner, virtual_seconds(trainer, components.experiment, followed)
 
 
 def _data_text(data: Data) -> str:

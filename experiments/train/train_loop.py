@@ -39,10 +39,7 @@ class Options(NamedTuple):
   keep_model: bool = False  # write the tested model beside each checkpoint, and at the end
 
 
-def run(
-  components: Components, runner: Runner, folder: RunFolder, evaluator: Evaluator, options: Options,
-  about: dict[str, Any], virtual_seconds: Callable[[int], float] | None = None, resume: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+def run(part: Part, runner: Runner, evaluator: Evaluator, options: Options, about: dict[str, Any]) -> dict[str, Any]:
   """Train, and leave the run in its folder; return the last line of metrics.
 
   Raises:
@@ -50,7 +47,7 @@ def run(
     Stopped: after SIGTERM or Ctrl-C; the run is saved if its runner saves runs.
     ValueError: if the folder does not fit (see `RunFolder`), or the runner cannot start.
   """
-  found = run_together([Part(components, folder, virtual_seconds, resume)], runner, evaluator, options, about)[0]
+  found = run_together([part], runner, evaluator, options, about)[0]
   if isinstance(found, Diverged):
     raise found
   return found
@@ -65,7 +62,10 @@ def run_together(
     Stopped, ValueError: as `run`.
   """
   steps, reestimate = parts[0].components.experiment.steps, options.batch_stats == "reestimate"
-  metrics = [Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds) for each in parts]
+  metrics = [
+    Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds, runner.presence)
+    for each in parts
+  ]
   diverged: dict[int, Diverged] = {}
 
   def diverge(run: int, error: NotFinite) -> None:

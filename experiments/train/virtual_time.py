@@ -11,6 +11,7 @@ from ddl.events import lockstep
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
+from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.group_recorder import Sent
@@ -73,10 +74,10 @@ def whole_run(
 
 
 class Charges(NamedTuple):
-  """Seconds of a collective algorithm's messages; None where nothing is sent."""
+  """Seconds of a collective algorithm's messages among so many workers; None where nothing is sent."""
 
-  local: float | None  # at each step
-  exchanges: tuple[float | None, ...]  # of each
+  local: lockstep.Seconds | None  # at each step
+  exchanges: tuple[lockstep.Seconds | None, ...]  # of each
 
 
 def charges(config: Experiment, sent: Traffic) -> Charges:
@@ -87,10 +88,10 @@ def charges(config: Experiment, sent: Traffic) -> Charges:
     not_negative("config.network.exchange_seconds", own)
   message = not_negative("config.network.message_seconds", config.network.message_seconds)
 
-  def price(ops: tuple[Sent, ...]) -> float | None:
+  def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
     if not ops or own is not None:
       return own if ops else None
-    return sum(messages(op.kind, config.workers) for op in ops) * message
+    return lambda present: sum(messages(op.kind, present) for op in ops) * message
 
   return Charges(price(sent.local), tuple(map(price, sent.exchanges)))
 
@@ -104,10 +105,13 @@ def messages(kind: str, workers: int) -> int:
   return {"all_reduce": 2 * levels, "permute": min(levels, 1)}.get(kind, levels)
 
 
-def lockstep_seconds(config: Experiment, algorithm: Algorithm, charged: Charges) -> Callable[[int], float]:
-  """Step -> virtual seconds of a collective algorithm on the config's step times. Raises at once."""
+def lockstep_seconds(
+  config: Experiment, algorithm: Algorithm, charged: Charges, there: Presence | None = None
+) -> Callable[[int], float]:
+  """Step -> virtual seconds of a collective algorithm on the config's step times, and with this presence. Raises at
+  once."""
   done: list[np.ndarray] = []
-  costs = _lockstep(config, algorithm, charged)
+  costs = _lockstep(config, algorithm, charged, there)
 
   def seconds(step: int) -> float:
     if not done:
@@ -123,11 +127,24 @@ def lockstep_record(config: Experiment, algorithm: Algorithm, charged: Charges) 
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged)))
 
 
-def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges) -> dict[str, Any]:
+def drawn_presence(config: Experiment, algorithm: Algorithm, charged: Charges) -> Presence:
+  """Return who is present at each step, known in advance from the config's step times and deaths."""
+  steps = lockstep.walk(steps=config.steps, **_lockstep(config, algorithm, charged))
+  return lockstep.presence_of(config.workers, steps)
+
+
+def round_steps(algorithm: Algorithm) -> int:
+  """Return the steps of a round, at whose begin workers leave and join."""
+  return min(_periods(algorithm), default=1)
+
+
+def _lockstep(
+  config: Experiment, algorithm: Algorithm, charged: Charges, there: Presence | None = None
+) -> dict[str, Any]:
   clocks = Schedule(algorithm.exchanges).clocks
   return {
     "workers": config.workers,
-    "round_steps": min(_periods(algorithm), default=1),
+    "round_steps": round_steps(algorithm),
     "times": step_times(config),
     "exchanges": [
       lockstep.Exchange(clock.launched, clock.delay, seconds)
@@ -136,6 +153,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges) -> dic
     ],
     "local_seconds": charged.local,
     "overlap": config.network.overlap,
+    "elastic": there or config.elastic,
   }
 
 

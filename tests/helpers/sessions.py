@@ -64,7 +64,9 @@ class Run:
     """Runs or resumes it."""
     runner = CompiledRun([self.experiment], self.trainer, every=checkpoint_every, keep_final=keep_final)
     chosen = train_loop.Options(**options)
-    return train_loop.run(self.experiment, runner, RunFolder(path), self.evaluator, chosen, {}, resume=resume)
+    return train_loop.run(
+      train_loop.Part(self.experiment, RunFolder(path), resume=resume), runner, self.evaluator, chosen, {}
+    )
 
   def together(
     self, path: Path, seeds: dict[int, int], width: int = 3, *, resume: bool = False, **options: Any

@@ -114,7 +114,7 @@ def lines_of(path, runtime, count):
     else:
       runner = CompiledRun([components], make_trainer(components, RunOptions(devices=1)))
     evaluator = Evaluator(components.model, components.data.test)
-    train_loop.run(components, runner, RunFolder(path), evaluator, train_loop.Options(), {})
+    train_loop.run(train_loop.Part(components, RunFolder(path)), runner, evaluator, train_loop.Options(), {})
   return metrics(path)
 
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from ddl.data.stream import StreamFeed
 from ddl.runtime.consensus import Consensus
+from ddl.runtime.elastic import Elastic
 from ddl.runtime.hosts import Vote, exchange
 from ddl.runtime.layout.placement import shardings
 from ddl.runtime.layout.workers import placed
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import initial_key, training_key
-from experiments.train.build import Components
+from experiments.train.build import AnyTrainer, Components
 from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.run_checkpoints import RunCheckpoints
@@ -29,7 +29,7 @@ class CompiledRun:
   """A run of a trainer, or several together that differ in their seeds; the compiled calls serve further ones."""
 
   def __init__(
-    self, runs: Sequence[Components], trainer: Trainer | Simulator, *, every: int = 0, keep_final: bool = True,
+    self, runs: Sequence[Components], trainer: AnyTrainer, *, every: int = 0, keep_final: bool = True,
     lanes: Sequence[int] = (), width: int = 1, relay: bool = False,
   ):  # fmt: skip
     """every: steps between checkpoints, 0: none on the way; keep_final: save the last step too.
@@ -42,6 +42,7 @@ class CompiledRun:
     self.trainer: Any = trainer  # of either kind, as are its carries
     self._runs, self._every, self._keep_final = runs, every, keep_final
     self.lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
+    self.presence = trainer.presence if isinstance(trainer, Elastic) else None
     self._made = [self.lanes.index(lane) if lane in self.lanes else 0 for lane in range(width)]  # by lane
     self._checkpoints: RunCheckpoints | None = None
     self._carry: Any = None
@@ -73,14 +74,11 @@ class CompiledRun:
       self._checkpoints.open()
     figures, first = None, 0  # calls are planned for the whole run, as that decides which are alike
     if resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
-      saved = self.trainer.saved(self._carry_of(0))
-      shapes = placed(saved, shardings(saved))
-      del saved
-      self._carry = None
-      found = self._checkpoints.newest(shapes)
+      found = self._checkpoints.newest(self._shapes_by_step())
       figures, first = found.figures, found.step if found.relaid else 0
       self._places = [(found.step, each.pop("streams", {})) for each in figures]
-      self._carry = self._joined([self.trainer.restored(each) for each in found.carries])
+      at = (found.step,) if isinstance(self.trainer, Elastic) else ()
+      self._carry = self._joined([self.trainer.restored(each, *at) for each in found.carries])
     self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures
 
@@ -138,6 +136,19 @@ class CompiledRun:
   def _start(self) -> Any:
     return self._joined([self.trainer.start(initial_key(each.experiment.seed)) for each in self._runs])
 
+  def _shapes_by_step(self) -> Callable[[int], Any]:
+    """Return a run's saved carry, as shapes, after so many steps. Drops the carry of the start."""
+
+    def shapes(carry: Any) -> Any:
+      saved = self.trainer.saved(carry)
+      return placed(saved, shardings(saved))
+
+    first, self._carry = shapes(self._carry_of(0)), None
+    if not isinstance(self.trainer, Elastic):
+      return lambda step: first
+    key = initial_key(self._runs[0].experiment.seed)
+    return lambda step: shapes(self.trainer.start(key, step))
+
   def _joined(self, carries: list[Any]) -> Any:
     return carries[0] if self._alone else self.trainer.join([carries[run] for run in self._made])
 
@@ -186,7 +197,7 @@ class CompiledRun:
 class Clock:
   """Seconds of training: evaluation, saving and compilation do not count."""
 
-  def __init__(self, trainer: Trainer | Simulator, seconds: float):
+  def __init__(self, trainer: AnyTrainer, seconds: float):
     """Stopped, at `seconds`."""
     self.trainer, self.seconds = trainer, seconds
 

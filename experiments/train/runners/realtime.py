@@ -10,6 +10,7 @@ import numpy as np
 from ddl import memory
 from ddl.api import ServerAlgorithm, Tree
 from ddl.events.barriers import Quorum
+from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.runtime.consensus import Consensus, Progress
@@ -27,6 +28,7 @@ class RealTimeRun:
   """Reports each time that the workers have made another `eval_every` steps on average."""
 
   lanes: Sequence[int] = (0,)
+  presence: Presence | None = None
 
   def __init__(self, components: Components):
     """Raises ValueError for a barrier that drops messages."""

@@ -11,11 +11,12 @@ import numpy as np
 
 from ddl import files
 from ddl.api import ServerAlgorithm
-from ddl.events import record
+from ddl.events import presence, record
+from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from experiments.train.build import Components
-from experiments.train.run_dir import ABOUT, CONFIG, EVENTS, read_json
+from experiments.train.run_dir import ABOUT, CONFIG, EVENTS, PRESENCE, read_json
 
 PICTURE = "schedule.png"
 SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier", "name"))  # as the recorded run's
@@ -35,8 +36,10 @@ def draw(folder: Path, components: Components, events: Events, clock: str) -> No
     schedule_plot.lone(components.experiment.spec.title, events, clock).save(folder / PICTURE)
 
 
-def schedule(file: str, folder: Path | None, components: Components) -> Events | None:
+def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
   """Return the schedule that a simulated run follows: a recorded one, or that of a resumed run; None: its config's.
+
+  Of a run whose workers come and go it is their presence.
 
   Args:
     file: of --replay, or "".
@@ -45,6 +48,8 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
   Raises:
     ValueError: one line, for a record that is not one, is of another kind of run, or differs from the resumed run's.
   """
+  if components.experiment.elastic:
+    return presence.load(Path(file), components.experiment.workers) if file else None
   own = folder / EVENTS if folder else None
   chosen = recorded(Path(file), components) if file else None
   if not own or not own.exists() or not isinstance(components.algorithm, ServerAlgorithm):
@@ -59,7 +64,10 @@ def recorded(path: Path, components: Components) -> Events:
   """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
   algorithm, here = components.algorithm, components.experiment.to_json()
   if not isinstance(algorithm, ServerAlgorithm):
-    raise ValueError(f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}")
+    raise ValueError(
+      f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}; with --config.elastic=True "
+      f"also for a {PRESENCE}"
+    )
   if not files.local(path).is_file():
     raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)

@@ -1,6 +1,6 @@
 """The checkpoints of a run, or of several together: each with the layout that a bit-exact resume depends on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ddl.perf.units import counted
@@ -39,10 +39,10 @@ class RunCheckpoints:
     """Save a run's carry and figures, as `Checkpoints.save` does."""
     self._each[run].save(figures["step"], carry, figures | {"layout": self._layout}, wait=wait)
 
-  def newest(self, shapes: Any) -> Found:
+  def newest(self, shapes: Callable[[int], Any]) -> Found:
     """Return the newest that can be read, and remove the damaged ones after it, which is said.
 
-    shapes: of a carry as it was saved.
+    shapes: of a carry as it was saved after so many steps.
 
     Raises:
       ValueError: if none can be read, or the layout is another one.
@@ -52,7 +52,7 @@ class RunCheckpoints:
     for step in self.steps():
       try:
         figures = [self._figures(run, step) for run in range(len(self._folders))]
-        carries = [each.carry(step, shapes) for each in self._each]
+        carries = [each.carry(step, shapes(step)) for each in self._each]
       except Damaged as error:
         why = why or str(error)
         damaged.append(step)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ddl.events.presence import Presence
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import leave
 from experiments.train.run_dir import RunFolder
@@ -57,6 +58,7 @@ class Runner(Protocol):
 
   layout: dict[str, Any]  # what a bit-exact resume depends on
   lanes: Sequence[int]  # of each run in its reports
+  presence: Presence | None  # of workers that come and go, in a run that is made alone
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
     """Load or initialise the models; return each run's figures of its checkpoint, None at step 0."""

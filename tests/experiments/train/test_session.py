@@ -81,7 +81,7 @@ def test_batch_statistics_are_estimated_again(tmp_path, runtime):
     runner = CompiledRun([components], make_trainer(components, RunOptions()))
   evaluator = Evaluator(components.model, components.data.test)
   loop = train_loop.Options(batch_stats="reestimate")
-  train_loop.run(components, runner, RunFolder(tmp_path), evaluator, loop, {})
+  train_loop.run(train_loop.Part(components, RunFolder(tmp_path)), runner, evaluator, loop, {})
   params, statistics = components.model.init(initial_key(0))
   for name, batches in (("as they are", 0), ("estimated", 20)):
     for step in range(batches):

@@ -1,0 +1,89 @@
+"""Runs whose workers come and go (`config.elastic`): who is present at which step, drawn in advance or recorded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+
+from ddl.api import Algorithm
+from ddl.events import presence
+from ddl.events.presence import Presence, everyone
+from ddl.runtime import elastic
+from ddl.runtime.elastic import Elastic
+from ddl.runtime.layout.workers import divisors
+from ddl.runtime.trainer import Trainer
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.train import virtual_time
+from experiments.train.run_dir import PRESENCE, RunFolder
+
+
+def check(experiment: Experiment, options: RunOptions) -> None:
+  """ValueError, one line, for what workers that come and go cannot be."""
+  if options.members > 1:
+    raise ValueError(
+      f"--members={options.members}: config.elastic is of workers of one device alone, which a death takes whole"
+    )
+
+
+def make(
+  experiment: Experiment, trainer: Callable[[Experiment, int], Trainer], options: RunOptions, recorded: Presence | None
+) -> Elastic:
+  """Return the trainers of a run whose workers come and go.
+
+  Args:
+    experiment: of all workers.
+    trainer: (the experiment of some of them, devices or 0: automatic) -> their trainer.
+    options: devices are those of all workers; fewer of them have the most that they divide evenly.
+    recorded: who is present when; None: drawn from the experiment's step times and deaths.
+
+  Raises:
+    ValueError: for an algorithm that cannot go on with fewer workers, or as `follow`.
+  """
+
+  def of(count: int) -> Trainer:
+    if count == experiment.workers:
+      return trainer(experiment, options.devices)
+    most = found.workers.devices
+    return trainer(replace(experiment, workers=count), max(d for d in divisors(count) if d <= most))
+
+  found = Elastic(of, everyone(experiment.workers))
+  follow(found, experiment, recorded)
+  return found
+
+
+def follow(trainer: Elastic, experiment: Experiment, recorded: Presence | None = None) -> None:
+  """Set who is present in a run of this experiment, which has another seed perhaps.
+
+  Raises:
+    ValueError: for an algorithm that cannot go on with the numbers of workers that come, or a record of other rounds.
+  """
+  every = trainer.all
+  if recorded:
+    presence.check(recorded, virtual_time.round_steps(every.algorithm))
+  else:
+    charged = virtual_time.charges(experiment, every.traffic)
+    recorded = virtual_time.drawn_presence(experiment, every.algorithm, charged)
+  params = jax.eval_shape(every.model.init, jax.random.key(0))[0]
+  try:
+    elastic.check(lambda count: _algorithm(replace(experiment, workers=count)), params, recorded)
+  except ValueError as error:
+    raise ValueError(f"config.elastic with {experiment.label}: {error}") from error
+  trainer.presence = recorded
+
+
+def keep(folder: RunFolder, found: Presence) -> None:
+  """Write who is present when to a run's folder; ValueError if a run that is there already has another presence."""
+  file = folder.path / PRESENCE
+  if not file.exists():
+    if folder.writes:
+      folder.path.mkdir(parents=True, exist_ok=True)
+      presence.save(file, found)
+  elif presence.load(file, found.workers) != found:
+    raise ValueError(f"{file} has another presence than this run; --resume --workdir={folder.path} alone goes on")
+
+
+def _algorithm(experiment: Experiment) -> Algorithm:
+  made = experiment.make_algorithm()
+  assert isinstance(made, Algorithm)
+  return made
