@@ -170,7 +170,10 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
-      raise ValueError(f"the state of a worker of {count} is another than that of one of {presence.workers}")
+      raise ValueError(
+        f"a worker's state depends on how many there are: with {count} it is another than with {presence.workers}, so "
+        "that nobody can go on from it"
+      )
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):

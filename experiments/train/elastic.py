@@ -1,5 +1,6 @@
 """Runs whose workers come and go (`config.elastic`): who is present at which step, drawn in advance or recorded."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import jax
 from ddl.api import Algorithm
 from ddl.events import presence
 from ddl.events.presence import Presence, everyone
-from ddl.runtime import elastic
+from ddl.runtime import elastic, hosts
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.layout.workers import divisors
 from ddl.runtime.trainer import Trainer
@@ -24,6 +25,11 @@ def check(experiment: Experiment, options: RunOptions) -> None:
     raise ValueError(
       f"--members={options.members}: config.elastic is of workers of one device alone, which a death takes whole"
     )
+  processes = max(options.processes, hosts.processes())
+  if processes > 1:
+    raise ValueError(f"config.elastic with {processes} processes: workers come and go in virtual time, in one of them")
+  if not (experiment.times.get("death_rate") or options.replay):
+    warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
 
 
 def make(

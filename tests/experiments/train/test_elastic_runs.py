@@ -1,0 +1,127 @@
+"""Runs whose workers come and go: the same bits after a kill and as a replay, metrics of those present, refusals."""
+
+import json
+import shutil
+
+import jax
+import pytest
+from helpers.commands import metrics
+from helpers.comparisons import undrawn
+from helpers.sessions import at_call, config, snapshot
+
+from ddl.events import lockstep, presence
+from experiments.compare.compare import compare
+from experiments.config.comparison import Comparison
+from experiments.config.options import RunOptions
+from experiments.train.train import train
+
+DEATHS = {"death_rate": 0.2, "down_seconds": 0.05}
+ALGORITHM = {"name": "dasgd", "period": 4, "delay": 3, "keep": 0.25}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_commands_do():
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    yield
+
+
+def experiment(**more):
+  return config(workers=4, elastic=True, algorithm=ALGORITHM, **({"times": DEATHS} | more))
+
+
+def run(path, chosen=None, **options):
+  return train(chosen or experiment(), RunOptions(workdir=str(path), devices=2, **options))
+
+
+def model(path):
+  return (path / "model.msgpack").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+  """The folder of a whole run, and of one that was killed where not all were present."""
+  path = tmp_path_factory.mktemp("runs")
+  with pytest.MonkeyPatch.context() as patch, at_call(patch, 9, lambda: snapshot(path / "whole", path / "killed")):
+    run(path / "whole", checkpoint_every=4)
+  return path / "whole", path / "killed"
+
+
+def test_the_metrics_count_those_that_are_present(killed):
+  there = presence.load(killed[0] / "presence.json", 4)
+  assert len({len(ids) for _, ids in there.changes}) >= 2
+  for line in metrics(killed[0]):
+    assert line["present"] == len(there.at(max(line["step"] - 1, 0)))
+    assert line["examples"] == 8 * there.made(line["step"])
+
+
+def test_a_resume_has_the_same_bits(killed, tmp_path, capsys):
+  whole, folder = killed
+  snapshot(folder, tmp_path / "run")
+  there = presence.load(whole / "presence.json", 4)
+  newest = max(int(each.name) for each in (folder / "checkpoints").iterdir() if each.name.isdigit())
+  assert 0 < newest < 40 and len(there.at(newest - 1)) < 4
+  run(tmp_path / "run", resume=True, checkpoint_every=4)
+  assert f"resuming from step {newest} of 40" in capsys.readouterr().out
+  assert model(tmp_path / "run") == model(whole) and metrics(tmp_path / "run") == metrics(whole)
+
+
+def test_a_replay_has_the_same_bits(killed, tmp_path, capsys):
+  whole = killed[0]
+  run(tmp_path / "run", experiment(times={"seconds": 0.5}), replay=str(whole / "presence.json"))
+  there = presence.load(whole / "presence.json", 4)
+  assert there.describe(40) in capsys.readouterr().out
+  assert model(tmp_path / "run") == model(whole)
+
+
+def test_another_presence_is_not_gone_on_with(killed, tmp_path):
+  snapshot(killed[1], tmp_path / "run")
+  (tmp_path / "other.json").write_text("[[0, [0, 1, 2, 3]], [8, [0, 1]]]")
+  with pytest.raises(ValueError, match=r"presence\.json has another presence than this run"):
+    run(tmp_path / "run", resume=True, checkpoint_every=4, replay=str(tmp_path / "other.json"))
+
+
+def test_where_nobody_dies_it_is_the_plain_run(tmp_path):
+  with pytest.warns(UserWarning, match=r"config\.elastic has no effect"):
+    run(tmp_path / "elastic", experiment(times={}))
+  run(tmp_path / "plain", config(workers=4, algorithm=ALGORITHM))
+  assert model(tmp_path / "elastic") == model(tmp_path / "plain")
+  rest = [{key: value for key, value in line.items() if key != "present"} for line in metrics(tmp_path / "elastic")]
+  assert rest == metrics(tmp_path / "plain")
+
+
+def test_a_comparison_of_going_on_and_waiting(tmp_path):
+  labels = {"elastic": experiment(), "waiting": config(workers=4, algorithm=ALGORITHM, times=DEATHS)}
+  chosen = Comparison(labels, seeds=(0, 1), target=0.5)
+  options = RunOptions(workdir=str(tmp_path), devices=2, print_table=False)
+  compare(chosen, options)
+  for seed in ("seed-0", "seed-1"):
+    elastic, waiting = (metrics(tmp_path / label / seed)[-1] for label in ("elastic", "waiting"))
+    assert elastic["examples"] < waiting["examples"] and elastic["virtual_seconds"] < waiting["virtual_seconds"]
+  kept = [(tmp_path / "elastic" / seed / "presence.json").read_text() for seed in ("seed-0", "seed-1")]
+  assert kept[0] != kept[1]
+  record = lockstep.load(tmp_path / "elastic" / "lockstep.npz")
+  assert json.loads(kept[0]) == [[step, [*ids]] for step, ids in lockstep.presence_of(
+    4, map(lockstep.Step._make, zip(*record, strict=True))).changes]  # fmt: skip
+  before = metrics(tmp_path / "elastic" / "seed-1")
+  shutil.rmtree(tmp_path / "elastic" / "seed-1")
+  compare(chosen, RunOptions(workdir=str(tmp_path), devices=2, print_table=False, resume=True))
+  assert metrics(tmp_path / "elastic" / "seed-1") == before
+
+
+@pytest.mark.parametrize(
+  ("arguments", "words"),
+  [
+    (["--config.algorithm.name=async_sgd"], ["config.elastic is of collective algorithms", "async_sgd"]),
+    (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
+    (["--members=2"], ["--members=2", "one device alone"]),
+    (["--processes=2"], ["2 processes"]),
+    (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
+  ],
+)
+def test_what_cannot_come_and_go_is_refused(arguments, words, wrong, tmp_path):
+  wrong(["--config=configs/digits.py", "--config.elastic=True", f"--workdir={tmp_path / 'run'}", *arguments], *words)
+
+
+def test_a_presence_needs_elastic(wrong, killed, tmp_path):
+  wrong(["--config=configs/digits.py", f"--replay={killed[0] / 'presence.json'}", f"--workdir={tmp_path / 'run'}"],
+        "config.elastic=True", "presence.json")  # fmt: skip
