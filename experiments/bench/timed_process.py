@@ -23,7 +23,7 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   """Components and trainer as `train` makes them."""
   from experiments.config import default_experiment
   from experiments.config.options import RunOptions
-  from experiments.train import build
+  from experiments.train import build, trainers
   from experiments.train.processes import start_devices
 
   optimizer, clock = {"momentum": 0.9, "learning_rate": 0.01}, {}
@@ -40,7 +40,7 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
     components = build.build(experiment, synthetic(workload.model, workload.pixels))
-  return components, build.make_trainer(components, options)
+  return components, trainers.make_trainer(components, options)
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:

@@ -18,7 +18,7 @@ from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
-from experiments.train import agreement, compilation_cache, run_dir
+from experiments.train import agreement, compilation_cache, run_dir, trainers
 from experiments.train import build as made
 from experiments.train.build import Components
 from experiments.train.evaluate import judged_by
@@ -52,7 +52,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   data = made.load(first)
   components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
   for each in components.values():
-    made.check_members(each, options)
+    trainers.check_members(each, options)
   clusters = {
     name: cluster
     for each in comparison.experiments.values()

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from ddl.api import ServerAlgorithm
 from experiments.compare import traffic_text
 from experiments.config.comparison import Comparison
 from experiments.config.options import RunOptions
@@ -18,6 +17,7 @@ from experiments.short_name import short_name
 from experiments.train import run_dir, virtual_time
 from experiments.train.build import Components
 from experiments.train.processes import say
+from experiments.train.trainers import clock_is_virtual
 from experiments.train.workdir import without
 
 
@@ -47,9 +47,9 @@ def content(
   """What comparison.json holds, but for the clusters. runs, failed, tuned: by label, the last without the grid."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
-  asynchronous = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())
+  virtual = clock_is_virtual(components.values())
   entries = [
-    entry(path, label, each, asynchronous, comparison.place(label))
+    entry(path, label, each, virtual, comparison.place(label))
     | {"tuned": tuned.get(label, tuned.get(comparison.place(label).group))}
     | {"failed": failed.get(label), "runs": runs[label]}
     for label, each in components.items()
@@ -80,7 +80,7 @@ def _counted(comparison: Comparison) -> str:
   return f"{len(groups)} algorithm{'s' * (len(groups) != 1)}" + f" over {' and '.join(keys)}" * bool(keys)
 
 
-def entry(path: Path, label: str, components: Components, asynchronous: bool, place: Place) -> dict[str, Any]:
+def entry(path: Path, label: str, components: Components, virtual: bool, place: Place) -> dict[str, Any]:
   """The algorithm's entry in comparison.json."""
   experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
@@ -95,7 +95,7 @@ def entry(path: Path, label: str, components: Components, asynchronous: bool, pl
     "sends": sends,
     "hyper": jsonable(experiment.algorithm.settings),
     "settings": {k: v for k, v in experiment.to_json().items() if k not in ("algorithm", "seed")},
-    "virtual": virtual_time.describe(experiment) if asynchronous else None,
+    "virtual": virtual_time.describe(experiment) if virtual else None,
     **{key: file if (path / file).exists() else None for key, file in files.items()},
     "group": place.group,
     "point": jsonable(place.point),

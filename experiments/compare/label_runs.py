@@ -8,7 +8,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.api import ServerAlgorithm
 from ddl.events import lockstep, record
 from ddl.perf.units import counted
 from ddl.runtime import execution, hosts
@@ -21,14 +20,15 @@ from experiments.config.options import RunOptions
 from experiments.config.variants import slug
 from experiments.report.reader import SCORES
 from experiments.train import build as made
-from experiments.train import elastic, run_dir, saved_model, train_loop, virtual_time
-from experiments.train.build import AnyTrainer, Components
+from experiments.train import elastic, run_dir, saved_model, train_loop, trainers, virtual_time
+from experiments.train.build import Components
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import say
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.train_loop import Diverged, Part
+from experiments.train.trainers import AnyTrainer
 from experiments.train.workdir import resume_command
 
 GROUPS = "together.json"  # the seeds of a label that are made together, in the order of their lanes
@@ -64,7 +64,7 @@ def run(
   runs, failed, ended, how = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
-  beside = any(isinstance(each.algorithm, ServerAlgorithm) for each in components.values())  # seconds are compared
+  virtual = trainers.clock_is_virtual(components.values())
   for label, each in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in there.read:
@@ -74,10 +74,10 @@ def run(
         failed[label] = run_dir.read_json(files[-1])["diverged"]
       continue
     each = each._replace(model=saved_model.started_from(options.init_from, each.model))
-    together = 1 if beside or each.experiment.elastic else _together(each, options, len(comparison.seeds))
+    together = 1 if virtual else _together(each, options, len(comparison.seeds))
     vectors = together > 1 and options.virtual_grad == "auto"
-    trainer = made.make_trainer(each, replace(options, virtual_grad="vmap") if vectors else options)
-    before, how = how, made.describe(trainer)
+    trainer = trainers.make_trainer(each, replace(options, virtual_grad="vmap") if vectors else options)
+    before, how = how, trainers.describe(trainer)
     say(label if how == before else f"{label}: {how}")
     folders = {
       path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
@@ -85,7 +85,7 @@ def run(
     for folder, outcome in _outcomes(label, each, folders, trainer, together, there, evaluator, options):
       seed, read = folders[folder].seed, " (complete, read from its folder)" if folder in there.complete else ""
       if hosts.is_main() and seed == comparison.seeds[0]:
-        _keep_schedule(folder, folders[folder], trainer, beside, bool(read))
+        _keep_schedule(folder, folders[folder], trainer, virtual, bool(read))
       if isinstance(outcome, Diverged):
         failed[label] = str(outcome)
         say(f"  seed {seed}: {outcome}")
@@ -103,8 +103,8 @@ def _together(components: Components, options: RunOptions, runs: int) -> int:
   compiles in two thirds of the time of an unrolled one and runs no slower.
   """
   workers = make_workers(components.experiment.workers, options.devices or None, options.members)
-  steps = made.execution(components, workers, options).steps_per_call
-  call_bytes = steps * made.step_bytes(components, workers)
+  steps = trainers.execution(components, workers, options).steps_per_call
+  call_bytes = steps * trainers.step_bytes(components, workers)
   return min(runs, execution.most_together(components.model, workers.count, call_bytes))
 
 
@@ -126,7 +126,7 @@ def _outcomes(
         Part(
           made.reseeded(components, folders[folder].seed),
           RunFolder(folder, writes=hosts.is_main()),
-          made.follow(trainer, folders[folder]),
+          trainers.follow(trainer, folders[folder]),
           folder in there.saved,
         )
         for folder in some
@@ -192,13 +192,13 @@ def _saved(folder: Path) -> int:
   return max((int(each.name) for each in RunFolder(folder).checkpoints.glob("*") if each.name.isdigit()), default=-1)
 
 
-def _keep_schedule(folder: Path, experiment: Experiment, trainer: AnyTrainer, beside: bool, read: bool) -> None:
-  """Who was served when, or who waited for whom; beside: labels with a server, read: the run was made before."""
+def _keep_schedule(folder: Path, experiment: Experiment, trainer: AnyTrainer, virtual: bool, read: bool) -> None:
+  """Who was served when, or who waited for whom; virtual: seconds are, read: the run was made before."""
   if isinstance(trainer, Simulator):
     if read:
-      made.follow(trainer, experiment)
+      trainers.follow(trainer, experiment)
     record.save(folder.parent / run_dir.EVENTS, trainer.events)
-  elif beside or experiment.elastic:
+  elif virtual:
     every = trainer.all if isinstance(trainer, Elastic) else trainer
     charged = virtual_time.charges(experiment, every.traffic)
     waits = virtual_time.lockstep_record(experiment, every.algorithm, charged)

@@ -21,7 +21,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.variants import slug
-from experiments.train import agreement, compilation_cache, run_dir, train_loop
+from experiments.train import agreement, compilation_cache, run_dir, train_loop, trainers
 from experiments.train import build as made
 from experiments.train.evaluate import Evaluator, judged_by
 from experiments.train.exit_codes import Stopped
@@ -54,7 +54,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   data = _load(chosen)
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
   for each in firsts.values():
-    made.check_members(each, options)
+    trainers.check_members(each, options)
   if options.processes > 1 and hosts.processes() == 1:
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers)
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
@@ -125,8 +125,8 @@ def _trial(
   try:
     first = made.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
     runs = [first, *(made.reseeded(first, seed) for seed in seeds[1:])]
-    made.check_members(first, options)
-    trainer = made.make_trainer(runs[0], options)
+    trainers.check_members(first, options)
+    trainer = trainers.make_trainer(runs[0], options)
   except ValueError as error:
     say(f"  {error}")
     return study.INVALID, []
@@ -134,7 +134,7 @@ def _trial(
   try:
     for components in runs:
       if components is not runs[0] and isinstance(trainer, Simulator):
-        made.follow(trainer, components.experiment)
+        trainers.follow(trainer, components.experiment)
       files = _Told(path / f"seed-{components.experiment.seed}", None if scores else judge)
       last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
       scores.append({name: last[f"test_{name}"] for name in METRICS if f"test_{name}" in last})

@@ -24,7 +24,7 @@ from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.xla_cost import analyse
-from experiments.train import build
+from experiments.train import build, trainers
 
 BLOCK_SECONDS = 0.15
 CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
@@ -145,7 +145,7 @@ def make_trainer(
   )  # fmt: skip
   components = build.build(experiment, _data(case.model))
   assert isinstance(components.algorithm, Algorithm)
-  execution = build.execution(components, workers, RunOptions())
+  execution = trainers.execution(components, workers, RunOptions())
   trainer = Trainer(components.algorithm, components.model, workers, execution)
   step = step or _describe(trainer, components)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))

@@ -21,8 +21,9 @@ from experiments.dryrun.program import analyse
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend
 from experiments.train.auto_sharding import with_auto
-from experiments.train.build import execution_of, make_model
+from experiments.train.build import make_model
 from experiments.train.compilation_cache import AUTO, OFF
+from experiments.train.trainers import execution_of
 
 TRIED = (2, 4, 8, 16)  # members, where one device is too small
 

@@ -24,7 +24,7 @@ from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.netbench.cases import EXAMPLES, MODEL
-from experiments.train import build
+from experiments.train import build, trainers
 from experiments.train.processes import start_devices
 
 
@@ -42,7 +42,7 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
     components = build.build(experiment_of(case, workers), synthetic("mlp", 8, EXAMPLES))
-  trainer: Any = build.make_trainer(components, options)
+  trainer: Any = trainers.make_trainer(components, options)
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, done = trainer.start(initial_key(0)), 0
 

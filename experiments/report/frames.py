@@ -31,7 +31,8 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   before; test_loss; test_perplexity, its exponential, of language models; test_accuracy, a fraction; distance, of the
   workers from their mean; with config.noise_batches also grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma),
   and noise_scale, the ratio of their means, in examples; bytes_sent, per worker, in bytes; seconds, measured;
-  virtual_seconds; predicted_seconds_NAME, in seconds, for every cluster of the comparison.
+  virtual_seconds; present, workers that made the step, where they come and go; predicted_seconds_NAME, in seconds,
+  for every cluster of the comparison.
   Columns without any value are left out, as those of the gradient noise without config.noise_batches.
   With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, in
   full as in the config (algorithm.period, where labels say "period"), missing where the label does not read it.

@@ -13,7 +13,7 @@ from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
-  "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds",
+  "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop
-from experiments.train.build import Components, build, check_members, describe, make_trainer, virtual_seconds
+from experiments.train.build import Components, build
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
 from experiments.train.processes import launch, say, start_devices
@@ -28,6 +28,7 @@ from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.ray_run import RayRun
 from experiments.train.runners.runner import Runner
 from experiments.train.runners.threads_run import ThreadsRun
+from experiments.train.trainers import check_members, describe, make_trainer, virtual_seconds
 from experiments.train.workdir import check_folder, resume_command, workdir
 
 IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time

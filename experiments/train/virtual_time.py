@@ -91,7 +91,11 @@ def charges(config: Experiment, sent: Traffic) -> Charges:
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
     if not ops or own is not None:
       return own if ops else None
-    return lambda present: sum(messages(op.kind, present) for op in ops) * message
+
+    def seconds(present: int) -> float:
+      return sum(messages(op.kind, present) for op in ops) * message
+
+    return seconds if config.elastic else seconds(config.workers)
 
   return Charges(price(sent.local), tuple(map(price, sent.exchanges)))
 
@@ -168,6 +172,8 @@ def describe(config: Experiment) -> str:
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
   jitter = f" ({config.times.short_name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
+  if config.elastic:
+    more.append("the others go on without a worker that dies")
   slow = times.get("slow", ())
   more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
   chosen = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())

@@ -11,6 +11,7 @@ from helpers.twins import build
 from ddl.models import MODELS
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.xla.hlo import collectives
 
@@ -96,5 +97,5 @@ def of_a_step(name, workers, members, sharding, **model):
   trainer, carry = trained(name, workers, members, sharding, 1, how=how, **model)
   (call,) = trainer.plan(0, 1, 1)
   batch = trainer.workers.put(feed(name, workers)(0, 1), trainer.placement.batch)
-  step, key = trainer.workers.replicate((np.int32(0), jax.random.key_data(KEY)))
-  return collectives(trainer.compiled(call.kind, carry, batch, step, key, ()).as_text(), trainer.workers.mesh)
+  step, keys = trainer.workers.replicate(np.int32(0)), trainer.workers.put(np.asarray(worker_keys(KEY, range(workers))))
+  return collectives(trainer.compiled(call.kind, carry, batch, step, keys, ()).as_text(), trainer.workers.mesh)

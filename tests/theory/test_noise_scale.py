@@ -14,13 +14,14 @@ from ddl.api import Model
 from ddl.runtime.consensus import Consensus
 from experiments.config.options import RunOptions
 from experiments.train import noise_scale, train_loop
-from experiments.train.build import build, make_trainer
+from experiments.train.build import build
 from experiments.train.evaluate import Evaluator
 from experiments.train.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.ray_run import covered
 from experiments.train.runners.threads_run import ThreadsRun
+from experiments.train.trainers import make_trainer
 
 KEY = jax.random.key(0)
 

@@ -20,8 +20,14 @@ def fingerprint(result: Result) -> tuple[Any, ...]:
 
 
 def shares(result: Result, run: Run) -> np.ndarray:
-  """Examples as shares of the label's budget, which a grid with `steps` may give each another."""
-  return run.columns["examples"] / math.prod(result.info["settings"][key] for key in ("workers", "batch", "steps"))
+  """Examples as shares of the label's budget, which a grid with `steps` may give each another.
+
+  Of workers that come and go it is a budget of steps.
+  """
+  settings = result.info["settings"]
+  if settings.get("elastic"):
+    return run.columns["step"] / settings["steps"]
+  return run.columns["examples"] / math.prod(settings[key] for key in ("workers", "batch", "steps"))
 
 
 def problem(run: Run, metric: str, short: bool) -> str | None:

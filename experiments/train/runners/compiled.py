@@ -18,11 +18,12 @@ from ddl.runtime.layout.placement import shardings
 from ddl.runtime.layout.workers import placed
 from ddl.runtime.trainer import Trainer
 from experiments.config.experiment import initial_key, training_key
-from experiments.train.build import AnyTrainer, Components
+from experiments.train.build import Components
 from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.run_checkpoints import RunCheckpoints
 from experiments.train.runners.runner import Report, StopRequest
+from experiments.train.trainers import AnyTrainer
 
 
 class CompiledRun:

@@ -293,7 +293,7 @@ def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
   made = []
   monkeypatch.setattr(
-    sweep.train_loop, "run", lambda parts, *_, **more: made.append(parts.experiment.algorithm.keep) or LAST
+    sweep.train_loop, "run", lambda part, *_: made.append(part.components.experiment.algorithm.keep) or LAST
   )
   found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
   kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]

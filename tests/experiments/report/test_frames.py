@@ -38,7 +38,7 @@ def small(tmp_path):
 def test_the_frame_of_metrics_has_every_evaluation(small):
   found = frames.metrics_frame(reader.read(small))
   assert len(found) == 3 * 3 * 7
-  unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity"}  # of no run
+  unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity", "present"}  # of no run
   known = [name for name in reader.COLUMNS if name not in unknown]
   assert list(found.columns) == ["label", "seed", *known, "predicted_seconds_near"]
   assert found["step"].dtype == found["seed"].dtype == np.int64

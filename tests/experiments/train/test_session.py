@@ -15,11 +15,12 @@ from ddl.runtime.execution import ExecutionConfig
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.train import train_loop
-from experiments.train.build import build, make_trainer
+from experiments.train.build import build
 from experiments.train.evaluate import Evaluator
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.threads_run import ThreadsRun
+from experiments.train.trainers import make_trainer
 
 
 @pytest.fixture(autouse=True)

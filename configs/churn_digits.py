@@ -1,0 +1,39 @@
+"""Workers that die and come back: the others go on without them (elastic), or wait.
+
+Eight workers on handwritten digits; each dies in one of a hundred rounds on average and is back a second later, where a
+round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
+1412.6651) and DiLoCo (Douillard et al. 2311.08105).
+
+  python run.py compare --config=configs/churn_digits.py
+
+Expected: the same accuracy, and the target in a fraction of the virtual seconds where the others go on.
+"""
+
+from experiments.config import base
+
+ALGORITHMS = {
+  "local SGD": {"algorithm": {"name": "local_sgd", "period": 4}, "optimizer": {"learning_rate": 0.1}},
+  "DaSGD": {"algorithm": {"name": "dasgd", "period": 4, "delay": 2, "keep": 0.25}, "optimizer": {"learning_rate": 0.1}},
+  "EASGD": {"algorithm": {"name": "easgd", "period": 4}, "optimizer": {"learning_rate": 0.1}},
+  "DiLoCo": {"algorithm": {"name": "diloco", "period": 4}, "optimizer": {"learning_rate": 0.1}},
+}
+
+
+def get_config():
+  config = base()
+  config.partition.name = "sharded"
+  config.batch = 16
+  config.steps = 400
+  config.eval_every = 20
+  config.optimizer.momentum = 0.9
+  config.times.death_rate = 0.01
+  config.times.down_seconds = 1.0
+  config.network.exchange_seconds = 0.01
+  config.compare.title = "Eight workers that die and come back"
+  config.compare.target = 0.95
+  config.compare.algorithms = {
+    f"{label}{', elastic' * elastic}": {"elastic": elastic, **chosen}
+    for label, chosen in ALGORITHMS.items()
+    for elastic in (False, True)
+  }
+  return config
