@@ -2,7 +2,7 @@
 
 Eight workers on handwritten digits; each dies in one of a hundred rounds on average and is back a second later, where a
 round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
-1412.6651) and DiLoCo (Douillard et al. 2311.08105).
+1412.6651).
 
   python run.py compare --config=configs/churn_digits.py
 
@@ -15,7 +15,6 @@ ALGORITHMS = {
   "local SGD": {"algorithm": {"name": "local_sgd", "period": 4}, "optimizer": {"learning_rate": 0.1}},
   "DaSGD": {"algorithm": {"name": "dasgd", "period": 4, "delay": 2, "keep": 0.25}, "optimizer": {"learning_rate": 0.1}},
   "EASGD": {"algorithm": {"name": "easgd", "period": 4}, "optimizer": {"learning_rate": 0.1}},
-  "DiLoCo": {"algorithm": {"name": "diloco", "period": 4}, "optimizer": {"learning_rate": 0.1}},
 }
 
 

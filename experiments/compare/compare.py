@@ -66,6 +66,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   agreement.check(comparison.to_json(), options, data)
   metric = _metric(comparison, components)  # tracing a model needs the devices
   if clusters:
+    if any(each.elastic for each in comparison.experiments.values()):
+      raise ValueError("--cluster with config.elastic: other workers would be lost there than in the runs made here")
     member_step.check_devices(options.members)
   if hosts.is_main():
     if comparison.tuned and Path(comparison.tuned) != path / run_dir.TUNED:

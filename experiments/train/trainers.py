@@ -1,6 +1,7 @@
 """The trainer of an experiment's parts on real devices, its clock, and what is said of it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ def make_trainer(components: Components, options: RunOptions, recorded: Events |
   experiment, algorithm = components.experiment, components.algorithm
   if experiment.elastic:
     assert not isinstance(recorded, Events)
-    return elastic.make(experiment, partial(_trainer, components, options), options, recorded)
+    return elastic.make(experiment, partial(_trainer, components, _quick(components, options)), options, recorded)
   assert not isinstance(recorded, Presence)
   if isinstance(algorithm, Algorithm):
     return _trainer(components, options, experiment, options.devices)
@@ -43,12 +44,29 @@ def make_trainer(components: Components, options: RunOptions, recorded: Events |
   return Simulator(algorithm, components.model, workers, chosen, *whole)
 
 
+def _quick(components: Components, options: RunOptions) -> RunOptions:
+  """The options of trainers for several numbers of workers, each of which compiles one short call: a round."""
+  algorithm = components.algorithm
+  assert isinstance(algorithm, Algorithm)
+  workers = make_workers(components.experiment.workers, options.devices or None)
+  steps = min(execution(components, workers, options).steps_per_call, virtual_time.round_steps(algorithm))
+  return replace(vectorized(options, components.model), steps_per_call=options.steps_per_call or steps)
+
+
 def _trainer(components: Components, options: RunOptions, experiment: Experiment, devices: int) -> Trainer:
   """The trainer of an experiment with these components, of which only the number of workers may be another."""
   workers = make_workers(experiment.workers, devices or None, options.members)
   model, algorithm = with_auto(components.model, experiment, options.members), experiment.make_algorithm()
   assert isinstance(algorithm, Algorithm)
   return Trainer(algorithm, model, workers, execution(components, workers, options), options.sharding)
+
+
+def vectorized(options: RunOptions, model: Model) -> RunOptions:
+  """The options, with gradients that are vectorized over a device's workers where they leave it open.
+
+  Measured on XLA:CPU, those of a dense model compile in two thirds of the time of unrolled ones, and run no slower.
+  """
+  return replace(options, virtual_grad="vmap") if model.dense and options.virtual_grad == "auto" else options
 
 
 def check_members(components: Components, options: RunOptions) -> None:

@@ -83,7 +83,7 @@ def test_another_presence_is_not_gone_on_with(killed, tmp_path):
 def test_where_nobody_dies_it_is_the_plain_run(tmp_path):
   with pytest.warns(UserWarning, match=r"config\.elastic has no effect"):
     run(tmp_path / "elastic", experiment(times={}))
-  run(tmp_path / "plain", config(workers=4, algorithm=ALGORITHM))
+  run(tmp_path / "plain", config(workers=4, algorithm=ALGORITHM), virtual_grad="vmap", steps_per_call=4)
   assert model(tmp_path / "elastic") == model(tmp_path / "plain")
   rest = [{key: value for key, value in line.items() if key != "present"} for line in metrics(tmp_path / "elastic")]
   assert rest == metrics(tmp_path / "plain")
