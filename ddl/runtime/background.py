@@ -72,12 +72,13 @@ class BackgroundCalls:
     message = self._thread.submit(_finished, self._program("message", i, *now)[0], *now)
     if not self._rounds.execution.overlap:
       wait([message])
-    return message, carry._replace(state=self._now(self._program("state", i, *now), *now))
+    state = self._now(self._program("state", i, *now), *now)
+    return message, carry._replace(state=_filled(state, carry.state))
 
   def _merge(self, i: int, message: Any, carry: Carry) -> Carry:
     now = _arrived(message), carry.params, carry.state
     params, state = self._now(self._program("merge", i, *now), *now)
-    return carry._replace(params=params, state=state)
+    return carry._replace(params=_filled(params, carry.params), state=_filled(state, carry.state))
 
   def _exchange(self, i: int, carry: Carry) -> Carry:
     return self._merge(i, *self._launch(i, carry))
@@ -106,21 +107,34 @@ class BackgroundCalls:
     return carry._replace(params=pack(carry.params, self._params), state=pack(carry.state, self._state)), losses
 
   def _on_device_message(self, i: int, params: Tree, state: Tree) -> Tree:
-    return pack(self._launched(i, params, state)[0], self._messages[i])
+    return pack(self._functions.launch(i, self._unpacked(params, state))[0], self._messages[i])
 
   def _on_device_state(self, i: int, params: Tree, state: Tree) -> Tree:
-    return pack(self._launched(i, params, state)[1].state, self._state)
-
-  def _launched(self, i: int, params: Tree, state: Tree) -> tuple[Tree, Carry]:
-    return self._functions.launch(i, Carry(unpack(params, self._params), unpack(state, self._state), (), ()))
+    before = self._unpacked(params, state)
+    return _changed(before.state, self._functions.launch(i, before)[1].state, self._state)
 
   def _on_device_merge(self, i: int, message: Tree, params: Tree, state: Tree) -> tuple[Tree, Tree]:
-    carry = Carry(unpack(params, self._params), unpack(state, self._state), (), ())
-    merged = self._functions.merge(i, unpack(message, self._messages[i]), carry)
-    return pack(merged.params, self._params), pack(merged.state, self._state)
+    before = self._unpacked(params, state)
+    after = self._functions.merge(i, unpack(message, self._messages[i]), before)
+    return _changed(before.params, after.params, self._params), _changed(before.state, after.state, self._state)
+
+  def _unpacked(self, params: Tree, state: Tree) -> Carry:
+    return Carry(unpack(params, self._params), unpack(state, self._state), (), ())
 
   def _on_device_losses(self, _: int, losses: Sequence[jax.Array]) -> jax.Array:
     return self._functions.mean(jnp.concatenate(losses, axis=1))
+
+
+def _changed(before: Tree, after: Tree, own: Tree) -> Tree:
+  """Return what changed, packed, and None in place of the leaves that a function returned as it got them.
+
+  A program would copy these, and a state may hold several models.
+  """
+  return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, own))
+
+
+def _filled(changed: Tree, before: Tree) -> Tree:
+  return jax.tree.map(lambda x, y: y if x is None else x, changed, before, is_leaf=lambda x: x is None)
 
 
 def _finished(program: Program, *args: Any) -> Any:
