@@ -16,7 +16,7 @@ from experiments.commands.config_flag import CommandLine
 from experiments.netbench import measure, network, table, units
 from experiments.netbench.cases import CASES, Measured
 from experiments.netbench.group import Group
-from experiments.train.run_dir import about
+from experiments.train.run_dir import about, write_whole
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
@@ -47,8 +47,8 @@ def main(line: CommandLine) -> int:
     for rate in rates:
       net.set(rate, latency)
       found += _on_link(net, joined, alone, names)
-  if JSON.value:
-    Path(JSON.value).write_text(json.dumps({"about": about(line.words), "cases": found}, indent=2) + "\n")
+      if JSON.value:  # after each link, as an interrupt or a lost host may end the next one
+        write_whole(Path(JSON.value), json.dumps({"about": about(line.words), "cases": found}, indent=2) + "\n")
   return 0
 
 

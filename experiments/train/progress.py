@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from ddl.runtime.hosts import is_main
 
-SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy")
+SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy", "test_accuracy_top5")
 QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
 
 
