@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 
 from ddl.api import Algorithm, Tree
+from ddl.group import Group
+from ddl.group_recorder import record
 from ddl.runtime.calls import Kind
 from ddl.runtime.device_functions import Carry
 from ddl.runtime.layout.replication import pack, unpack
@@ -35,8 +37,9 @@ def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
 class BackgroundCalls:
   """The calls of `Rounds`, with the results of the compiled ones."""
 
-  def __init__(self, rounds: Rounds):
-    """rounds: of workers of one device each."""
+  def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
+    """rounds: of workers of one device each; params: of one worker, as shapes."""
+    self._kept = _kept_by_steps(algorithm, params, rounds.workers.count)
     self.compile_seconds = 0.0
     self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers
     self._params, self._state, self._messages = rounds.replication
@@ -65,7 +68,7 @@ class BackgroundCalls:
     at = self._workers.replicate(np.int32(begin + first))
     args = carry._replace(messages=()), batches, at, step, keys
     now, losses = self._now(self._program("steps", last - first, *args), *args)
-    return now._replace(messages=carry.messages), losses
+    return now._replace(state=_filled(now.state, carry.state), messages=carry.messages), losses
 
   def _launch(self, i: int, carry: Carry) -> tuple[Future[Tree], Carry]:
     now = carry.params, carry.state
@@ -104,7 +107,8 @@ class BackgroundCalls:
     part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, at, length, 1), batches)
     carry = carry._replace(params=unpack(carry.params, self._params), state=unpack(carry.state, self._state))
     carry, losses = self._functions.steps(carry, part, step_keys(keys, step + at, length))
-    return carry._replace(params=pack(carry.params, self._params), state=pack(carry.state, self._state)), losses
+    state = jax.tree.map(lambda kept, x: None if kept else x, self._kept, pack(carry.state, self._state))
+    return carry._replace(params=pack(carry.params, self._params), state=state), losses
 
   def _on_device_message(self, i: int, params: Tree, state: Tree) -> Tree:
     return pack(self._functions.launch(i, self._unpacked(params, state))[0], self._messages[i])
@@ -123,6 +127,18 @@ class BackgroundCalls:
 
   def _on_device_losses(self, _: int, losses: Sequence[jax.Array]) -> jax.Array:
     return self._functions.mean(jnp.concatenate(losses, axis=1))
+
+
+def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
+  """Return of each leaf of a worker's state whether a local step returns it as it got it, as an outer momentum."""
+  _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
+  kept: list[Tree] = []
+
+  def step(group: Group, grads: Tree, before: Tree, params: Tree) -> None:
+    kept.append(jax.tree.map(lambda x, y: y is x, before, algorithm.local(group, grads, before, params)[1]))
+
+  record(step, params, state, params, workers=workers)
+  return kept[0]
 
 
 def _changed(before: Tree, after: Tree, own: Tree) -> Tree:

@@ -53,7 +53,7 @@ class Trainer:
     self.own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
     self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
     in_background = background.pays(algorithm, workers, independent)
-    self._background = background.BackgroundCalls(self.rounds) if in_background else None
+    self._background = background.BackgroundCalls(self.rounds, algorithm, params) if in_background else None
     self._compile_seconds = 0.0
     self._calls: dict[Any, Any] = {}
     self._init = jax.jit(

@@ -7,6 +7,7 @@ arrive after the latency. Commands come a line each on standard input, whose end
 `cut HOST` and `mend HOST`, by the host's number. Standard library alone, so that it starts at once and stays small.
 """
 
+import contextlib
 import heapq
 import os
 import select
@@ -103,6 +104,8 @@ def _write(device: int, packet: bytes) -> None:
 
 def main() -> None:
   """Carry packets until standard input ends."""
+  with contextlib.suppress(OSError):  # a link does not wait for the hosts' computing, with which it shares cores here
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
   rate, latency, *hosts = sys.argv[1:]
   pairs = [host.split(":") for host in hosts]
   shaper = Shaper(float(rate), float(latency), len(pairs))

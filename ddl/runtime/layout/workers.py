@@ -16,7 +16,7 @@ from ddl.group import Group
 from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.sharding import MEMBER
 
-SMALL = 2**16  # bytes of an array below which a message of its own over sockets costs more than copies
+SMALL = 2**22  # bytes of an array from which on it goes over sockets alone, as its copies take longer than a message
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
