@@ -4,8 +4,6 @@ A call is made of several programs here, cut where something is launched or merg
 communicate, in the algorithm's order, which is the same in all processes; steps that need nothing go on meanwhile.
 """
 
-import contextlib
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,7 +26,6 @@ from ddl.runtime.rounds import Rounds, over_unit, step_keys
 from ddl.runtime.xla.hlo import collectives
 
 Program = Callable[..., Any]
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
@@ -42,7 +39,6 @@ class BackgroundCalls:
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
     """rounds: of workers of one device each; params: of one worker, as shapes."""
-    _keep_freed_memory()
     self._kept = _kept_by_steps(algorithm, params, rounds.workers.count)
     self.compile_seconds = 0.0
     self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers
@@ -131,14 +127,6 @@ class BackgroundCalls:
 
   def _on_device_losses(self, _: int, losses: Sequence[jax.Array]) -> jax.Array:
     return self._functions.mean(jnp.concatenate(losses, axis=1))
-
-
-def _keep_freed_memory() -> None:
-  """Let glibc give freed arrays to the next program, as these donate nothing: the system would zero each page anew."""
-  with contextlib.suppress(OSError, AttributeError):  # another C library
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:

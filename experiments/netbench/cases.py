@@ -10,7 +10,7 @@ BATCH = 256  # some tens of milliseconds of one core
 EXAMPLES = 2**16  # of the synthetic data: a step of Sync EASGD on a slow link takes thousands
 ROUND = 2  # delays that a round takes
 MARGIN = 1.5  # beside steps an exchange takes that much longer: its threads wait for the host's one core
-BLOCK = 1.5  # seconds of computing at least, in one compiled call: at its end a mean of the losses is waited for
+BLOCK = 3.0  # seconds of computing at least, in one compiled call: at its end a mean of the losses is waited for
 
 
 class Case(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 
+from ddl import memory
 from experiments.bench.workloads import synthetic
 from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key, training_key
@@ -70,6 +71,7 @@ def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:
 def main() -> None:
   """Answer until standard input ends."""
   workers, block, started = int(sys.argv[1]), None, False
+  memory.keep_freed()  # as a process of a group does, so that those that are alone have the same steps
   answers = os.dup(1)  # for answers alone: libraries print on the standard output too
   os.dup2(2, 1)
 

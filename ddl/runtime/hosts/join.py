@@ -14,6 +14,7 @@ from jax._src import distributed, xla_bridge  # see `_Service` and `_gloo_at`
 from jax.experimental import multihost_utils
 from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
+from ddl import memory
 from ddl.runtime.hosts import rendezvous
 from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
 from ddl.runtime.hosts.membership import JOINED, check_address, member
@@ -44,6 +45,7 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
     return
   if JOINED in os.environ:
     threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
+  memory.keep_freed()  # a call is many programs where messages are in the background
   met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
   _jax.get_distributed_runtime_service = _Service
   _without_proxy(met.coordinator)
