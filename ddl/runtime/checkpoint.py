@@ -1,5 +1,8 @@
 """Checkpoints of a run, with orbax: the carry and a few figures as JSON."""
 
+import errno
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from jax import lax
 from ddl.runtime.hosts import exchange
 
 KEPT = 2  # the newest ones: a run goes on from the last but one if the last was damaged
+MARGIN = 2**17  # bytes beside its arrays that a checkpoint takes at most, of a small model
 SECONDS = 600.0  # that one process may take longer than another to read
 
 
@@ -36,6 +40,8 @@ class Checkpoints:
     if self._manager.latest_step() == step:
       return
     leaves = _plain(carry)
+    self._wait()
+    self._check_room(sum(x.nbytes for x in leaves.values()))
     self._manager.save(
       step,
       args=ocp.args.Composite(
@@ -45,7 +51,21 @@ class Checkpoints:
       ),
     )
     if wait:
-      self._manager.wait_until_finished()
+      self._wait()
+
+  def _wait(self) -> None:
+    """Wait for the writes, but not for other processes where this one's has failed: they wait for it."""
+    while self._manager.is_saving_in_progress():
+      self._manager.check_for_errors()
+      time.sleep(0.002)
+    self._manager.wait_until_finished()
+
+  def _check_room(self, nbytes: int) -> None:
+    """OSError where that many do not fit: of a full disk orbax tells in many pages, from several threads."""
+    if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
+      raise OSError(
+        errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
+      )
 
   def figures(self, step: int) -> dict[str, Any]:
     """Return the figures of `step`. Raises Damaged."""
@@ -79,7 +99,7 @@ class Checkpoints:
 
   def close(self) -> None:
     """Wait for the writes."""
-    self._manager.wait_until_finished()
+    self._wait()
     self._manager.close()
 
 

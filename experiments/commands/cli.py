@@ -8,18 +8,20 @@ from absl import flags, logging
 from experiments.commands import config_flag, error_messages, resume
 from experiments.commands.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
-from experiments.train.workdir import resume_command
 
-WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "list")
-OPTIONAL_CONFIG = ("plan", "list")  # a layer table can take its place; all there is is listed
+WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "chaos", "list")
+OPTIONAL_CONFIG = (
+  "plan",
+  "chaos",
+  "list",
+)  # a layer table can take its place; a job of its own; all there is is listed
 RESUMABLE = ("train", "compare", "sweep")
 
 
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
   logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
-  goes_on = resume_command(command, "...") if command in RESUMABLE else ""
-  return exit_code(command, lambda: _run(command, arguments), words=error_messages.plain, goes_on=goes_on)
+  return exit_code(command, lambda: _run(command, arguments), words=error_messages.plain)
 
 
 def _run(command: str, arguments: list[str]) -> int:

@@ -26,8 +26,8 @@ ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
 JSON = shared_flags.json()
 UNREAD = (  # of a run
-  "devices", "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "batch_stats",
-  "workdir", "init_from", "resume",
+  "devices", "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "max_restarts",
+  "batch_stats", "workdir", "init_from", "resume",
 )  # fmt: skip
 
 

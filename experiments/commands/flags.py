@@ -30,6 +30,9 @@ flags.DEFINE_integer("num_processes", None, "processes in all, where no cluster 
 flags.DEFINE_integer("process_id", None, "this process's number, from 0, where no cluster tells", lower_bound=0)
 flags.DEFINE_float("join_timeout", JOIN_TIMEOUT, "seconds in which all processes have to come", lower_bound=1.0)
 flags.DEFINE_float("peer_timeout", PEER_TIMEOUT, "seconds of silence after which a process is lost", lower_bound=3.0)
+flags.DEFINE_integer(
+  "max_restarts", 0, "times that the processes go on from the last checkpoint after one was killed", lower_bound=0
+)
 flags.DEFINE_enum(
   "virtual_grad",
   "auto",

@@ -22,9 +22,9 @@ from experiments.train import agreement, compilation_cache, run_dir, trainers
 from experiments.train import build as made
 from experiments.train.build import Components
 from experiments.train.evaluate import judged_by
-from experiments.train.exit_codes import Failed
-from experiments.train.processes import check_processes, launch, say, start_devices
-from experiments.train.workdir import check_folder, workdir
+from experiments.train.exit_codes import Failed, resumable
+from experiments.train.processes import check_processes, launch, launches, say, start_devices
+from experiments.train.workdir import check_folder, resume_command, workdir
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   options, began = options or RunOptions(), time.perf_counter()
   first, tuned = comparison.first, trials(comparison.tuned)
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
+  resumable(resume_command("compare", path, options.command))
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   asked = comparison.experiments
@@ -58,8 +59,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for each in comparison.experiments.values()
     for name, cluster in cluster_clock.chosen(comparison.clusters, each, options.members).items()
   }
-  if options.processes > 1 and hosts.processes() == 1:
-    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers))
+  if launches(options):
+    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)

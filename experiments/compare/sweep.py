@@ -24,8 +24,8 @@ from experiments.config.variants import slug
 from experiments.train import agreement, compilation_cache, run_dir, train_loop, trainers
 from experiments.train import build as made
 from experiments.train.evaluate import Evaluator, judged_by
-from experiments.train.exit_codes import Stopped
-from experiments.train.processes import launch, say, start_devices
+from experiments.train.exit_codes import Stopped, resumable
+from experiments.train.processes import launch, launches, say, start_devices
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.workdir import resume_command, workdir
 
@@ -46,6 +46,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   """
   options, first = options or RunOptions(), chosen.first
   path = workdir(f"sweep-{first.model.short_name}-{first.data.short_name}", options)
+  resumable(resume_command("sweep", path, options.command))
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, chosen)
@@ -55,8 +56,8 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
   for each in firsts.values():
     trainers.check_members(each, options)
-  if options.processes > 1 and hosts.processes() == 1:
-    launch(sweep, chosen, replace(options, workdir=str(path)), first.workers)
+  if launches(options):
+    launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
   compilation_cache.start(options.compilation_cache)
   start_devices(first.workers, options)

@@ -20,6 +20,7 @@ class RunOptions:
   processes: int = 1
   join_timeout: float = 60.0  # seconds in which all of several processes have to come
   peer_timeout: float = 30.0  # seconds of silence after which one of them is lost
+  max_restarts: int = 0  # of the processes, from the last checkpoint, after one was killed or lost
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"
   steps_per_call: int = 0  # 0: automatic
@@ -53,6 +54,8 @@ class RunOptions:
       raise ValueError(f"--sharding={self.sharding} is read with --members above 1 alone: the devices of a worker")
     if self.runtime == "threads" and self.checkpoint_every:
       raise ValueError("--checkpoint_every is not read by --runtime=threads, which saves no models")
+    if self.runtime == "threads" and self.max_restarts:
+      raise ValueError("--max_restarts is not read by --runtime=threads, which saves no models")
     if self.runtime == "threads" and self.resume:
       raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
 

@@ -22,6 +22,7 @@ OWN = (
   "processes",
   "join_timeout",
   "peer_timeout",
+  "max_restarts",
   "compilation_cache",
   "print_table",
 )  # may be each process's own

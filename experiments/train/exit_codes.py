@@ -32,24 +32,40 @@ def _terminate(_number: int, _frame: Any) -> None:
   raise _Terminated
 
 
-def exit_code(
-  command: str, call: Callable[[], int], *, words: Callable[[Exception], str] = str, goes_on: str = ""
-) -> int:
-  """Calls; returns the exit code. words: of a user's mistake; goes_on: the command that resumes after SIGTERM."""
+_goes_on: list[str] = []  # the command that resumes what this process does
+
+
+def resumable(command: str) -> None:
+  """Set the command that goes on with the work of this process, for the line that it may end with."""
+  _goes_on[:] = [command]
+
+
+def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Exception], str] = str) -> int:
+  """Calls; returns the exit code. words: of a user's mistake."""
   form = warnings.formatwarning
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
+  sys.excepthook = _excepthook
   before = signal.signal(signal.SIGTERM, _terminate)
-  again = f"; resume with: {goes_on}" if goes_on else ""
-  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; what was saved is kept{again}")
+
+  def kept() -> str:
+    return "what was saved is kept" + "".join(f"; resume with: {command}" for command in _goes_on)
+
+  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; {kept()}")
   try:
     return _called(command, call, words)
   except _Terminated:
-    print(f"{command}: stopped by SIGTERM; what was saved is kept{again}", file=sys.stderr)
+    print(f"{command}: stopped by SIGTERM; {kept()}", file=sys.stderr)
     hosts.leave(143)
     return 143
   finally:
     signal.signal(signal.SIGTERM, before)
     warnings.formatwarning = form
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+  """Print an error, but not what orbax's threads repeat after that of a checkpoint that could not be written."""
+  if str(error) != "Event loop is closed":
+    sys.__excepthook__(kind, error, trace)
 
 
 def _called(command: str, call: Callable[[], int], words: Callable[[Exception], str]) -> int:

@@ -1,8 +1,13 @@
 """Devices of this process, local processes beside it, and output of the main process alone."""
 
+import logging
 import pickle
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,19 +66,41 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
   return processes
 
 
-def launch(function: Any, value: Any, options: RunOptions, workers: int) -> None:
-  """Calls `function(value, options)` in `options.processes` processes on this machine. Raises Failed if one did."""
+def launches(options: RunOptions) -> bool:
+  """Return whether the run is for processes that this one starts: several, or those that are restarted."""
+  several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
+  return options.max_restarts > 0 or several
+
+
+def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
+  """Calls `function(value, options)` in `options.processes` processes on this machine; one if it is one of several.
+
+  Where one is killed or lost, all start again, up to `options.max_restarts` times. begun: whether there is something to
+  resume then. Raises Failed if they ended otherwise than well.
+  """
   check_processes(workers, options.processes, options)
-  with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-    pickle.dump((function, value, options), file)
-    file.flush()
-    code = hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name])
+  for restart in range(options.max_restarts + 1):
+    code = _launched(function, value, replace(options, max_restarts=0))
+    if code in (0, 2, 128 + signal.SIGTERM, 128 + signal.SIGINT) or restart == options.max_restarts:
+      break
+    if hosts.processes() > 1:
+      time.sleep(2 * hosts.GRACE)  # the others' processes end before any of them looks at what has begun
+    options = replace(options, resume=begun())
+    print(f"{function.__name__}: restart {restart + 1} of {options.max_restarts}", file=sys.stderr, flush=True)
   if code:
     raise Failed(code)
 
 
+def _launched(function: Any, value: Any, options: RunOptions) -> int:
+  with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+    pickle.dump((function, value, options), file)
+    file.flush()
+    return hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name])
+
+
 def child(file: str) -> NoReturn:
   """Call the pickled function, in a process of `launch`; end with the exit code."""
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # what libraries log as errors comes as exceptions too
   function, value, options = pickle.loads(Path(file).read_bytes())
 
   def call() -> int:

@@ -5,6 +5,7 @@ import json
 import platform
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -43,6 +44,13 @@ class RunFolder:
   def begun(self) -> bool:
     """Whether the folder holds a run."""
     return (self.path / CONFIG).exists()
+
+  def has_begun(self) -> bool:
+    """Return whether a run that was killed can go on; removes what it left if not, so that one can start there."""
+    if not self.begun:
+      for name in (ABOUT, EXPERIMENT, METRICS):
+        (self.path / name).unlink(missing_ok=True)
+    return self.begun
 
   def check_new(self) -> None:
     """Raises ValueError if the folder holds a run already."""
@@ -111,13 +119,10 @@ class RunFolder:
     if self._events is None:
       self._events = _event_writer(self.path)
     if self._events:
-      for key, value in figures.items():
-        if key != "step":
-          self._events.add_scalar(key, value, figures["step"])
+      self._events(figures)
 
   def finish(self, result: dict[str, Any]) -> None:
     """Marks the run as complete."""
-    self.close()
     if self.writes:
       (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
 
@@ -125,12 +130,6 @@ class RunFolder:
     """Marks the run as diverged, so that a resume need not train it again to find the same."""
     if self.writes:
       (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
-
-  def close(self) -> None:
-    """Flushes the events."""
-    if self._events:
-      self._events.close()
-    self._events = None
 
 
 def read_json(path: Path, advice: str = "; train again in another --workdir") -> dict[str, Any]:
@@ -194,11 +193,25 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def _event_writer(path: Path) -> Any:
+  """Return a function that writes a line of metrics as events, at once.
+
+  Not tensorboardX's `SummaryWriter`: its thread dies on a full disk, and who waits for it waits for ever.
+  """
   try:
-    from tensorboardX import SummaryWriter
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
   except ImportError:
     return False
-  return SummaryWriter(str(path / "tensorboard"))
+  (path / "tensorboard").mkdir(exist_ok=True)
+  writer = EventsWriter(str(path / "tensorboard" / "events"))
+
+  def write(figures: dict[str, Any]) -> None:
+    values = [Summary.Value(tag=key, simple_value=value) for key, value in figures.items() if key != "step"]
+    writer.write_event(Event(wall_time=time.time(), step=figures["step"], summary=Summary(value=values)))
+    writer.flush()
+
+  return write
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -19,8 +19,8 @@ from experiments.config.options import RunOptions
 from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop
 from experiments.train.build import Components, build
 from experiments.train.evaluate import Evaluator
-from experiments.train.exit_codes import Stopped
-from experiments.train.processes import launch, say, start_devices
+from experiments.train.exit_codes import Stopped, resumable
+from experiments.train.processes import launch, launches, say, start_devices
 from experiments.train.progress import has_bar
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.runners import replay
@@ -48,13 +48,14 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   if not simulated:
     _check_realtime(experiment, options)
   path = workdir(f"train-{name}", options)
+  resumable(resume_command("train", path, options.command))
   check_folder(path, experiment, options)
   if options.resume and (path / RESULT).exists():
     say(f"{_shown(read_result(path))}\n{path} is complete")
     return read_result(path)
-  if simulated and options.processes > 1 and hosts.processes() == 1:
+  if launches(options):
     check_members(build(experiment), options)  # what is wrong is said once, before any process starts
-    launch(train, experiment, replace(options, workdir=str(path)), experiment.workers)
+    launch(train, experiment, replace(options, workdir=str(path)), experiment.workers, RunFolder(path).has_begun)
     return read_result(path)
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options)
@@ -71,7 +72,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     part = train_loop.Part(components, folder, virtual_seconds, options.resume)
     last = train_loop.run(part, runner, evaluator, loop, about)
   except Stopped as stopped:
-    kept = f"saved; resume with: {resume_command('train', path)}"
+    kept = f"saved; resume with: {resume_command('train', path, options.command)}"
     if options.runtime == "threads":
       kept = f"its metrics and {EVENTS} are kept in {path}; threads save no models, so that it can't go on"
     step = stopped.args[0]

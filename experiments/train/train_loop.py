@@ -1,6 +1,7 @@
 """One run from its first step to its last, whatever makes the steps: metrics, checkpoints, stopping and resuming."""
 
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -117,9 +118,9 @@ def run_together(
         if run not in diverged:
           diverge(run, error)
     finally:
-      runner.close()
-      for each in parts:
-        each.folder.close()
+      # After an error of one of several processes the others wait for it, and what is being saved for them.
+      if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
+        runner.close()
     if stopped is not None and stopped < steps:
       raise Stopped(stopped, asked.number or signal.SIGTERM)
     for run, each in enumerate(parts):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddl import files
+from ddl.runtime import hosts
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train.run_dir import RunFolder
@@ -55,9 +56,13 @@ def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone:
     folder.reopen(experiment)
 
 
-def resume_command(command: str, folder: Path | str) -> str:
-  """The command that resumes the work in a folder."""
-  return f"python run.py {command} --resume --workdir={shlex.quote(str(folder)) if folder != '...' else folder}"
+def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) -> str:
+  """The command that resumes the work in a folder. words: of this one, which may have told its place in a group."""
+  rest = f"--resume --workdir={shlex.quote(str(folder))}"
+  if any(word.lstrip("-").startswith("coordinator") for word in words):
+    me = hosts.member()
+    rest += f" --coordinator={me.coordinator} --num_processes={me.count} --process_id={me.rank}"
+  return f"python run.py {command} {rest}"
 
 
 def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,15 +29,17 @@ class Command:
   `run.py` without variables of its own is a fork of a process that has imported the libraries.
   """
 
-  def __init__(self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, **variables: str):
-    """Starts it; variables: of its environment."""
-    if ROOT / file == ROOT / "run.py" and not variables:
+  def __init__(
+    self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, within: Sequence[str] = (), **variables: str
+  ):
+    """Starts it; within: words of a command that starts it; variables: of its environment."""
+    if ROOT / file == ROOT / "run.py" and not variables and not within:
       self._printed = tempfile.TemporaryDirectory()  # removed with this object
       out, error = (Path(self._printed.name) / name for name in ("out", "error"))
       self.process: Fork | subprocess.Popen[str] = Fork(list(arguments), cwd, out, error)
     else:
       self.process = subprocess.Popen(
-        [sys.executable, ROOT / file, *arguments],
+        [*within, sys.executable, ROOT / file, *arguments],
         cwd=cwd,
         env=environment() | variables,
         stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ from ddl.runtime.hosts.agreeing import Vote, exchange
 from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
 from ddl.runtime.hosts.launcher import command_line, launch
 from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
-from ddl.runtime.hosts.membership import JOINED, Membership, declare, processes
+from ddl.runtime.hosts.membership import JOINED, Membership, declare, member, processes
 
 __all__ = [
   "GRACE",
@@ -24,5 +24,6 @@ __all__ = [
   "launch",
   "leave",
   "lost",
+  "member",
   "processes",
 ]

@@ -25,7 +25,7 @@ class Gathering:
 
   def meet(self, until: float) -> Met:
     """Listen, and answer all at once."""
-    with self._select, self._listen(until) as server:
+    with self._select, self.listen(until) as server:
       server.setblocking(False)
       self._select.register(server, selectors.EVENT_READ)
       try:
@@ -46,7 +46,8 @@ class Gathering:
         for each in self._heard:
           each.close()
 
-  def _listen(self, until: float) -> socket.socket:
+  def listen(self, until: float) -> socket.socket:
+    """Return process 0's socket at the coordinator's address. ValueError if it cannot have that."""
     addresses = retry(lambda left: resolved(self._name, self._port, left), until, self._unreached)
     if not is_loopback(self._name) and all(is_loopback(str(at[0])) for _, at in addresses):
       # A host that has its own name at loopback cannot know at which of its addresses others look for it.
@@ -122,7 +123,9 @@ class Gathering:
   def _all_there(self) -> Met:
     own = [str(each.getsockname()[0]) for each in self._present.values()]
     reached = next((each for each in own if not is_loopback(each)), own[0])
-    coordinator = host_port(reached, self._port)
+    # At a port of its own: that of an earlier run may be there for some seconds (`join._Service`).
+    with socket.create_server((reached, 0), family=socket.AF_INET6 if ":" in reached else socket.AF_INET) as free:
+      coordinator = host_port(reached, free.getsockname()[1])
     self._answer({"coordinator": coordinator})
     return Met(coordinator, reached)
 

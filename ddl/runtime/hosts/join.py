@@ -17,7 +17,7 @@ from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from ddl import memory
 from ddl.runtime.hosts import rendezvous
 from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
-from ddl.runtime.hosts.membership import JOINED, check_address, member
+from ddl.runtime.hosts.membership import LAUNCHER, check_address, member
 
 JOIN_TIMEOUT = 60.0  # seconds
 DIRECT = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
@@ -41,10 +41,10 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
     ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`.
   """
   me = member()
+  if LAUNCHER in os.environ:
+    threading.Thread(target=_stop_with, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
   if me.count == 1:
     return
-  if JOINED in os.environ:
-    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
   memory.keep_freed()  # a call is many programs where messages are in the background
   met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
   _jax.get_distributed_runtime_service = _Service

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from ddl.runtime.hosts.membership import JOINED
+from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, member
 
 HELD = 0.5  # seconds that the newest line of a process waits for its end
 
@@ -19,16 +19,22 @@ HELD = 0.5  # seconds that the newest line of a process waits for its end
 def launch(count: int, command: Sequence[str]) -> int:
   """Run `command` as `count` processes on this machine, joined on a loopback port. Return the exit code.
 
-  The first process to fail ends the others. SIGTERM and Ctrl-C are passed on. The main process (rank 0) has the
-  terminal; another one's lines on stderr come with its rank before them, `[1] ...`.
+  Where this process is one of several itself, its place goes to a single child.
+
+  The first process to fail ends the others. SIGTERM and Ctrl-C are passed on, and the code is then that of this signal
+  where a process failed. The first process here has the terminal; another one's lines on stderr come with its rank
+  before them, `[1] ...`.
   """
-  with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+  places = _places(count)
   children: list[subprocess.Popen[bytes]] = []
   lines: list[_Lines] = []
+  asked: list[int] = []
 
   def forward(number: int, _frame: object) -> None:
+    asked.append(number)
+    kill(number)
+
+  def kill(number: int) -> None:
     for child in children:
       if child.poll() is None:
         child.send_signal(number)
@@ -36,23 +42,24 @@ def launch(count: int, command: Sequence[str]) -> int:
   before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
   first = None
   try:
-    for rank in range(count):
+    for place in places:
+      first_here = place is places[0]
       child = subprocess.Popen(
         command,
-        env=os.environ | {JOINED: f"{rank}/{count}@{coordinator}"},
-        stdout=subprocess.DEVNULL if rank else None,
-        stderr=subprocess.PIPE if rank else None,
+        env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())},
+        stdout=None if first_here else subprocess.DEVNULL,
+        stderr=None if first_here else subprocess.PIPE,
         start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
       )
       children.append(child)
       if child.stderr:
-        lines.append(_Lines(rank, child.stderr))
+        lines.append(_Lines(place.rank, child.stderr))
     while any(child.poll() is None for child in children):
       failed = [rank for rank, child in enumerate(children) if child.poll()]
       if failed:
         first = failed[0] if first is None else first
         time.sleep(1)  # a common stop reaches all within a step; without one the others wait for the dead process
-        forward(signal.SIGKILL, None)
+        kill(signal.SIGKILL)
       time.sleep(0.02)
   finally:
     for number, handler in before.items():
@@ -60,12 +67,24 @@ def launch(count: int, command: Sequence[str]) -> int:
   codes = [child.wait() for child in children]
   for each, code in zip(lines, codes[1:], strict=True):
     each.end(alike=code == codes[0] and code > 1)
-  code = codes[first or 0]
-  if first is not None and code < 0:
-    sys.stderr.write(
-      f"process {first} of {count} was killed by {signal.Signals(-code).name}, so the others were stopped\n"
-    )
+  first = next((rank for rank, code in enumerate(codes) if code), 0) if first is None else first
+  code = codes[first]
+  if code < 0:
+    place, others = places[first], ", so the others were stopped" * (len(places) > 1)
+    name = f"process {place.rank} of {place.count}" if place.count > 1 else "the process"
+    sys.stderr.write(f"{name} was killed by {signal.Signals(-code).name}{others}\n")
+  if asked and code not in (0, 2):
+    return 128 + asked[-1]
   return code if code >= 0 else 128 - code
+
+
+def _places(count: int) -> list[Membership]:
+  """Return the place of each process to be started."""
+  if member().count > 1:
+    return [member()]
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    return [Membership(rank, count, f"127.0.0.1:{free.getsockname()[1]}") for rank in range(count)]
 
 
 class _Lines:

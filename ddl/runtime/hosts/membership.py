@@ -8,7 +8,8 @@ from typing import NamedTuple
 from jax._src.clusters.k8s_cluster import K8sCluster  # as initialize() asks it, but for our words and our time limit
 from jax._src.clusters.slurm_cluster import SlurmCluster
 
-JOINED = "DDL_PROCESS"  # rank/count@coordinator, set for the processes that `launch` starts
+JOINED = "DDL_PROCESS"  # a `Membership` as text, set for the processes that `launch` starts
+LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started them, which they do not outlive
 FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 ALONE = "--num_processes=1 for a run of this process alone"
 
@@ -20,6 +21,9 @@ class Membership(NamedTuple):
   count: int = 1
   coordinator: str = ""  # HOST:PORT of process 0
   gpu: int | None = None  # the only one that it uses; None: all
+
+  def __str__(self) -> str:
+    return f"{self.rank}/{self.count}@{self.coordinator}" + (f"#{self.gpu}" if self.gpu is not None else "")
 
 
 _declared: list[Membership] = []  # by `declare`: at most one
@@ -67,7 +71,8 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
   if JOINED in env:
     ranks, where = env[JOINED].split("@")
     mine, among = map(int, ranks.split("/"))
-    return Membership(mine, among, where)
+    where, _, card = where.partition("#")
+    return Membership(mine, among, where, int(card) if card else None)
   if count == 1:
     if coordinator or rank:
       raise ValueError("--num_processes=1 is a process alone, which reads neither --coordinator nor --process_id")

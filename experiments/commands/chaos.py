@@ -1,0 +1,81 @@
+"""`python run.py chaos`: a job whose processes are killed, stopped and cut off at random, and whether it minds.
+
+Takes the flags of `train` for the job. The events are drawn from a seed; after each that ends a process the job goes on
+from its last checkpoint. Every job has to end as an undisturbed one did: metrics, model and all workers' state, to the
+last bit.
+"""
+
+import time
+from pathlib import Path
+
+from absl import flags
+
+from ddl.perf.units import counted
+from experiments.chaos.chaos import Chaos, Setting
+from experiments.chaos.disturbances import KINDS, NETWORK, SEVERAL
+from experiments.commands import train as _  # noqa: F401 (its flags)
+from experiments.commands.config_flag import CommandLine
+from experiments.netbench import network
+from experiments.train.processes import ROOT
+from experiments.train.workdir import without, writable
+
+MINUTES = flags.DEFINE_float("minutes", 2.0, "of disturbances", lower_bound=0.1)
+RATE = flags.DEFINE_float("rate", 40.0, "events a minute, at random times", lower_bound=1.0)
+SEED = flags.DEFINE_integer("seed", 0, "of the events", lower_bound=0)
+OWN = ("minutes", "rate", "seed", "workdir")
+MINE = ("resume", "max_restarts", "coordinator", "num_processes", "process_id", "runtime", "replay", "explain")
+JOB = (  # without --config: some seconds of two processes
+  f"--config={ROOT / 'configs' / 'digits.py'}", "--config.algorithm.name=dasgd", "--config.workers=2",
+  "--config.steps=6000", "--config.eval_every=200", "--steps_per_call=20",
+)  # fmt: skip
+DEFAULTS = {"processes": "2", "peer_timeout": "3"}
+CHECKPOINTS = 40  # of a job, unless --checkpoint_every says otherwise
+
+
+def main(line: CommandLine) -> int:
+  """Disturb jobs and compare them; return the exit code."""
+  for name in MINE:
+    if flags.FLAGS[name].present:
+      raise ValueError(f"--{name} is chaos's own matter: it starts and restarts jobs of `train`")
+  words = _words(line)
+  several = flags.FLAGS.processes > 1 or not flags.FLAGS["processes"].present
+  apart = several and _may_cut()
+  kinds = [kind for kind in KINDS if (several or kind not in SEVERAL) and (apart or kind not in NETWORK)]
+  folder = writable(Path(flags.FLAGS.workdir or f"runs/chaos-{time.strftime('%Y%m%d-%H%M%S')}"))
+  if folder.exists() and any(folder.iterdir()):
+    raise ValueError(f"{folder} is not empty; give another --workdir")
+  folder.mkdir(parents=True, exist_ok=True)
+  silence = float(next(word for word in words if word.startswith("--peer_timeout=")).partition("=")[2])
+  chaos = Chaos(Setting(words, folder, apart, silence, SEED.value, RATE.value, MINUTES.value, kinds), _say)
+  chaos.run()
+  rows = [f"{chaos.events[kind]:6} {KINDS[kind].words}" for kind in kinds]
+  total = chaos.events.total()
+  _say("\n".join(["", *rows]))
+  _say(
+    f"{counted(total, 'event')} in {chaos.seconds:.0f} s, {60 * total / chaos.seconds:.0f} a minute; "
+    f"{counted(chaos.restarts, 'restart')} by launchers, {counted(chaos.resumes, 'resume')}\n"
+    f"{counted(chaos.ended, 'job')} ended as the undisturbed one ({chaos.undisturbed:.1f} s), bit for bit; {folder}"
+  )
+  return 0
+
+
+def _words(line: CommandLine) -> list[str]:
+  """Return the flags of the job."""
+  given = without(line.arguments, OWN)
+  given = given if line.config is not None else [*JOB, *given]
+  steps = line.config.steps if line.config is not None else 6000
+  defaults = DEFAULTS | {"checkpoint_every": str(max(1, steps // CHECKPOINTS)), "max_restarts": "1000000"}
+  return [*given, *(f"--{name}={value}" for name, value in defaults.items() if not flags.FLAGS[name].present)]
+
+
+def _may_cut() -> bool:
+  try:
+    network.check_rights()
+  except ValueError as error:
+    _say(f"the network is not cut: {error}")
+    return False
+  return True
+
+
+def _say(text: str) -> None:
+  print(text, flush=True)
