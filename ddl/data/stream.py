@@ -66,16 +66,17 @@ class StreamFeed:
     """Return where each iterator is, as JSON: worker -> state."""
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
-  def restore(self, step: int, states: Mapping[str, Any]) -> None:
+  def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
     """Go on where the iterators were after `step` steps; states: of these workers, or more.
 
-    ValueError where they are not: the checkpoint is of a run whose training set was no stream.
+    begin: whether others begin now. ValueError for others: the checkpoint is of a run whose training set was no stream.
     """
-    if {*map(str, self._iterators)} - {*states}:
+    if not begin and {*map(str, self._iterators)} - {*states}:
       raise ValueError(f"the checkpoint of step {step} does not hold where its streams were; train again")
     self._step = step
     for worker, iterator in self._iterators.items():
-      iterator.set_state(states[str(worker)])
+      if str(worker) in states:
+        iterator.set_state(states[str(worker)])
 
   def close(self) -> None:
     """End the processes that read ahead."""

@@ -3,7 +3,7 @@
 Each of them keeps its id, and with it its batches and its keys, whoever else is there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -27,66 +27,88 @@ class Held(NamedTuple):
   ids: Ids  # of the workers that have its rows
 
 
+class Rows(NamedTuple):
+  """A process's part of what is held, in its own memory."""
+
+  carry: Carry  # [its workers, ...], or [1, ...] of what is equal on all workers
+  own: Carry  # bools: which of the two
+  ids: Ids  # of its workers
+
+
+# (a tree of host arrays in the process that has it, None in the others; its shapes) -> the tree, in all processes
+Share = Callable[[Tree | None, Tree], Tree]
+
+
 class Elastic:
-  """The trainers of a run, one for each number of workers that is present at some time, made when it comes to it.
+  """The trainers of a run, each of the workers that are present at some time, made when it comes to it.
 
   What a run needs of a `Trainer` is here too, with `Held` for its `Carry`.
   """
 
-  def __init__(self, make: Callable[[int], Trainer], presence: Presence):
-    """make: number of workers -> the trainer of an algorithm of so many.
+  def __init__(
+    self, make: Callable[[Ids], Trainer], presence: Presence, fed: Ids = (), share: Share = lambda tree, _: tree
+  ):
+    """make: workers -> their trainer, which may serve others too. Workers that stay are all of one process, or of none.
+
+    fed: those whose batches a feed has, by default all; share: to the processes of workers that join.
 
     Raises:
-      ValueError: as `make` does for all workers.
+      ValueError: as `make` does for the workers that come last.
     """
     self.presence = presence
-    self._make, self._trainers, self._initial = make, dict[int, Trainer](), jax.random.key(0)
-    self.all = self.of(presence.workers)  # the trainer where nobody is absent
+    self._make, self._made, self._initial = make, dict[int, Trainer](), jax.random.key(0)
+    self._fed, self._share = fed or tuple(range(presence.workers)), share
+    self.all = self.of(presence.changes[-1][1])
     self.workers, self.execution, self.placement = self.all.workers, self.all.execution, self.all.placement
 
-  def of(self, count: int) -> Trainer:
-    """Return the trainer of so many workers."""
-    if count not in self._trainers:
-      self._trainers[count] = self._make(count)
-    return self._trainers[count]
+  def of(self, ids: Ids) -> Trainer:
+    """Return the trainer of these workers."""
+    found = self._make(ids)
+    return self._made.setdefault(id(found), found)
 
   @property
   def compile_seconds(self) -> float:
     """Seconds that compiling the calls has taken so far."""
-    return sum(each.compile_seconds for each in self._trainers.values())
+    return sum(each.compile_seconds for each in self._made.values())
+
+  @property
+  def fed(self) -> Ids:
+    """The workers whose batches a feed has."""
+    return self._fed
 
   def start(self, key: jax.Array, step: int = 0) -> Held:
     """Return what is held before the first step; with a step the same of those that have made the step before it."""
     self._initial, ids = key, self.presence.at(max(step - 1, 0))
-    return Held(self.of(len(ids)).start(key), ids)
+    return Held(self.of(ids).start(key), ids)
 
   def saved(self, held: Held) -> Carry:
     """Return the carry for a checkpoint, which has a row for each worker that has just been there."""
-    return self.of(len(held.ids)).saved(held.carry)
+    return self.of(held.ids).saved(held.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
     """Invert `saved` after so many steps."""
     ids = self.presence.at(max(step - 1, 0))
-    return Held(self.of(len(ids)).restored(saved), ids)
+    return Held(self.of(ids).restored(saved), ids)
 
   def consensus(self, held: Held) -> Consensus:
     """See `Trainer.consensus`."""
-    return self.of(len(held.ids)).consensus(held.carry)
+    return self.of(held.ids).consensus(held.carry)
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
     """Return the calls of a run from step `first` to `last`, each with one set of workers."""
-    parts: dict[int, list[tuple[int, int]]] = {}
+    parts: dict[int, tuple[Trainer, list[tuple[int, int]]]] = {}
     for each in self.presence.segments(first, last):
-      parts.setdefault(len(each.ids), []).append((each.first, each.last))
-    calls = [call for count, own in parts.items() for call in self.of(count).plan_parts(own, every)]
+      trainer = self.of(each.ids)
+      parts.setdefault(id(trainer), (trainer, []))[1].append((each.first, each.last))
+    calls = [call for trainer, own in parts.values() for call in trainer.plan_parts(own, every)]
     return sorted(calls, key=lambda call: call.first)
 
   def run(self, held: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
-    """Dispatch the calls as `Trainer.run` does. feed: of all workers, those that are absent included."""
+    """Dispatch the calls as `Trainer.run` does. feed: of the workers `fed`, those that are absent included."""
     for ids, group in groupby(calls, lambda call: self.presence.at(call.first)):
       own = [*group]
       held = self.regroup(held, ids, own[0].first)
-      for call, carry, losses in self.of(len(ids)).run(held.carry, own, _rows_of(feed, ids), key, ids):
+      for call, carry, losses in self.of(ids).run(held.carry, own, self._rows_of(feed, ids), key, ids):
         held = Held(carry, ids)
         yield call, held, losses
 
@@ -96,58 +118,118 @@ class Elastic:
 
   def nbytes(self, call: Call) -> float:
     """Return the bytes that a worker that is present sends in a call."""
-    return self.of(len(self.presence.at(call.first))).nbytes(call)
+    return self.of(self.presence.at(call.first)).nbytes(call)
 
   def regroup(self, held: Held, ids: Ids, step: int) -> Held:
-    """Return what these workers hold before a step, from what those before it held.
+    """Return what these workers hold before a step, from what those before it held, as `placed` does."""
+    return held if ids == held.ids else self.placed(self.rows(held), held.ids, ids, step, self._initial)
+
+  def rows(self, held: Held) -> Rows:
+    """Return this process's part, which on a CPU is the memory of the carry itself."""
+    trainer = self.of(held.ids)
+
+    def leaf(own: bool, x: jax.Array) -> np.ndarray:
+      parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+      found = [np.asarray(each.data) for each in (parts if own else parts[:1])]
+      return found[0] if len(found) == 1 else np.concatenate(found)
+
+    return Rows(jax.tree.map(leaf, trainer.own, held.carry), trainer.own, _ids(trainer, held.ids))
+
+  def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
+    """Return what these workers hold before a step, from the rows of those before it.
 
     Who stays keeps its own. Who joins begins with the model on which those that stay agree (`Algorithm.evaluate`), the
     state of a start with it, and the mean of their statistics. What is equal on all workers is kept, and of messages in
     flight who joins has a copy of the first one's that stays.
 
+    Args:
+      rows: of this process; None if it has no workers that stay.
+      before, ids: the workers before and now, of all processes.
+      step: that comes next.
+      key: of the start, for those that join.
+
     Raises:
       ValueError: if nobody stays.
     """
-    if ids == held.ids:
-      return held
-    stay = tuple(i for i in held.ids if i in ids)
+    stay = tuple(i for i in before if i in ids)
     if not stay:
-      raise ValueError(f"of the workers {list(held.ids)} none stays at step {step}")
-    if stay not in (held.ids, ids):  # some leave, some join
-      held = self.regroup(held, stay, step)
-    after = self.of(len(ids))
-    new = after.start_from(*self._model(held), self._initial) if stay != ids else None
-    return Held(_regrouped(self.of(len(held.ids)), held, after, ids, new, step), ids)
+      raise ValueError(f"of the workers {[*before]} none stays at step {step}")
+    if stay == ids:
+      assert rows
+      return Held(self._put(rows, ids, step), ids)
+    among, after, told = self.of(stay), self.of(ids), None
+    if rows and _ids(among, stay):
+      model = self._model(Held(self._put(rows, stay, step), stay))
+      told = (model, _first(rows, stay[0])) if stay[0] in _ids(among, stay) else None
+    like = (jax.eval_shape(self.all.model.init, key), _one(among.own, among.carry))
+    model, first = self._share(told, like)
+    params, extra = model
+    new = self.rows(Held(after.start_from(params, extra, key), ids))
+    return Held(self._put(rows, ids, step, first, new), ids)
 
   def _model(self, held: Held) -> tuple[Tree, Tree]:
     found = self.consensus(held)
     return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (found.params, found.extra))
 
+  def _put(self, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None) -> Carry:
+    """Return the carry of these workers.
 
-def _regrouped(before: Trainer, held: Held, after: Trainer, ids: Ids, new: Carry | None, step: int) -> Carry:
-  """Return the carry of these workers. new: that of a start, for those that join."""
-  at = [held.ids.index(i) if i in held.ids else -1 for i in ids]  # row of each one before; -1: it joins
+    first: one worker's, of the first that stays, by default of this process; new: of a start, for those that join.
+    """
+    after = self.of(ids)
+    mine, copies = _ids(after, ids), len(after.workers.local_rows)
+    if first is None:
+      assert rows
+      first = _first(rows, next(i for i in rows.ids if i in ids))
 
-  def leaf(old: jax.Array, own: bool, like: Any, now: bool, begun: jax.Array | None = None) -> jax.Array:
-    rows = np.array(old)
-    first = rows[next(i for i in at if i >= 0) if own else 0]
-    if not now:  # what is equal on all workers
-      found = np.broadcast_to(first, like.shape)
-    else:
-      joins = [first] * len(ids) if begun is None else np.asarray(begun)
-      found = np.stack([joins[k] if i < 0 else rows[i] if own else first for k, i in enumerate(at)])
-    return jax.device_put(found, like.sharding)
+    def leaf(now: bool, one: np.ndarray, old: Any, own: Any, begun: Any) -> np.ndarray:
+      if not now:  # what is equal on all workers
+        return np.repeat(one[None], copies, 0)
+      stays = {} if rows is None else {i: old[k] if own else one for k, i in enumerate(rows.ids)}
+      return np.stack([stays[i] if i in stays else one if begun is None else begun[k] for k, i in enumerate(mine)])
 
-  def part(name: str) -> Tree:
-    trees = [getattr(x, name) for x in (held.carry, before.own, after.carry, after.own)]
-    begun = [getattr(new, name)] if new is not None and name != "messages" else []
-    return jax.tree.map(leaf, *trees, *begun)
+    def part(name: str) -> Tree:
+      now, one = (getattr(x, name) for x in (after.own, first))
+      old, own = (getattr(x, name) for x in rows[:2]) if rows else (now, now)
+      begun = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, now)
+      return after.workers.put(jax.tree.map(leaf, now, one, old, own, begun))
 
-  if any(after.schedule.in_flight(step)):
-    messages = part("messages")
-  else:  # of other exchanges, perhaps
-    messages = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), after.carry.messages)
-  return Carry(part("params"), part("state"), part("extra"), messages)
+    if any(after.schedule.in_flight(step)):
+      messages = part("messages")
+    else:  # of other exchanges, perhaps
+      messages = after.workers.put(
+        jax.tree.map(
+          lambda own, x: np.zeros((len(mine) if own else copies, *x.shape[1:]), x.dtype),
+          after.own.messages,
+          after.carry.messages,
+        )
+      )
+    return Carry(part("params"), part("state"), part("extra"), messages)
+
+  def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
+    """Return the feed of this process's among these workers."""
+    at = [self._fed.index(i) for i in _ids(self.of(ids), ids)]
+
+    def rows(first: int, steps: int) -> dict[str, np.ndarray]:
+      return {name: x if at == [*range(len(x))] else x[at] for name, x in feed(first, steps).items()}
+
+    return rows
+
+
+def _ids(trainer: Trainer, ids: Ids) -> Ids:
+  """Return this process's of the workers of a trainer."""
+  return tuple(ids[i] for i in trainer.workers.local)
+
+
+def _first(rows: Rows, worker: int) -> Carry:
+  """Return one worker's carry."""
+  at = rows.ids.index(worker)
+  return jax.tree.map(lambda own, x: x[at if own else 0], rows.own, rows.carry)
+
+
+def _one(own: Carry, carry: Carry) -> Carry:
+  """Return the shapes of one worker's carry."""
+  return jax.tree.map(lambda _, x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own, carry)
 
 
 def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
@@ -178,12 +260,3 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
       raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and no use to {len(now)}")
-
-
-def _rows_of(feed: Feed, ids: Sequence[int]) -> Feed:
-  """Return the feed of these workers from one of all."""
-
-  def rows(first: int, steps: int) -> dict[str, np.ndarray]:
-    return {name: x if len(x) == len(ids) else x[[*ids]] for name, x in feed(first, steps).items()}
-
-  return rows

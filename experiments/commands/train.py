@@ -18,12 +18,15 @@ flags.DEFINE_integer("shards", 1, "Ray actors that the master is made of", lower
 flags.DEFINE_string("ray_address", "", "host:port of a Ray cluster; default: this machine")
 flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's workers asks for", lower_bound=0.0)
 flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
+flags.DEFINE_bool("elastic", False, "config.elastic=True: the others go on without a process that is lost")
 flags.DEFINE_bool("explain", False, "tell memory, FLOP, bytes and collectives of the compiled step, as dryrun does")
 flags.DEFINE_string("replay", "", "events.npz of a run whose order this one makes again, in virtual time")
 
 
 def main(line: CommandLine) -> int:
   """Runs it; returns the exit code."""
+  if flags.FLAGS.elastic:
+    line.config.elastic = True
   options = run_options(line.words, record(line))
   unread_keys.check_virtual("train", line.paths, [line.config.algorithm.name])
   train(Experiment.from_config(line.config), options)

@@ -29,25 +29,37 @@ OWN = (
 EXAMPLES = 16  # of each source, evenly spread, that the fingerprint is of
 
 
-def check(config: Mapping[str, Any], options: RunOptions, data: Data) -> None:
+def check(config: Mapping[str, Any], options: RunOptions, data: Data, first: int | None = None) -> None:
   """Compare config, options, versions, code and data of all processes, which each call this once.
 
+  first: the process that the others are compared with, where those that differ from it are to end alone; else 0.
+
   Raises:
-    ValueError: in each of them, with the first difference, or if another process does not come to this within a minute.
+    ValueError: with the first difference, or if another process does not come to this within a minute.
   """
   if hosts.processes() == 1:
     return
+  said = hosts.exchange(text(config, options, data))
+  for rank, other in enumerate(said):
+    if other != said[first or 0] and (first is None or rank == hosts.member().rank):
+      raise ValueError(difference(said[first or 0], other, rank, first or 0))
+
+
+def text(config: Mapping[str, Any], options: RunOptions, data: Data | None = None) -> str:
+  """Return what all processes must have in common, as JSON."""
   chosen = {name: value for name, value in asdict(options).items() if name not in OWN}
   mine = {"config": config, "options": chosen, "versions": run_dir.about(())["versions"], "code": _code()}
-  mine |= {"data": {"description": data.meta["description"], "train": _print(data.train), "test": _print(data.test)}}
-  said = hosts.exchange(json.dumps(mine, sort_keys=True, default=str))
-  for rank, other in enumerate(said):
-    if other != said[0]:
-      here, there = (run_dir.flat(json.loads(each)) for each in (said[0], other))
-      key = next(key for key in sorted({*here, *there}) if here.get(key) != there.get(key))
-      raise ValueError(
-        f"all processes must run the same: {key} is {here.get(key)} in process 0 and {there.get(key)} in process {rank}"
-      )
+  if data:
+    mine |= {"data": {"description": data.meta["description"], "train": _print(data.train), "test": _print(data.test)}}
+  return json.dumps(mine, sort_keys=True, default=str)
+
+
+def difference(here: str, there: str, rank: int, first: int = 0) -> str:
+  """Return the first difference of two such texts, of the process `first` and of another one, in words."""
+  one, other = (run_dir.flat(json.loads(each)) for each in (here, there))
+  key = next(key for key in sorted({*one, *other}) if one.get(key) != other.get(key))
+  differ = f"{key} is {one.get(key)} in process {first} and {other.get(key)} in process {rank}"
+  return f"all processes must run the same: {differ}"
 
 
 def _code() -> str:

@@ -1,45 +1,51 @@
-"""Runs whose workers come and go (`config.elastic`): who is present at which step, drawn in advance or recorded."""
+"""Runs whose workers come and go (`config.elastic`): who is present at which step, drawn, recorded or lost for real."""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import jax
 
 from ddl.api import Algorithm
 from ddl.events import presence
-from ddl.events.presence import Presence, everyone
+from ddl.events.presence import Ids, Presence, everyone
 from ddl.runtime import elastic, hosts
 from ddl.runtime.elastic import Elastic
-from ddl.runtime.layout.workers import divisors
+from ddl.runtime.layout.workers import Workers, divisors, make_workers
 from ddl.runtime.trainer import Trainer
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train import virtual_time
+from experiments.train.generation import Generation
 from experiments.train.run_dir import PRESENCE, RunFolder
 
 
-def check(experiment: Experiment, options: RunOptions) -> None:
-  """ValueError, one line, for what workers that come and go cannot be."""
+def check(experiment: Experiment, options: RunOptions, lost_for_real: bool) -> None:
+  """ValueError, one line, for what workers that come and go cannot be. lost_for_real: with their processes."""
   if options.members > 1:
     raise ValueError(
       f"--members={options.members}: config.elastic is of workers of one device alone, which a death takes whole"
     )
-  processes = max(options.processes, hosts.processes())
-  if processes > 1:
-    raise ValueError(f"config.elastic with {processes} processes: workers come and go in virtual time, in one of them")
-  if not (experiment.times.get("death_rate") or options.replay):
+  if not lost_for_real and max(options.processes, hosts.processes()) > 1:
+    raise ValueError("config.elastic with several processes is for train alone: the others' runs would be lost too")
+  if lost_for_real and experiment.times.get("death_rate"):
+    raise ValueError("config.times.death_rate with several processes: those are lost for real; it is of one process")
+  if not lost_for_real and not (experiment.times.get("death_rate") or options.replay):
     warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
 
 
 def make(
-  experiment: Experiment, trainer: Callable[[Experiment, int], Trainer], options: RunOptions, recorded: Presence | None
+  experiment: Experiment,
+  trainer: Callable[[Experiment, Workers], Trainer],
+  options: RunOptions,
+  recorded: Presence | None,
 ) -> Elastic:
   """Return the trainers of a run whose workers come and go.
 
   Args:
     experiment: of all workers.
-    trainer: (the experiment of some of them, devices or 0: automatic) -> their trainer.
+    trainer: (the experiment of some of them, these on devices) -> their trainer.
     options: devices are those of all workers; fewer of them have the most that they divide evenly.
     recorded: who is present when; None: drawn from the experiment's step times and deaths.
 
@@ -47,14 +53,37 @@ def make(
     ValueError: for an algorithm that cannot go on with fewer workers, or as `follow`.
   """
 
-  def of(count: int) -> Trainer:
-    if count == experiment.workers:
-      return trainer(experiment, options.devices)
-    most = found.workers.devices
-    return trainer(replace(experiment, workers=count), max(d for d in divisors(count) if d <= most))
+  every = make_workers(experiment.workers, options.devices or None)
 
-  found = Elastic(of, everyone(experiment.workers))
+  @cache
+  def of(count: int) -> Trainer:
+    devices = max(d for d in divisors(count) if d <= every.devices)
+    workers = every if count == experiment.workers else make_workers(count, devices)
+    return trainer(replace(experiment, workers=count), workers)
+
+  found = Elastic(lambda ids: of(len(ids)), everyone(experiment.workers))
   follow(found, experiment, recorded)
+  return found
+
+
+def of_processes(
+  experiment: Experiment, trainer: Callable[[Experiment, Workers], Trainer], generation: Generation, there: Presence
+) -> Elastic:
+  """Return the trainers of a run whose processes come and go, in one of them.
+
+  trainer: as of `make`; there: who has been present up to now.
+
+  Raises:
+    ValueError: for an algorithm that cannot go on with fewer workers.
+  """
+
+  @cache
+  def of(ids: Ids) -> Trainer:
+    workers = generation.layout(ids)
+    return trainer(replace(experiment, workers=len(ids)), workers)
+
+  found = Elastic(of, there, generation.mine, hosts.share)
+  _check(experiment, found, Presence(experiment.workers, ((0, generation.ids()),)))
   return found
 
 
@@ -70,12 +99,16 @@ def follow(trainer: Elastic, experiment: Experiment, recorded: Presence | None =
   else:
     charged = virtual_time.charges(experiment, every.traffic)
     recorded = virtual_time.drawn_presence(experiment, every.algorithm, charged)
-  params = jax.eval_shape(every.model.init, jax.random.key(0))[0]
+  _check(experiment, trainer, recorded)
+  trainer.presence = recorded
+
+
+def _check(experiment: Experiment, trainer: Elastic, recorded: Presence) -> None:
+  params = jax.eval_shape(trainer.all.model.init, jax.random.key(0))[0]
   try:
     elastic.check(lambda count: _algorithm(replace(experiment, workers=count)), params, recorded)
   except ValueError as error:
     raise ValueError(f"config.elastic with {experiment.label}: {error}") from error
-  trainer.presence = recorded
 
 
 def keep(folder: RunFolder, found: Presence) -> None:

@@ -37,11 +37,11 @@ class Metrics:
     evaluator: Evaluator,
     reestimate: bool,
     virtual_seconds: Callable[[int], float] | None,
-    presence: Presence | None,
+    presence: Callable[[], Presence | None],
   ):
     """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step.
 
-    presence: of workers that come and go.
+    presence: of workers that come and go, as it is known now.
 
     ValueError for these of a stream, whose batches are for training alone.
     """
@@ -81,7 +81,8 @@ class Metrics:
     """Write the line of a report that has been added. tested: figures of the model. Raises NotFinite if one is not."""
     experiment, step, distance = self._components.experiment, report.step, _distance(model)
     tested = with_perplexity(tested, self._components.data.meta.get("task", ""))
-    made = self._presence.made(step) if self._presence else step * experiment.workers
+    there = self._presence()
+    made = there.made(step) if there else step * experiment.workers
     examples = made * experiment.batch
     line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
     if self.figures["loss_count"]:
@@ -92,8 +93,8 @@ class Metrics:
     if experiment.noise_batches:
       line |= self._noise(model, step)
     line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
-    if self._presence:
-      line["present"] = len(self._presence.at(max(step - 1, 0)))
+    if there:
+      line["present"] = len(there.at(max(step - 1, 0)))
     if report.visits is not None:
       line["visits"] = report.visits
     if self._virtual_seconds:

@@ -25,22 +25,24 @@ CHILD = (
 )
 
 
-def start_devices(workers: int, options: RunOptions) -> None:
+def start_devices(workers: int, options: RunOptions, job: int = 0) -> None:
   """Sets the CPU devices and joins the other processes, before any other use of JAX; afterwards they stay as they are.
 
   Devices that a caller chose by JAX's own setting stay too, unless the options name a number.
 
+  job: processes of a job of which some are lost, and that a supervisor watches; 0: all are here.
+
   Raises:
     ValueError: if the processes do not divide the workers or the devices.
   """
-  processes = check_processes(workers, hosts.processes(), options)
+  processes = check_processes(workers, job or hosts.processes(), options)
   chosen = jax.config.values["jax_num_cpu_devices"]  # -1: by nobody
   mine = options.devices // processes or (chosen if chosen > 0 else cpu_devices(workers, processes, options.members))
   try:
     jax.config.update("jax_num_cpu_devices", mine)
   except RuntimeError:  # an earlier call of this process started them
     return
-  hosts.join(options.join_timeout, options.peer_timeout)
+  hosts.join(options.join_timeout, None if job else options.peer_timeout)
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:
@@ -72,13 +74,19 @@ def launches(options: RunOptions) -> bool:
   return options.max_restarts > 0 or several
 
 
-def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
+def launch(
+  function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool], apart: bool = False
+) -> None:
   """Calls `function(value, options)` in `options.processes` processes on this machine; one if it is one of several.
 
-  Where one is killed or lost, all start again, up to `options.max_restarts` times. begun: whether there is something to
-  resume then. Raises Failed if they ended otherwise than well.
+  Where one is killed or lost, all start again, up to `options.max_restarts` times; apart: that one does, and the others
+  go on. begun: whether there is something to resume then. Raises Failed if they ended otherwise than well.
   """
   check_processes(workers, options.processes, options)
+  if apart:
+    if code := _launched(function, value, replace(options, max_restarts=0), options.max_restarts):
+      raise Failed(code)
+    return
   for restart in range(options.max_restarts + 1):
     code = _launched(function, value, replace(options, max_restarts=0))
     if code in (0, 2, 128 + signal.SIGTERM, 128 + signal.SIGINT) or restart == options.max_restarts:
@@ -91,11 +99,11 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: 
     raise Failed(code)
 
 
-def _launched(function: Any, value: Any, options: RunOptions) -> int:
+def _launched(function: Any, value: Any, options: RunOptions, apart: int | None = None) -> int:
   with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
     pickle.dump((function, value, options), file)
     file.flush()
-    return hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name])
+    return hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name], apart)
 
 
 def child(file: str) -> NoReturn:

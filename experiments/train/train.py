@@ -2,25 +2,29 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from ddl.algorithms import SERVER
-from ddl.api import Data
+from ddl.api import Algorithm, Data
 from ddl.events.presence import Presence
 from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.elastic import Elastic
+from ddl.runtime.hosts.supervision import Memory, Order
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop
+from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop, virtual_time
 from experiments.train.build import Components, build
 from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped, resumable
-from experiments.train.processes import launch, launches, say, start_devices
+from experiments.train.generation import Generation
+from experiments.train.processes import check_processes, launch, launches, say, start_devices
 from experiments.train.progress import has_bar
 from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.runners import replay
@@ -28,7 +32,8 @@ from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.ray_run import RayRun
 from experiments.train.runners.runner import Runner
 from experiments.train.runners.threads_run import ThreadsRun
-from experiments.train.trainers import check_members, describe, make_trainer, virtual_seconds
+from experiments.train.supervised import supervise
+from experiments.train.trainers import check_members, describe, make_trainer, trainer_of_generation, virtual_seconds
 from experiments.train.workdir import check_folder, resume_command, workdir
 
 IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time
@@ -49,23 +54,51 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     _check_realtime(experiment, options)
   path = workdir(f"train-{name}", options)
   resumable(resume_command("train", path, options.command))
-  check_folder(path, experiment, options)
+  apart = experiment.elastic and max(options.processes, hosts.processes()) > 1
+  if not apart or hosts.processes() == 1:  # where one comes back to a job, its folder holds it
+    check_folder(path, experiment, options)
   if options.resume and (path / RESULT).exists():
     say(f"{_shown(read_result(path))}\n{path} is complete")
     return read_result(path)
   if launches(options):
-    check_members(build(experiment), options)  # what is wrong is said once, before any process starts
-    launch(train, experiment, replace(options, workdir=str(path)), experiment.workers, RunFolder(path).has_begun)
+    check_members(build(experiment), options, apart)  # what is wrong is said once, before any process starts
+    chosen = replace(options, workdir=str(path))
+    launch(train, experiment, chosen, experiment.workers, RunFolder(path).has_begun, apart)
     return read_result(path)
+  if apart:
+    check_processes(experiment.workers, hosts.processes(), options)
+    supervise(experiment, options, path, partial(_train_generation, experiment, options, path, hosts.member()))
+    return read_result(path)
+  return _train(experiment, options, path)
+
+
+def _train_generation(
+  experiment: Experiment, options: RunOptions, path: Path, me: hosts.Membership, order: Order, memory: Memory
+) -> None:
+  """In a process of a job whose processes come and go: what an order says. me: its place in the job."""
+  algorithm = experiment.make_algorithm()
+  assert isinstance(algorithm, Algorithm)
+  steps = virtual_time.round_steps(algorithm)
+  generation = Generation(order, memory, me.rank, me.count, experiment.workers, steps)
+  resume = options.resume or bool(order.stay) or order.resume
+  _train(experiment, replace(options, resume=resume), path, generation)
+
+
+def _train(
+  experiment: Experiment, options: RunOptions, path: Path, generation: Generation | None = None
+) -> dict[str, Any]:
+  """In this process; a checkpoint of a whole job, or what its memory holds, is gone on with."""
+  name, simulated = experiment.label, options.runtime == "simulator"
   compilation_cache.start(options.compilation_cache)
-  start_devices(experiment.workers, options)
+  start_devices(experiment.workers, options, generation.processes if generation else 0)
   components = build(experiment)
-  check_members(components, options)
-  agreement.check(experiment.to_json(), options, components.data)
+  check_members(components, options, generation is not None)
+  first = generation.first if generation else None
+  agreement.check(experiment.to_json(), replace(options, resume=False), components.data, first)
   components = components._replace(model=saved_model.started_from(options.init_from, components.model))
   folder = RunFolder(path, hosts.is_main(), options.recorded)
   try:
-    runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options)
+    runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options, generation)
     loop = train_loop.Options(options.batch_stats, name, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     about = _about(options)
@@ -87,8 +120,14 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   return last
 
 
-def _simulated(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
+def _simulated(
+  components: Components, folder: RunFolder, options: RunOptions, generation: Generation | None
+) -> tuple[Runner, Any]:
   """In compiled calls: a collective algorithm, or a server's in virtual time; and the virtual seconds of a step."""
+  if generation:
+    lasting = trainer_of_generation(components, options, generation, folder)
+    say(f"{describe(lasting)}\n{_data_text(components.data)}")
+    return CompiledRun([components], lasting, every=options.checkpoint_every, generation=generation), None
   recorded = replay.schedule(options.replay, folder.path if options.resume else None, components)
   trainer = make_trainer(components, options, recorded)
   say(describe(trainer))
@@ -120,9 +159,11 @@ def _data_text(data: Data) -> str:
   return description if size in description.split() else f"{description}; {size} training examples"
 
 
-def _realtime(components: Components, folder: RunFolder, options: RunOptions) -> tuple[Runner, Any]:
+def _realtime(
+  components: Components, folder: RunFolder, options: RunOptions, generation: Generation | None
+) -> tuple[Runner, Any]:
   """On threads or Ray."""
-  del folder
+  del folder, generation
   say(f"{counted(components.experiment.workers, 'worker')} on {options.runtime}; {components.data.meta['description']}")
   if options.runtime == "threads":
     return ThreadsRun(components), None

@@ -64,7 +64,7 @@ def run_together(
   """
   steps, reestimate = parts[0].components.experiment.steps, options.batch_stats == "reestimate"
   metrics = [
-    Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds, runner.presence)
+    Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds, lambda: runner.presence)
     for each in parts
   ]
   diverged: dict[int, Diverged] = {}

@@ -23,6 +23,8 @@ from experiments.config.options import RunOptions
 from experiments.train import elastic, virtual_time
 from experiments.train.auto_sharding import with_auto
 from experiments.train.build import Components
+from experiments.train.generation import Generation
+from experiments.train.run_dir import RunFolder
 
 AnyTrainer = Trainer | Simulator | Elastic
 
@@ -33,29 +35,37 @@ def make_trainer(components: Components, options: RunOptions, recorded: Events |
   recorded: what a simulator, or workers that come and go, follow in place of the experiment's schedule.
   """
   experiment, algorithm = components.experiment, components.algorithm
+  workers = make_workers(experiment.workers, options.devices or None, options.members)
   if experiment.elastic:
     assert not isinstance(recorded, Events)
-    return elastic.make(experiment, partial(_trainer, components, _quick(components, options)), options, recorded)
+    quick = _quick(components, options, workers)
+    return elastic.make(experiment, partial(_trainer, components, quick), options, recorded)
   assert not isinstance(recorded, Presence)
   if isinstance(algorithm, Algorithm):
-    return _trainer(components, options, experiment, options.devices)
-  workers = make_workers(experiment.workers, options.devices or None)
+    return _trainer(components, options, experiment, workers)
   chosen, whole = execution(components, workers, options), virtual_time.whole_run(experiment, algorithm, recorded)
   return Simulator(algorithm, components.model, workers, chosen, *whole)
 
 
-def _quick(components: Components, options: RunOptions) -> RunOptions:
+def trainer_of_generation(
+  components: Components, options: RunOptions, generation: Generation, folder: RunFolder
+) -> Elastic:
+  """The trainer of an experiment whose processes come and go, in one of them."""
+  quick = _quick(components, options, generation.layout(generation.ids()))
+  there = generation.presence(folder)
+  return elastic.of_processes(components.experiment, partial(_trainer, components, quick), generation, there)
+
+
+def _quick(components: Components, options: RunOptions, workers: Workers) -> RunOptions:
   """The options of trainers for several numbers of workers, each of which compiles one short call: a round."""
   algorithm = components.algorithm
   assert isinstance(algorithm, Algorithm)
-  workers = make_workers(components.experiment.workers, options.devices or None)
   steps = min(execution(components, workers, options).steps_per_call, virtual_time.round_steps(algorithm))
   return replace(vectorized(options, components.model), steps_per_call=options.steps_per_call or steps)
 
 
-def _trainer(components: Components, options: RunOptions, experiment: Experiment, devices: int) -> Trainer:
+def _trainer(components: Components, options: RunOptions, experiment: Experiment, workers: Workers) -> Trainer:
   """The trainer of an experiment with these components, of which only the number of workers may be another."""
-  workers = make_workers(experiment.workers, devices or None, options.members)
   model, algorithm = with_auto(components.model, experiment, options.members), experiment.make_algorithm()
   assert isinstance(algorithm, Algorithm)
   return Trainer(algorithm, model, workers, execution(components, workers, options), options.sharding)
@@ -69,11 +79,14 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
   return replace(options, virtual_grad="vmap") if model.dense and options.virtual_grad == "auto" else options
 
 
-def check_members(components: Components, options: RunOptions) -> None:
-  """ValueError if workers cannot have several devices, or the members of one cannot share its model or batch."""
+def check_members(components: Components, options: RunOptions, lost_for_real: bool = False) -> None:
+  """ValueError if workers cannot have several devices, or the members of one cannot share its model or batch.
+
+  lost_for_real: whether those that come and go do so with their processes.
+  """
   experiment, members = components.experiment, options.members
   if experiment.elastic:
-    elastic.check(experiment, options)
+    elastic.check(experiment, options, lost_for_real)
   if members == 1:
     return
   if isinstance(components.algorithm, ServerAlgorithm):

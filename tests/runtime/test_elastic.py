@@ -53,12 +53,13 @@ trainer_of = cache(new_trainer)
 def make(name, changes, **more):
   """A run, and for how many workers it has asked for a trainer."""
 
+  @cache
   def trainer(count):
     made.append(count)
     return (new_trainer if "model" in more else trainer_of)(name, count, **more)
 
   made = []
-  return Elastic(trainer, Presence(P, changes)), made
+  return Elastic(lambda ids: trainer(len(ids)), Presence(P, changes)), made
 
 
 def batches(first, steps):
@@ -74,7 +75,7 @@ def run(trainer, first=0, held=None, every=STEPS):
 
 
 def models(trainer, held):
-  return flat_rows(each(trainer.of(len(held.ids)), held.carry.params, trainer.of(len(held.ids)).replication.params))
+  return flat_rows(each(trainer.of(held.ids), held.carry.params, trainer.of(held.ids).replication.params))
 
 
 def equals_reference(name, changes, x0, grad, trainer, **hyper):
@@ -108,9 +109,8 @@ def test_who_joins_has_a_copy_of_a_message_of_the_first_that_stays():
   """Means that all share, and differences of each worker's own, in flight at a change."""
   plain = trainer_of("easgd", P, alpha=0.1, period=1).algorithm
   late = plain._replace(exchanges=(plain.exchanges[0]._replace(delay=3),))
-  trainer = Elastic(
-    cache(lambda count: Trainer(late, MODEL, make_workers(count, 1), HOW)), Presence(P, ((0, (1, 2, 3)), (6, ALL)))
-  )
+  late_of = cache(lambda count: Trainer(late, MODEL, make_workers(count, 1), HOW))
+  trainer = Elastic(lambda ids: late_of(len(ids)), Presence(P, ((0, (1, 2, 3)), (6, ALL))))
   for step, held, _ in run(trainer):
     if step == 6:
       now = trainer.regroup(held, ALL, 6).carry
@@ -191,7 +191,7 @@ def test_the_programs_of_a_number_of_workers_serve_all_sets_of_them():
   trainer, made = make("sync_sgd", changes, how=HOW._replace(steps_per_call=1))
   assert len([*run(trainer)]) == STEPS
   assert sorted(made) == [2, 3, 4]  # two stay where one goes and another comes
-  assert [len(trainer.of(count)._calls) for count in made] == [1, 1, 0]
+  assert [len(trainer.of(ALL[:count])._calls) for count in made] == [1, 1, 0]
   calls = make("local_sgd", ((0, ALL), *((step, ALL[:2] if step % 2 else ALL) for step in range(3, 90, 7))))[0]
   assert all(
     len({call.kind for call in calls.plan(0, 99, 20) if len(calls.presence.at(call.first)) == count}) <= MOST_KINDS

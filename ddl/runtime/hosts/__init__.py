@@ -1,15 +1,16 @@
 """Groups of processes: who this one is, how they are started, meet and join, and how they agree."""
 
-from ddl.runtime.hosts.agreeing import Vote, exchange
+from ddl.runtime.hosts.agreeing import Vote, exchange, share
 from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
 from ddl.runtime.hosts.launcher import command_line, launch
 from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
-from ddl.runtime.hosts.membership import JOINED, Membership, declare, member, processes
+from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, declare, member, processes
 
 __all__ = [
   "GRACE",
   "JOINED",
   "JOIN_TIMEOUT",
+  "LAUNCHER",
   "PEER_TIMEOUT",
   "Membership",
   "Vote",
@@ -26,4 +27,5 @@ __all__ = [
   "lost",
   "member",
   "processes",
+  "share",
 ]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import distributed  # its key-value store has no public name
+from jax.experimental import multihost_utils
 
 from ddl.runtime.hosts.join import in_order
 
@@ -31,6 +32,14 @@ def exchange(text: str, seconds: float = 60.0) -> list[str]:
       raise ValueError(f"process {rank} has ended, or did nothing for {seconds:g} s, before the first step") from None
   joined.client.wait_at_barrier(name, limit)  # all have read them, so that each may end
   return said
+
+
+def share(tree: Any, like: Any) -> Any:
+  """Return a tree of host arrays that one process has, in all of them. tree: None in the others; like: its shapes."""
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+  mine = zeros if tree is None else jax.tree.map(lambda x, y: np.asarray(x, y.dtype), tree, like)
+  found = multihost_utils.broadcast_one_to_all(mine, is_source=tree is not None)
+  return jax.tree.map(np.array, found)
 
 
 class Vote:

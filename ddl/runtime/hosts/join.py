@@ -32,10 +32,11 @@ time.sleep(20)
 """
 
 
-def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
+def join(seconds: float = JOIN_TIMEOUT, silence: float | None = PEER_TIMEOUT) -> None:
   """Join this process to its group, if it is one of several. Call before any device use.
 
-  seconds: in which all processes have to come; silence: seconds after which one counts as lost, see `lost`.
+  seconds: in which all processes have to come; silence: seconds after which one counts as lost, see `lost`; None: a
+  supervisor watches them.
 
   Raises:
     ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`.
@@ -57,13 +58,16 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float = PEER_TIMEOUT) -> None:
     cluster_detection_method="deactivate",  # all is known, and it would choose GPUs of its own for `launch`'s processes
     initialization_timeout=max(10, round(seconds)),
     coordinator_bind_address=met.coordinator,  # the default are all addresses of the host
-    heartbeat_timeout_seconds=max(100, round(10 * silence)),  # `lost` is to be first: JAX ends with a page of C++ log
+    heartbeat_timeout_seconds=max(
+      100, round(10 * (silence or 0))
+    ),  # `lost` is to be first: JAX ends with a page of C++ log
   )
   _gloo_at(met.address)
   # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
   # be compiling.
   multihost_utils.sync_global_devices("joined")
-  start(met.address, silence)
+  if silence is not None:
+    start(met.address, silence)
 
 
 def _without_proxy(coordinator: str) -> None:
@@ -105,12 +109,22 @@ def _gloo_at(address: str) -> None:
   if jax.config.values["jax_cpu_collectives_implementation"] != "gloo":
     return
   client = distributed.global_state.client
+  _without_gloo_on_stdout()
 
   def make() -> Any:
     gloo: Any = _jax.make_gloo_tcp_collectives
     return xla_bridge.make_cpu_client(gloo(distributed_client=client, hostname=address))
 
   xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def _without_gloo_on_stdout() -> None:
+  """Keep Python's standard output, and drop that of C++: gloo prints a line there for each group that it connects."""
+  sys.stdout.flush()
+  kept = os.dup(1)
+  with open(os.devnull, "wb") as nowhere:
+    os.dup2(nowhere.fileno(), 1)
+  sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1)
 
 
 def _stop_with(parent: int) -> None:

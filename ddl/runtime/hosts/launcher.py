@@ -16,14 +16,15 @@ from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, member
 HELD = 0.5  # seconds that the newest line of a process waits for its end
 
 
-def launch(count: int, command: Sequence[str]) -> int:
+def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
   """Run `command` as `count` processes on this machine, joined on a loopback port. Return the exit code.
 
   Where this process is one of several itself, its place goes to a single child.
 
-  The first process to fail ends the others. SIGTERM and Ctrl-C are passed on, and the code is then that of this signal
-  where a process failed. The first process here has the terminal; another one's lines on stderr come with its rank
-  before them, `[1] ...`.
+  The first process to fail ends the others, unless they go on apart: one that is killed is then started again,
+  `apart` times in all, and the code is 0 if any ends well. SIGTERM and Ctrl-C are passed on, and the code is then
+  that of this signal where a process failed. The first process here has the terminal; another one's lines on stderr
+  come with its rank before them, `[1] ...`.
   """
   places = _places(count)
   children: list[subprocess.Popen[bytes]] = []
@@ -41,22 +42,32 @@ def launch(count: int, command: Sequence[str]) -> int:
 
   before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
   first = None
+
+  def start(place: Membership) -> subprocess.Popen[bytes]:
+    here = place is places[0]
+    child = subprocess.Popen(
+      command,
+      env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())},
+      stdout=None if here or apart is not None else subprocess.DEVNULL,  # apart any of them may be the main one
+      stderr=None if here else subprocess.PIPE,
+      start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
+    )
+    if child.stderr:
+      lines.append(_Lines(place.rank, child.stderr))
+    return child
+
   try:
-    for place in places:
-      first_here = place is places[0]
-      child = subprocess.Popen(
-        command,
-        env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())},
-        stdout=None if first_here else subprocess.DEVNULL,
-        stderr=None if first_here else subprocess.PIPE,
-        start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
-      )
-      children.append(child)
-      if child.stderr:
-        lines.append(_Lines(place.rank, child.stderr))
+    children += map(start, places)
     while any(child.poll() is None for child in children):
       failed = [rank for rank, child in enumerate(children) if child.poll()]
-      if failed:
+      if apart is not None:
+        killed = [k for k in failed if (children[k].poll() or 0) < 0]
+        if killed and apart and not asked and len(failed) < len(children):
+          apart, k = apart - 1, killed[0]
+          told = f"{_killed(places[k], children[k].wait())}, and is started again: {apart} more times"
+          sys.stderr.write(told + "\n")
+          children[k] = start(places[k])
+      elif failed:
         first = failed[0] if first is None else first
         time.sleep(1)  # a common stop reaches all within a step; without one the others wait for the dead process
         kill(signal.SIGKILL)
@@ -65,17 +76,24 @@ def launch(count: int, command: Sequence[str]) -> int:
     for number, handler in before.items():
       signal.signal(number, handler)
   codes = [child.wait() for child in children]
-  for each, code in zip(lines, codes[1:], strict=True):
+  for each in lines:
+    code = codes[[place.rank for place in places].index(each.rank)]
     each.end(alike=code == codes[0] and code > 1)
+  if apart is not None and 0 in codes:
+    return 0
   first = next((rank for rank, code in enumerate(codes) if code), 0) if first is None else first
   code = codes[first]
   if code < 0:
-    place, others = places[first], ", so the others were stopped" * (len(places) > 1)
-    name = f"process {place.rank} of {place.count}" if place.count > 1 else "the process"
-    sys.stderr.write(f"{name} was killed by {signal.Signals(-code).name}{others}\n")
+    others = ", so the others were stopped" * (len(places) > 1 and apart is None)
+    sys.stderr.write(f"{_killed(places[first], code)}{others}\n")
   if asked and code not in (0, 2):
     return 128 + asked[-1]
   return code if code >= 0 else 128 - code
+
+
+def _killed(place: Membership, code: int) -> str:
+  name = f"process {place.rank} of {place.count}" if place.count > 1 else "the process"
+  return f"{name} was killed by {signal.Signals(-code).name}"
 
 
 def _places(count: int) -> list[Membership]:
@@ -94,7 +112,7 @@ class _Lines:
   """
 
   def __init__(self, rank: int, pipe: IO[bytes]):
-    self._rank, self._pipe, self._held, self._lock = rank, pipe, b"", threading.Lock()
+    self.rank, self._pipe, self._held = rank, pipe, b""
     self._thread = threading.Thread(target=self._read, daemon=True)
     self._thread.start()
 
@@ -117,7 +135,7 @@ class _Lines:
       self._write(b"".join(done))
 
   def _write(self, text: bytes) -> None:
-    told = "".join(f"[{self._rank}] {line}\n" for line in text.decode(errors="replace").splitlines() if line.strip())
+    told = "".join(f"[{self.rank}] {line}\n" for line in text.decode(errors="replace").splitlines() if line.strip())
     sys.stderr.write(told)
     sys.stderr.flush()
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.data.stream import StreamFeed
+from ddl.events.presence import Presence
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.hosts import Vote, exchange
@@ -19,6 +20,7 @@ from ddl.runtime.layout.workers import placed
 from ddl.runtime.trainer import Trainer
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
+from experiments.train.generation import Generation
 from experiments.train.progress import bar
 from experiments.train.run_dir import RunFolder
 from experiments.train.runners.run_checkpoints import RunCheckpoints
@@ -31,7 +33,7 @@ class CompiledRun:
 
   def __init__(
     self, runs: Sequence[Components], trainer: AnyTrainer, *, every: int = 0, keep_final: bool = True,
-    lanes: Sequence[int] = (), width: int = 1, relay: bool = False,
+    lanes: Sequence[int] = (), width: int = 1, relay: bool = False, generation: Generation | None = None,
   ):  # fmt: skip
     """every: steps between checkpoints, 0: none on the way; keep_final: save the last step too.
 
@@ -39,11 +41,13 @@ class CompiledRun:
 
     width: of a program for several runs; lanes: those of these runs. In the lanes of runs that are not made any more
     the first one is made again: a run has the same bits whatever the others are, but not with another width or lane.
+
+    generation: of processes that come and go, whose memory is kept up to date.
     """
     self.trainer: Any = trainer  # of either kind, as are its carries
     self._runs, self._every, self._keep_final = runs, every, keep_final
     self.lanes, self._alone, self._relay = lanes or (0,), width == 1, relay and isinstance(trainer, Trainer)
-    self.presence = trainer.presence if isinstance(trainer, Elastic) else None
+    self._generation = generation
     self._made = [self.lanes.index(lane) if lane in self.lanes else 0 for lane in range(width)]  # by lane
     self._checkpoints: RunCheckpoints | None = None
     self._carry: Any = None
@@ -52,8 +56,15 @@ class CompiledRun:
     self.layout: dict[str, Any] = {
       "devices": trainer.workers.devices, "execution": list(trainer.execution), "processes": jax.process_count()
     }  # fmt: skip
+    if generation:  # which others may follow
+      self.layout |= {"devices": 0, "processes": generation.processes, "come and go": True}
     if trainer.workers.members > 1:
       self.layout |= {"members": trainer.workers.members, "sharding": self.trainer.placement.sharding}
+
+  @property
+  def presence(self) -> Presence | None:
+    """See `Runner`."""
+    return self.trainer.presence if isinstance(self.trainer, Elastic) else None
 
   def warm_up(self, label: str) -> None:
     """Make the first calls and forget them: the first time is slower, and seconds are to be compared."""
@@ -69,17 +80,23 @@ class CompiledRun:
   def open(self, folders: Sequence[RunFolder], resume: bool) -> list[dict[str, Any]] | None:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
     experiment = self._runs[0].experiment
-    self._carry = self._start()
+    kept = self._generation.kept(self.trainer, initial_key(experiment.seed)) if self._generation else None
+    self._carry = kept[1] if kept else self._start()
     self._checkpoints = RunCheckpoints(folders, self.layout, self._relay)
     if resume or self._every or self._keep_final:
       self._checkpoints.open()
     figures, first = None, 0  # calls are planned for the whole run, as that decides which are alike
-    if resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
+    if kept:
+      figures, self._places = [kept[0]], [(kept[0]["step"], kept[2])]
+    elif resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
       found = self._checkpoints.newest(self._shapes_by_step())
       figures, first = found.figures, found.step if found.relaid else 0
       self._places = [(found.step, each.pop("streams", {})) for each in figures]
       at = (found.step,) if isinstance(self.trainer, Elastic) else ()
       self._carry = self._joined([self.trainer.restored(each, *at) for each in found.carries])
+    if self._generation:
+      self.trainer.presence = self._generation.gone_on(self.trainer.presence, figures[0]["step"] if figures else 0)
+      self._generation.note(folders[0], self.trainer.presence)
     self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures
 
@@ -99,7 +116,8 @@ class CompiledRun:
       self._carry = carry
       pending.append((call, losses, vote.cast(asked.number is not None, losses)))
       line, save = call.end == experiment.steps or call.end % experiment.eval_every == 0, self._save_due(call)
-      while len(pending) > (0 if line or save or stop else 1):
+      keep = self._generation is not None and call.end % self._generation.round_steps == 0
+      while len(pending) > (0 if line or save or stop or keep else 1):
         done, losses, ballot = pending.popleft()
         values = np.atleast_2d(trainer.losses(done, losses))
         nbytes += trainer.nbytes(done)
@@ -114,6 +132,9 @@ class CompiledRun:
         if save or stop:
           self._save(figures, goes_on)
         clock.go()
+      if keep and self._generation:
+        states = self._streams[0].states() if self._streams else {}
+        self._generation.keep(call.end, self.trainer, self._carry, figures[0], states)
       if stop:
         return call.end
     return None
@@ -155,10 +176,11 @@ class CompiledRun:
 
   def _feed(self) -> Any:
     """The batches of the run; of several [workers, runs, ...]."""
-    feeds = [each.training_feed(self.trainer.workers.local) for each in self._runs]
+    fed = [*self.trainer.fed] if isinstance(self.trainer, Elastic) else self.trainer.workers.local
+    feeds = [each.training_feed(fed) for each in self._runs]
     self._streams = [each for each in feeds if isinstance(each, StreamFeed)]
     for each, place in zip(self._streams, self._places, strict=False):  # none at step 0
-      each.restore(*place)
+      each.restore(*place, begin=self._generation is not None)
     if self._alone:
       return feeds[0]
 

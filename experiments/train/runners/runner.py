@@ -58,7 +58,11 @@ class Runner(Protocol):
 
   layout: dict[str, Any]  # what a bit-exact resume depends on
   lanes: Sequence[int]  # of each run in its reports
-  presence: Presence | None  # of workers that come and go, in a run that is made alone
+
+  @property
+  def presence(self) -> Presence | None:
+    """Who is there when, of workers that come and go, in a run that is made alone."""
+    ...
 
   def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
     """Load or initialise the models; return each run's figures of its checkpoint, None at step 0."""
