@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from experiments.chaos.disturbances import KINDS, Event, script
 from experiments.chaos.job import Job
-from experiments.chaos.verdict import difference
+from experiments.chaos.verdict import difference, difference_from_replay
 from experiments.train.exit_codes import Failed
 
 ASKED = (128 + 15, -9)  # codes of a launcher that a disturbance has ended: go on with --resume
@@ -27,6 +27,7 @@ class Setting(NamedTuple):
   rate: float  # events a minute
   minutes: float
   kinds: Sequence[str]
+  elastic: bool = False  # whether the others go on without a process that is lost
 
 
 class Chaos:
@@ -41,11 +42,16 @@ class Chaos:
     self.undisturbed, self.seconds = 0.0, 0.0  # of the job alone, and of the disturbances
     self._job = Job(setting.words, setting.folder / "undisturbed", setting.apart)
 
+  @property
+  def expected(self) -> str:
+    """What the job's result has to be, in words."""
+    return "its replay in virtual time, up to rounding" if self.setting.elastic else "the undisturbed one, bit for bit"
+
   def run(self) -> None:
     """Run the job undisturbed, then disturbed until the time is over; the last one comes to its end undisturbed.
 
     Raises:
-      Failed: if a job fails, hangs or ends with other bits than the undisturbed one; its folder stays.
+      Failed: if a job fails, hangs or does not end as expected; its folder stays.
     """
     try:
       self._alone()
@@ -101,12 +107,17 @@ class Chaos:
       self.resumes += 1
       job.start()
     elif code == 0:
-      if found := difference(job.folder, self.setting.folder / "undisturbed"):
-        self._fail(f"differs from the undisturbed one: {found}")
+      if self.setting.elastic:
+        found = difference_from_replay(job.folder, self.setting.words)
+      else:
+        found = difference(job.folder, self.setting.folder / "undisturbed")
+      if found:
+        self._fail(f"differs: {found}")
       self.ended += 1
       self.restarts += job.restarts()
-      shutil.rmtree(job.folder)
-      self._say(f"{job.folder.name} is as the undisturbed one, bit for bit, after {job.restarts()} restarts")
+      for each in job.folder.parent.glob(f"{job.folder.name}*/"):
+        shutil.rmtree(each)
+      self._say(f"{job.folder.name} is as {self.expected}, after {job.restarts()} restarts")
       if another:
         self._next()
     elif code is not None:

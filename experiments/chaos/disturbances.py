@@ -44,6 +44,12 @@ def _freeze(job: Job, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGSTOP)  # the others end after the silence, and then the launcher kills it
 
 
+def _stall(job: Job, pid: int, how: float, silence: float) -> None:
+  job.send(pid, signal.SIGSTOP)
+  time.sleep(silence + LONGER)
+  job.send(pid, signal.SIGCONT)
+
+
 def _preempt(job: Job, pid: int, how: float, silence: float) -> None:
   job.end(signal.SIGTERM)
 
@@ -79,13 +85,16 @@ KINDS = {
   "kill": Kind(6, _kill, "SIGKILL of a process"),
   "blink": Kind(4, _blink, "the network cut for a moment"),
   "freeze": Kind(1, _freeze, "SIGSTOP for good"),
+  "stall": Kind(1, _stall, "SIGSTOP for longer than the silence"),
   "cut": Kind(1, _cut, "the network cut for longer than the silence"),
   "damage": Kind(1, _damage, "the newest checkpoint cut short, and SIGKILL"),
   "preempt": Kind(1, _preempt, "SIGTERM of the job, and --resume"),
   "orphan": Kind(1, _orphan, "SIGKILL of the launcher, and --resume"),
 }
 NETWORK = ("blink", "cut")  # which take a network of the job's own
-SEVERAL = ("freeze", *NETWORK)  # and those that another process has to notice
+GOING_ON = ("stall",)  # of jobs that go on without a process that is lost
+ALL = ("freeze", "cut", "damage")  # which such a job has no answer to, as nobody or too few are left
+SEVERAL = ("freeze", *GOING_ON, *NETWORK)  # and those that another process has to notice
 
 
 def script(seed: int, rate: float, kinds: Sequence[str]) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from experiments.train.processes import ROOT
 from experiments.train.run_dir import RunFolder
 
 APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
-RESTART = ": restart "  # of what a launcher says of each
+RESTARTS = (": restart ", ": it is started again")  # of what a launcher says of each
 SAVED = 60.0  # seconds in which processes end that are asked to
 
 
@@ -73,7 +73,8 @@ class Job:
 
   def restarts(self) -> int:
     """Return how often its launcher has started the processes anew."""
-    return self.log.read_text(errors="replace").count(RESTART)
+    said = self.log.read_text(errors="replace")
+    return sum(map(said.count, RESTARTS))
 
   def last_line(self) -> str:
     """Return what it said last."""

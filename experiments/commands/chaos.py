@@ -2,7 +2,7 @@
 
 Takes the flags of `train` for the job. The events are drawn from a seed; after each that ends a process the job goes on
 from its last checkpoint. Every job has to end as an undisturbed one did: metrics, model and all workers' state, to the
-last bit.
+last bit. With --elastic the others go on instead, and it has to end as its replay in virtual time, up to rounding.
 """
 
 import time
@@ -12,7 +12,7 @@ from absl import flags
 
 from ddl.perf.units import counted
 from experiments.chaos.chaos import Chaos, Setting
-from experiments.chaos.disturbances import KINDS, NETWORK, SEVERAL
+from experiments.chaos.disturbances import ALL, GOING_ON, KINDS, NETWORK, SEVERAL
 from experiments.commands import train as _  # noqa: F401 (its flags)
 from experiments.commands.config_flag import CommandLine
 from experiments.netbench import network
@@ -29,6 +29,7 @@ JOB = (  # without --config: some seconds of two processes
   "--config.steps=6000", "--config.eval_every=200", "--steps_per_call=20",
 )  # fmt: skip
 DEFAULTS = {"processes": "2", "peer_timeout": "3"}
+ELASTIC = ("--config.workers=3", "--steps_per_call=0")  # of three processes
 CHECKPOINTS = 40  # of a job, unless --checkpoint_every says otherwise
 
 
@@ -40,13 +41,19 @@ def main(line: CommandLine) -> int:
   words = _words(line)
   several = flags.FLAGS.processes > 1 or not flags.FLAGS["processes"].present
   apart = several and _may_cut()
-  kinds = [kind for kind in KINDS if (several or kind not in SEVERAL) and (apart or kind not in NETWORK)]
+  elastic = flags.FLAGS.elastic or (line.config is not None and line.config.elastic)
+  without_any = ALL if elastic else GOING_ON
+  kinds = [
+    kind
+    for kind in KINDS
+    if kind not in without_any and (several or kind not in SEVERAL) and (apart or kind not in NETWORK)
+  ]
   folder = writable(Path(flags.FLAGS.workdir or f"runs/chaos-{time.strftime('%Y%m%d-%H%M%S')}"))
   if folder.exists() and any(folder.iterdir()):
     raise ValueError(f"{folder} is not empty; give another --workdir")
   folder.mkdir(parents=True, exist_ok=True)
   silence = float(next(word for word in words if word.startswith("--peer_timeout=")).partition("=")[2])
-  chaos = Chaos(Setting(words, folder, apart, silence, SEED.value, RATE.value, MINUTES.value, kinds), _say)
+  chaos = Chaos(Setting(words, folder, apart, silence, SEED.value, RATE.value, MINUTES.value, kinds, elastic), _say)
   chaos.run()
   rows = [f"{chaos.events[kind]:6} {KINDS[kind].words}" for kind in kinds]
   total = chaos.events.total()
@@ -54,7 +61,7 @@ def main(line: CommandLine) -> int:
   _say(
     f"{counted(total, 'event')} in {chaos.seconds:.0f} s, {60 * total / chaos.seconds:.0f} a minute; "
     f"{counted(chaos.restarts, 'restart')} by launchers, {counted(chaos.resumes, 'resume')}\n"
-    f"{counted(chaos.ended, 'job')} ended as the undisturbed one ({chaos.undisturbed:.1f} s), bit for bit; {folder}"
+    f"{counted(chaos.ended, 'job')} ended as {chaos.expected} ({chaos.undisturbed:.1f} s undisturbed); {folder}"
   )
   return 0
 
@@ -62,9 +69,14 @@ def main(line: CommandLine) -> int:
 def _words(line: CommandLine) -> list[str]:
   """Return the flags of the job."""
   given = without(line.arguments, OWN)
-  given = given if line.config is not None else [*JOB, *given]
+  elastic = flags.FLAGS.elastic
+  given = given if line.config is not None else [*JOB, *(ELASTIC if elastic else ()), *given]
   steps = line.config.steps if line.config is not None else 6000
-  defaults = DEFAULTS | {"checkpoint_every": str(max(1, steps // CHECKPOINTS)), "max_restarts": "1000000"}
+  defaults = (
+    DEFAULTS
+    | ({"processes": "3", "peer_timeout": "5"} if elastic else {})
+    | {"checkpoint_every": str(max(1, steps // CHECKPOINTS)), "max_restarts": "1000000"}
+  )
   return [*given, *(f"--{name}={value}" for name, value in defaults.items() if not flags.FLAGS[name].present)]
 
 

@@ -49,7 +49,7 @@ def supervise(experiment: Experiment, options: RunOptions, path: Path, run: Run)
     run=train,
     same=agreement.text(experiment.to_json(), options),
     differs=agreement.difference,
-    check=lambda: check_folder(path, experiment, options),
+    check=(lambda: None) if hosts.RESTARTED in os.environ else lambda: check_folder(path, experiment, options),
     begun=folder.has_begun,
     file=path / MEMBERS,
     say=lambda text: print(f"train: {text}", file=sys.stderr, flush=True),

@@ -31,10 +31,11 @@ def environment() -> dict[str, str]:
 class Fork:
   """A started command, with the names of `subprocess.Popen`."""
 
-  def __init__(self, arguments: list[str], folder: Path | str, out: Path, error: Path):
-    """Start it in its own process group; `out` and `error` are the files that it prints into."""
+  def __init__(self, arguments: list[str], folder: Path | str, out: Path, error: Path, module: str = "run"):
+    """Start it in its own process group; out, error: the files that it prints into; module: that has its `main`."""
     self._files = out, error
     asked = {"arguments": arguments, "folder": str(folder), "out": str(out), "error": str(error)}
+    asked["module"] = module
     self.pid = ask(asked)
     self.returncode: int | None = None
 
@@ -103,14 +104,12 @@ def answer_all() -> None:
 
 def command(asked: dict[str, Any]) -> int:
   """The command, in the fork."""
-  import run
-
   os.setpgid(0, 0)
   os.chdir(asked["folder"])
   for descriptor, file in ((0, os.devnull), (1, asked["out"]), (2, asked["error"])):
     os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
   sys.argv = [str(ROOT / "run.py"), *asked["arguments"]]
-  return run.main()
+  return importlib.import_module(asked["module"]).main()
 
 
 if __name__ == "__main__":

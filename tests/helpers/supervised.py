@@ -1,10 +1,11 @@
-"""A supervised job without JAX: `python supervised.py FOLDER PORT RANK COUNT SILENCE STEPS`, in lockstep by files.
+"""A supervised job without JAX, in lockstep by files: words FOLDER PORT RANK COUNT SILENCE STEPS [WHAT ALL HAVE].
 
 Each step adds 1 to its number, which only memory holds. Each generation and each end leaves a line in FOLDER/log-RANK.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,17 +18,17 @@ from ddl.runtime.hosts.supervision import LOST, Job, Supervisor
 PACE = 0.02  # seconds of a step
 
 
-def main(folder, port, rank, count, silence, steps):
+def main():
+  """Supervise one process, as the words of the command line say; return the exit code."""
+  folder, port, rank, count, silence, steps, *same = sys.argv[1:]
   folder, rank, steps = Path(folder), int(rank), int(steps)
 
   def note(*line):
     with (folder / f"log-{rank}").open("a") as file:
       file.write(json.dumps(line) + "\n")
 
-  def at(step):
-    return folder / f"at-{step}"
-
   def run(order, memory):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     step, number = max(order.step, 0), 0
     if rank in order.stay:
       [array] = memory.read(order.step)[1]
@@ -51,8 +52,8 @@ def main(folder, port, rank, count, silence, steps):
 
   job = Job(
     run=run,
-    same=os.environ.get("SAME", "all"),
-    differs=lambda here, there, rank: f"{here} differs from {there} of process {rank}",
+    same="".join(same),
+    differs=lambda here, there, rank, first: f"{here} of {first} differs from {there} of {rank}",
     check=lambda: None,
     begun=lambda: (folder / "begun").exists(),
     file=folder / "members.json",
@@ -61,11 +62,7 @@ def main(folder, port, rank, count, silence, steps):
     silence=float(silence),
   )
   try:
-    sys.exit(Supervisor(Membership(rank, int(count), f"127.0.0.1:{port}"), job).supervise())
+    return Supervisor(Membership(rank, int(count), f"127.0.0.1:{port}"), job).supervise()
   except ValueError as error:
     print(error, file=sys.stderr)
-    sys.exit(2)
-
-
-if __name__ == "__main__":
-  main(*sys.argv[1:])
+    return 2

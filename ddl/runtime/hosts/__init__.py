@@ -2,7 +2,7 @@
 
 from ddl.runtime.hosts.agreeing import Vote, exchange, share
 from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
-from ddl.runtime.hosts.launcher import command_line, launch
+from ddl.runtime.hosts.launcher import RESTARTED, command_line, launch
 from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
 from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, declare, member, processes
 
@@ -12,6 +12,7 @@ __all__ = [
   "JOIN_TIMEOUT",
   "LAUNCHER",
   "PEER_TIMEOUT",
+  "RESTARTED",
   "Membership",
   "Vote",
   "command_line",

@@ -13,6 +13,8 @@ from typing import IO
 
 from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, member
 
+RESTARTED = "DDL_RESTARTED"  # in the environment of a process that is started again
+OVER = 10.0  # seconds in which those that go on apart end, after the first that has come to the end of the job
 HELD = 0.5  # seconds that the newest line of a process waits for its end
 
 
@@ -41,13 +43,13 @@ def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
         child.send_signal(number)
 
   before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
-  first = None
+  first, over = None, 0.0
 
-  def start(place: Membership) -> subprocess.Popen[bytes]:
+  def start(place: Membership, **more: str) -> subprocess.Popen[bytes]:
     here = place is places[0]
     child = subprocess.Popen(
       command,
-      env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())},
+      env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())} | more,
       stdout=None if here or apart is not None else subprocess.DEVNULL,  # apart any of them may be the main one
       stderr=None if here else subprocess.PIPE,
       start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
@@ -58,15 +60,17 @@ def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
 
   try:
     children += map(start, places)
-    while any(child.poll() is None for child in children):
+    while any(child.poll() is None for child in children) or (apart and not asked and _may_go_on(children)):
       failed = [rank for rank, child in enumerate(children) if child.poll()]
       if apart is not None:
+        over = over or (time.monotonic() + OVER if any(child.poll() == 0 for child in children) else 0.0)
+        if over and time.monotonic() > over:  # of one that is stopped, which the others have gone on without
+          kill(signal.SIGKILL)
         killed = [k for k in failed if (children[k].poll() or 0) < 0]
-        if killed and apart and not asked and len(failed) < len(children):
+        if killed and apart and not asked and not over:
           apart, k = apart - 1, killed[0]
-          told = f"{_killed(places[k], children[k].wait())}, and is started again: {apart} more times"
-          sys.stderr.write(told + "\n")
-          children[k] = start(places[k])
+          sys.stderr.write(f"{_killed(places[k], children[k].wait())}: it is started again\n")
+          children[k] = start(places[k], **{RESTARTED: "1"})
       elif failed:
         first = failed[0] if first is None else first
         time.sleep(1)  # a common stop reaches all within a step; without one the others wait for the dead process
@@ -89,6 +93,12 @@ def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
   if asked and code not in (0, 2):
     return 128 + asked[-1]
   return code if code >= 0 else 128 - code
+
+
+def _may_go_on(children: Sequence[subprocess.Popen[bytes]]) -> bool:
+  """Return whether all have ended, one of them killed, and none at the end of the job."""
+  codes = [child.poll() or 0 for child in children]
+  return 0 not in codes and any(code < 0 for code in codes)
 
 
 def _killed(place: Membership, code: int) -> str:

@@ -63,7 +63,7 @@ def test_a_short_one(processes, tmp_path):
   assert done.code == 0 and not done.error, done
   [count] = re.findall(r"^(\d+) events in", done.out, re.MULTILINE)
   assert int(count) > 3
-  assert re.search(r"^\d+ jobs? ended as the undisturbed one \([\d.]+ s\), bit for bit", done.out, re.MULTILINE)
+  assert re.search(r"^\d+ jobs? ended as the undisturbed one, bit for bit \(", done.out, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -50,9 +50,9 @@ class Following:
       self._redirect()
       return None
     self._line.close()
-    if (
-      paused or order is None or self._site.me.rank not in order.ranks or meeting.is_there(order.addresses[self._rank])
-    ):
+    if paused or order is None or self._site.me.rank not in order.ranks:
+      return DEPOSED
+    if quiet <= silence and meeting.is_there(order.addresses[self._rank]):  # of one that is stopped the system answers
       return DEPOSED
     words = f"has not been heard of for {silence:g} s" if quiet > silence else "has ended"
     return Lost(self._rank, words, silent=quiet > silence / 2)

@@ -115,7 +115,7 @@ class Leading:
     there = self._lines.get(rank)
     if rank == self._site.me.rank or not 0 <= rank < count or (there and time.monotonic() - there.heard < ALIVE):
       return f"two processes have --process_id={rank}; each needs its own, from 0 to {count - 1}"
-    return self._site.job.differs(same, hello["same"], rank) if hello["same"] != same else ""
+    return self._site.job.differs(same, hello["same"], rank, self._site.me.rank) if hello["same"] != same else ""
 
   def _missing(self) -> None:
     """Of those that were expected and have not come in time."""

@@ -21,7 +21,7 @@ class Job(NamedTuple):
 
   run: Callable[[Order, Memory], int]  # in a fork: train as an order says; the exit code
   same: str  # what all processes must have in common, as text
-  differs: Callable[[str, str, int], str]  # (what process 0 has, what a rank has, the rank) -> words for the difference
+  differs: Callable[[str, str, int, int], str]  # (what one has, what another has, its rank, the one's) -> words
   check: Callable[[], None]  # raises ValueError if a job cannot begin in its folder
   begun: Callable[[], bool]  # whether its folder has something to go on with
   file: Path  # where the supervisors note their addresses
