@@ -114,7 +114,7 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
     (["--config.algorithm.name=async_sgd"], ["config.elastic is of collective algorithms", "async_sgd"]),
     (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
     (["--members=2"], ["--members=2", "one device alone"]),
-    (["--processes=2"], ["2 processes"]),
+    (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate", "lost for real"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
   ],
 )

@@ -42,6 +42,10 @@ class Three:
     return [each.end() for each in self.each]
 
 
+def presence(folder):
+  return json.loads((folder / "presence.json").read_text())
+
+
 def agrees_with_its_replay(folder, alone):
   """Whose bytes, examples and workers are the same, and whose losses are so up to rounding."""
   done = Command("train", *FLAGS, f"--replay={folder / 'presence.json'}", f"--workdir={alone}").end()
@@ -63,7 +67,7 @@ def test_the_others_go_on(rank, tmp_path):
   ends = job.end()
   assert [done.code for done in ends] == [-9 if each == rank else 0 for each in range(3)], ends
   ids = [worker for worker in range(6) if worker // 2 != rank]
-  (_, step), stayed = zip(*json.loads((tmp_path / "run" / "presence.json").read_text()), strict=True)
+  (_, step), stayed = zip(*presence(tmp_path / "run"), strict=True)
   assert [*stayed] == [[*range(6)], ids] and step % 4 == 0 and 500 < step < 2400
   first, second = (each for each in range(3) if each != rank)
   words = f"train: process {rank} of 3 has ended; processes {first}, {second} of 3 go on from step {step}"
@@ -115,10 +119,9 @@ def test_local_processes_are_started_again(tmp_path):
   pid = job.process.pid
   first, _, last = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
   os.kill(first, signal.SIGKILL)
-  job.wait_for(lambda: metrics(folder)[-1]["present"] == 4)
-  job.wait_for(lambda: metrics(folder)[-1]["present"] == 6)
+  job.wait_for(lambda: [len(ids) for _, ids in presence(folder)] == [6, 4, 6])
   os.kill(last, signal.SIGKILL)
-  job.wait_for(lambda: metrics(folder)[-1]["present"] == 4)
+  job.wait_for(lambda: [len(ids) for _, ids in presence(folder)] == [6, 4, 6, 4, 6])
   os.kill(pid, signal.SIGTERM)
   done = job.end()
   assert done.code == 143, done

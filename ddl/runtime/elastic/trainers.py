@@ -4,20 +4,19 @@ Each of them keeps its id, and with it its batches and its keys, whoever else is
 """
 
 from collections.abc import Callable, Iterator
-from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from ddl.api import Algorithm, Tree
+from ddl.api import Tree
 from ddl.events.presence import Ids, Presence
-from ddl.group_recorder import record
 from ddl.runtime.calls import Call
 from ddl.runtime.consensus import Consensus
 from ddl.runtime.device_functions import Carry
+from ddl.runtime.elastic.rows import Rows, local, one_of, put, rows_of, shapes_of_one
 from ddl.runtime.trainer import Feed, Trainer
-from ddl.schedule import Schedule
 
 
 class Held(NamedTuple):
@@ -25,14 +24,6 @@ class Held(NamedTuple):
 
   carry: Carry
   ids: Ids  # of the workers that have its rows
-
-
-class Rows(NamedTuple):
-  """A process's part of what is held, in its own memory."""
-
-  carry: Carry  # [its workers, ...], or [1, ...] of what is equal on all workers
-  own: Carry  # bools: which of the two
-  ids: Ids  # of its workers
 
 
 # (a tree of host arrays in the process that has it, None in the others; its shapes) -> the tree, in all processes
@@ -125,15 +116,8 @@ class Elastic:
     return held if ids == held.ids else self.placed(self.rows(held), held.ids, ids, step, self._initial)
 
   def rows(self, held: Held) -> Rows:
-    """Return this process's part, which on a CPU is the memory of the carry itself."""
-    trainer = self.of(held.ids)
-
-    def leaf(own: bool, x: jax.Array) -> np.ndarray:
-      parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-      found = [np.asarray(each.data) for each in (parts if own else parts[:1])]
-      return found[0] if len(found) == 1 else np.concatenate(found)
-
-    return Rows(jax.tree.map(leaf, trainer.own, held.carry), trainer.own, _ids(trainer, held.ids))
+    """Return this process's part."""
+    return rows_of(self.of(held.ids), held.carry, held.ids)
 
   def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
     """Return what these workers hold before a step, from the rows of those before it.
@@ -154,109 +138,28 @@ class Elastic:
     stay = tuple(i for i in before if i in ids)
     if not stay:
       raise ValueError(f"of the workers {[*before]} none stays at step {step}")
+    among, after, told = self.of(stay), self.of(ids), None
     if stay == ids:
       assert rows
-      return Held(self._put(rows, ids, step), ids)
-    among, after, told = self.of(stay), self.of(ids), None
-    if rows and _ids(among, stay):
-      model = self._model(Held(self._put(rows, stay, step), stay))
-      told = (model, _first(rows, stay[0])) if stay[0] in _ids(among, stay) else None
-    like = (jax.eval_shape(self.all.model.init, key), _one(among.own, among.carry))
+      return Held(put(after, rows, ids, step), ids)
+    if rows and local(among, stay):
+      model = self._model(Held(put(among, rows, stay, step), stay))
+      told = (model, one_of(rows, stay[0])) if stay[0] in local(among, stay) else None
+    like = (jax.eval_shape(self.all.model.init, key), shapes_of_one(among.own, among.carry))
     model, first = self._share(told, like)
     params, extra = model
     new = self.rows(Held(after.start_from(params, extra, key), ids))
-    return Held(self._put(rows, ids, step, first, new), ids)
+    return Held(put(after, rows, ids, step, first, new), ids)
 
   def _model(self, held: Held) -> tuple[Tree, Tree]:
     found = self.consensus(held)
     return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (found.params, found.extra))
 
-  def _put(self, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None) -> Carry:
-    """Return the carry of these workers.
-
-    first: one worker's, of the first that stays, by default of this process; new: of a start, for those that join.
-    """
-    after = self.of(ids)
-    mine, copies = _ids(after, ids), len(after.workers.local_rows)
-    if first is None:
-      assert rows
-      first = _first(rows, next(i for i in rows.ids if i in ids))
-
-    def leaf(now: bool, one: np.ndarray, old: Any, own: Any, begun: Any) -> np.ndarray:
-      if not now:  # what is equal on all workers
-        return np.repeat(one[None], copies, 0)
-      stays = {} if rows is None else {i: old[k] if own else one for k, i in enumerate(rows.ids)}
-      return np.stack([stays[i] if i in stays else one if begun is None else begun[k] for k, i in enumerate(mine)])
-
-    def part(name: str) -> Tree:
-      now, one = (getattr(x, name) for x in (after.own, first))
-      old, own = (getattr(x, name) for x in rows[:2]) if rows else (now, now)
-      begun = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, now)
-      return after.workers.put(jax.tree.map(leaf, now, one, old, own, begun))
-
-    if any(after.schedule.in_flight(step)):
-      messages = part("messages")
-    else:  # of other exchanges, perhaps
-      messages = after.workers.put(
-        jax.tree.map(
-          lambda own, x: np.zeros((len(mine) if own else copies, *x.shape[1:]), x.dtype),
-          after.own.messages,
-          after.carry.messages,
-        )
-      )
-    return Carry(part("params"), part("state"), part("extra"), messages)
-
   def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
     """Return the feed of this process's among these workers."""
-    at = [self._fed.index(i) for i in _ids(self.of(ids), ids)]
+    at = [self._fed.index(i) for i in local(self.of(ids), ids)]
 
     def rows(first: int, steps: int) -> dict[str, np.ndarray]:
       return {name: x if at == [*range(len(x))] else x[at] for name, x in feed(first, steps).items()}
 
     return rows
-
-
-def _ids(trainer: Trainer, ids: Ids) -> Ids:
-  """Return this process's of the workers of a trainer."""
-  return tuple(ids[i] for i in trainer.workers.local)
-
-
-def _first(rows: Rows, worker: int) -> Carry:
-  """Return one worker's carry."""
-  at = rows.ids.index(worker)
-  return jax.tree.map(lambda own, x: x[at if own else 0], rows.own, rows.carry)
-
-
-def _one(own: Carry, carry: Carry) -> Carry:
-  """Return the shapes of one worker's carry."""
-  return jax.tree.map(lambda _, x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own, carry)
-
-
-def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
-  """Check that the algorithm can be made for every number of workers that comes, which can go on from each other.
-
-  Args:
-    make: number of workers -> the algorithm.
-    params: of one worker, as shapes.
-    presence: who is there.
-
-  Raises:
-    ValueError: one line; also of `make`.
-  """
-
-  def shapes(count: int) -> Tree:
-    algorithm = make(count)
-    state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=count)[1]
-    return jax.tree.map(lambda x: (x.shape, x.dtype), state)
-
-  whole = shapes(presence.workers)
-  for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
-    if shapes(count) != whole:
-      raise ValueError(
-        f"a worker's state depends on how many there are: with {count} it is another than with {presence.workers}, so "
-        "that nobody can go on from it"
-      )
-  for (_, before), (step, now) in pairwise(presence.changes):
-    under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
-    if under_way[0] != under_way[1] and any(map(any, under_way)):
-      raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and no use to {len(now)}")
