@@ -12,9 +12,8 @@ from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import algorithm_rates, planner
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.placement import Placed, place, table_job
 from ddl.perf.planning.scaling import Recorded
-from ddl.perf.step.memory import step_memory
-from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import percent, rate_text, seconds_text
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
@@ -49,21 +48,26 @@ def main(line: CommandLine) -> int:
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   wish = planner.Wish(batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin)
-  job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
+  own = None
+  if config is None:
+    placed = table_job(MODEL.value, cluster)
+  else:
+    job, own = _configured(config, workers)
+    placed = place(job, cluster)
+  job, cluster = placed.job, placed.cluster
+  if workers and workers < job.split:
+    raise ValueError(
+      f"--workers={workers}: the states of {MODEL.value} need {job.split} devices; give --workers={job.split} or more"
+    )
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
   print(text(job, name, cluster, found, sends))
+  print(*at_both_ends(placed, found), sep="\n", end="\n" * bool(placed.ends))
   if JSON.value:
     Path(JSON.value).write_text(json.dumps(record(job, name, found) | {"sends": sends}, indent=2) + "\n")
   return 0
-
-
-def table_job(name: str, width: int) -> Job:
-  """Return the job of a layer table trained with SGD with momentum. width: bytes of a value of its feature maps."""
-  table = tables.named(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
@@ -105,6 +109,19 @@ def text(job: Job, name: str, cluster: Cluster, found: planner.Plan, sends: str 
     lines += textwrap.wrap(f"limit: {row.limit}", WIDTH, initial_indent=indent, subsequent_indent=indent)
   below = [textwrap.fill(each, WIDTH) for each in (sends, verdict(found, name)) if each]
   return "\n".join([*lines, "", *_speeds(found), *below])
+
+
+def at_both_ends(placed: Placed, found: planner.Plan) -> list[str]:
+  """Lines on the same settings at each end of a range of efficiencies: a step, and what every family keeps there."""
+  lines, x, workers = [], found.settings.examples, found.settings.workers
+  for words, job, cluster in placed.ends:
+    end = planner.plan(job, cluster, planner.Wish(batch=x, workers=workers, servers=found.settings.servers))
+    kept: dict[str, float] = {}
+    for each in end.speeds:
+      kept[each.algorithm] = max(each.efficiency, kept.get(each.algorithm, 0.0))
+    families = ", ".join(f"{name} {percent(share)}" for name, share in kept.items())
+    lines += [f"with {words}: a step on {x} takes {seconds_text(end.settings.step)}; {families}"]
+  return ["", *(line for text in lines for line in textwrap.wrap(text, WIDTH))] if lines else []
 
 
 def _speeds(found: planner.Plan) -> list[str]:
