@@ -50,7 +50,7 @@ def main(line: CommandLine) -> int:
   wish = planner.Wish(batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin)
   own = None
   if config is None:
-    placed = table_job(MODEL.value, cluster)
+    placed = table_job(MODEL.value, cluster, workers)
   else:
     job, own = _configured(config, workers)
     placed = place(job, cluster)

@@ -53,6 +53,7 @@ def main(line: CommandLine) -> int:
   placed = scale_curves.placed(model, work, cluster)
   if placed.job.table:
     work, room, title = scale_curves.work_and_room(placed.job)
+    workers = scale_curves.enough(workers, placed.job)
   cluster = placed.cluster
   names = list(dict.fromkeys(_algorithms()))
   settings = scale_curves.settings(names, period=PERIOD.value, delay=DELAY.value)
@@ -73,6 +74,8 @@ def main(line: CommandLine) -> int:
   head = scale_text.head(curves)
   heading = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
   print(f"{heading}: predicted\n{cluster.title}\nefficiency: {placed.source}")
+  if placed.job.states:
+    print(f"parameters' states: {placed.job.states}")
   for curve in curves:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     rows = [head, *scale_text.rows(curve, cluster.network, len(head))]

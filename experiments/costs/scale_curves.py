@@ -114,6 +114,16 @@ def work_and_room(made: Job) -> tuple[Work, Callable[[float], int], str]:
   return scenario.work_of(made.step, made.params_bytes), partial(largest_batch, made.memory), made.title
 
 
+def enough(workers: Sequence[int], made: Job) -> list[int]:
+  """Return the numbers of workers that can hold a job's states; ValueError if none does."""
+  found = [count for count in workers if count >= made.split]
+  if not found:
+    raise ValueError(
+      f"{made.title}: its states are split over {made.split} devices; give --workers={made.split} or more"
+    )
+  return found
+
+
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
   """Return, by algorithm, those of period and delay that are given and that it takes; ValueError if none takes one."""
   if not names:

@@ -5,6 +5,8 @@ import pytest
 from ddl.perf.devices import language as measured
 from ddl.perf.devices.networks import network
 from ddl.perf.devices.sheets import SHEETS
+from ddl.perf.hardware import CLUSTERS
+from ddl.perf.planning.placement import fitting
 from ddl.perf.step.layers import Attention, FusedAttention
 from ddl.perf.step.memory import MIXED, SINGLE, training_memory
 from ddl.perf.tables import TABLES, language
@@ -91,6 +93,19 @@ def test_sixteen_bytes_a_parameter():
   assert training_memory(TABLES["llama_7b"], MIXED, split=8).fixed == whole.fixed / 8
   with pytest.raises(ValueError, match="split is 0"):
     training_memory(TABLES["llama_7b"], MIXED, split=0)
+
+
+def test_a_model_is_split_only_if_it_must_be():
+  """ZeRO's table: 7.5 billion parameters do not fit whole into any device of today; 1.5 billion fit into 40 GB."""
+  h100, a100 = CLUSTERS["h100_ib400"], CLUSTERS["cloud_100g"]
+  assert fitting(TABLES["gpt2_1558m"], a100)[1:3] == (1, False)
+  assert fitting(TABLES["llama_7b"], h100)[1:3] == (8, False)
+  assert fitting(TABLES["llama_7b"], h100, workers=4)[1:3] == (4, False)
+  assert fitting(TABLES["llama_7b"], h100, workers=1)[1:3] == (2, False)  # fewer than it takes
+  large = fitting(TABLES["llama_70b"], h100)
+  assert (large.split, large.recomputed) == (64, True) and large.memory.total(7) < 80e9
+  with pytest.raises(ValueError, match="its activations need"):
+    fitting(TABLES["llama_70b"], h100._replace(device=h100.device._replace(memory=1e9)))
 
 
 @pytest.mark.parametrize("point", [p for p in measured.points() if p.source == "mosaic"], ids=lambda p: p.what)

@@ -38,43 +38,49 @@ class States(NamedTuple):
   why: str  # in words; "" where nothing had to be done
 
 
-def table_job(name: str, cluster: Cluster) -> Placed:
-  """Place a layer table: convolutions trained by SGD with momentum, transformers by Adam."""
+def table_job(name: str, cluster: Cluster, workers: int = 0) -> Placed:
+  """Place a layer table: convolutions trained by SGD with momentum, transformers by Adam. workers: 0 if not known."""
   table, width = named(name), cluster.device.width
   if not transformer(table):
     memory = step_memory(table, extra_copies=1, width=width)
     return place(Job(name, params_bytes(table), parts(table), memory, table), cluster)
-  states = fitting(table, cluster)
+  states = fitting(table, cluster, workers)
   title = f"{name}, an example being a sequence of {table[0].size_in[1]:,} tokens"
   job = Job(title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split)
   return place(job._replace(recomputed=states.recomputed, states=states.why), cluster)
 
 
-def fitting(table: Table, cluster: Cluster) -> States:
-  """The fewest devices over which a sequence fits, without recomputation if it does so.
+def fitting(table: Table, cluster: Cluster, workers: int = 0) -> States:
+  """Whole if a sequence fits so; else split, over as many devices as leave three quarters of the memory to activations.
+
+  With fewer workers than that over all of them, or over the fewest that it takes. Activations are recomputed where a
+  sequence does not fit otherwise.
 
   Raises:
     ValueError: if its activations alone do not fit, with their bytes.
   """
   form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
-  split = 1
-  while split <= MOST_SPLIT:
-    for recomputed in (False, True):
-      memory = training_memory(table, form, recomputed=recomputed, split=split)
-      if memory.total(1) <= limit:
-        return States(memory, split, recomputed, _why(form, table, split, recomputed, limit))
+
+  def memory(split: int) -> StepMemory | None:
+    tried = (training_memory(table, form, recomputed=again, split=split) for again in (False, True))
+    return next((each for each in tried if each.total(1) <= limit), None)
+
+  least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
+  if not least:
+    need = training_memory(table, form, recomputed=True).per_example
+    raise ValueError(f"a sequence does not fit: its activations need {bytes_text(need)} of {bytes_text(limit)}")
+  split, whole = least, training_memory(table, form)
+  while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
     split *= 2
-  need = training_memory(table, form, recomputed=True).per_example
-  raise ValueError(f"a sequence does not fit: its activations need {bytes_text(need)} of {bytes_text(limit)}")
+  found = memory(split) or whole
+  recomputed = found.per_example < whole.per_example
+  return States(found, split, recomputed, _why(form, whole, split, least, recomputed))
 
 
-def _why(form: Format, table: Table, split: int, recomputed: bool, limit: float) -> str:
-  whole = training_memory(table, form)
+def _why(form: Format, whole: StepMemory, split: int, least: int, recomputed: bool) -> str:
   text = f"{form.states} bytes a parameter ({form.title}): {bytes_text(whole.fixed)}"
   if split > 1:
-    text += (
-      f", split over {split} devices at least, as {bytes_text(limit)} hold no more; T_step leaves their gathering out"
-    )
+    text += f", split over {split} devices ({least} at least); T_step leaves their gathering out"
   return text + ("; activations are recomputed" if recomputed else "")
 
 

@@ -55,6 +55,7 @@ MODELS: dict[str, Transformer] = {
   "llama_70b": _llama(80, 8192, 64, 8, 28_672),
 }
 
+MODELS |= {f"{name}_unfused": net._replace(fused=False) for name, net in MODELS.items() if name.startswith("gpt2")}
 TITLES = {
   "gpt2_124m": "GPT-2, smallest",
   "gpt2_355m": "GPT-2, medium",
@@ -65,4 +66,7 @@ TITLES = {
   "llama_8b": "Llama 3 8B, grouped queries",
   "llama_13b": "Llama 2 13B",
   "llama_70b": "Llama 2 70B, grouped queries",
+}
+TITLES |= {
+  name: f"{TITLES[name.removesuffix('_unfused')]}, attention in parts" for name in MODELS if "_unfused" in name
 }

@@ -78,7 +78,7 @@ def test_a_transformer_says_how_its_states_fit(tmp_path):
   done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
   rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
-  assert rows["parameters' states"]["value"] == "split over 2" and "16 bytes a parameter" in done.out
+  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes a parameter" in done.out
   assert "a sequence of 4,096 tokens" in done.out
 
 
