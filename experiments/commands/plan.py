@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,11 @@ def main(line: CommandLine) -> int:
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
   print(text(job, name, cluster, found, sends))
-  print(*at_both_ends(placed, found), sep="\n", end="\n" * bool(placed.ends))
+  ends = at_both_ends(placed, found)
+  if ends:
+    print(_ends_text(ends))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, found) | {"sends": sends}, indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, found, ends) | {"sends": sends}, indent=2) + "\n")
   return 0
 
 
@@ -111,17 +114,24 @@ def text(job: Job, name: str, cluster: Cluster, found: planner.Plan, sends: str 
   return "\n".join([*lines, "", *_speeds(found), *below])
 
 
-def at_both_ends(placed: Placed, found: planner.Plan) -> list[str]:
-  """Lines on the same settings at each end of a range of efficiencies: a step, and what every family keeps there."""
-  lines, x, workers = [], found.settings.examples, found.settings.workers
-  for words, job, cluster in placed.ends:
-    end = planner.plan(job, cluster, planner.Wish(batch=x, workers=workers, servers=found.settings.servers))
+def at_both_ends(placed: Placed, found: planner.Plan) -> list[tuple[str, planner.Plan]]:
+  """(shares in words, the plan of the same settings) at each end of a range of efficiencies."""
+  chosen = found.settings
+  wish = planner.Wish(batch=chosen.examples, workers=chosen.workers, servers=chosen.servers)
+  return [(words, planner.plan(job, cluster, wish)) for words, job, cluster in placed.ends]
+
+
+def _ends_text(ends: Sequence[tuple[str, planner.Plan]]) -> str:
+  """A step at each end, and the most that every algorithm keeps there."""
+  paragraphs = []
+  for words, end in ends:
     kept: dict[str, float] = {}
     for each in end.speeds:
       kept[each.algorithm] = max(each.efficiency, kept.get(each.algorithm, 0.0))
     families = ", ".join(f"{name} {percent(share)}" for name, share in kept.items())
-    lines += [f"with {words}: a step on {x} takes {seconds_text(end.settings.step)}; {families}"]
-  return ["", *(line for text in lines for line in textwrap.wrap(text, WIDTH))] if lines else []
+    step = f"a step on {end.settings.examples} takes {seconds_text(end.settings.step)}"
+    paragraphs.append(textwrap.fill(f"with {words}: {step}; {families}", WIDTH))
+  return "\n".join(["", *paragraphs]) if paragraphs else ""
 
 
 def _speeds(found: planner.Plan) -> list[str]:
@@ -159,7 +169,9 @@ def _warning(found: planner.Plan) -> list[str]:
   return ["", *textwrap.wrap(text, WIDTH)]
 
 
-def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
+def record(
+  job: Job, cluster: str, found: planner.Plan, ends: Sequence[tuple[str, planner.Plan]] = ()
+) -> dict[str, Any]:
   """Return the plan for --json: seconds and bytes as numbers, the reasons as they are printed."""
   return {
     "job": job.title,
@@ -168,4 +180,8 @@ def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
     "settings": found.settings._asdict(),
     "rows": [row._asdict() for row in found.rows],
     "speeds": [speed._asdict() for speed in found.speeds],
+    "ends": [  # of a range of efficiencies
+      {"shares": words, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
+      for words, end in ends
+    ],
   }

@@ -64,7 +64,7 @@ def find(device: Device, kind: str) -> Found | None:
     count, median, largest = ERRORS[kind, form]
     return Found(
       (one,),
-      f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (`python run.py reproduce`, device steps); "
+      f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (docs/device_steps.md); "
       f"{count} others are off by {_percent(median)} (median), at most {_percent(largest)}",
     )
   near = _others(sheet.generation if sheet else "", kind, form)

@@ -69,7 +69,9 @@ def test_a_range_shows_both_ends(tmp_path):
   assert done.code == 0, done.error
   steps = [float(took) for took in re.findall(r"a step on \d+ takes ([\d.]+) ms", " ".join(done.out.split()))]
   low, high = steps
-  assert high < 1e3 * json.loads(file.read_text())["settings"]["step"] < low
+  told = json.loads(file.read_text())
+  assert high < 1e3 * told["settings"]["step"] < low
+  assert [1e3 * end["step"] for end in told["ends"]] == pytest.approx(steps, rel=5e-3)
   assert done.out.count("of the memory bandwidth: a step") == 2 and "a range" in done.out
 
 
