@@ -1,4 +1,8 @@
-"""Devices as their vendors' data sheets have them. One GPU of a board with two. Peaks at boost clocks, dense."""
+"""Devices as their vendors' data sheets have them. One GPU of a board with two. Peaks at boost clocks, dense.
+
+K520, K80, M4000, M60, P5000 and P6000: as the README of github.com/dmikushin/cnn-benchmarks lists them. M40, V100, A100
+40 GB, H100, H200 and TPUs: as in `hardware`. The others are from memory, not looked up.
+"""
 
 from typing import NamedTuple
 
@@ -30,7 +34,7 @@ SHEETS = {
   "k520": _old("NVIDIA GRID K520", "kepler", 2.45, 160, 4),
   "k40c": _old("NVIDIA Tesla K40c", "kepler", 5.04, 288, 12),
   "k80": _old("NVIDIA Tesla K80", "kepler", 4.37, 240, 12),
-  "m4000": _old("NVIDIA Quadro M4000", "maxwell", 2.66, 192, 8),
+  "m4000": _old("NVIDIA Quadro M4000", "maxwell", 2.57, 192, 8),
   "m40": _old("NVIDIA Tesla M40", "maxwell", 6.8, 288, 12),
   "m60": _old("NVIDIA Tesla M60", "maxwell", 4.83, 160, 8),
   "titan_x": _old("NVIDIA Titan X (Maxwell)", "maxwell", 6.69, 336, 12),
