@@ -85,5 +85,5 @@ def _found(found: Calibration, kind: str) -> str:
     return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s{moving}"
   if kind == "sync_sgd":
     return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
-  best, half = found.cluster.efficiency
+  best, half, _ = found.cluster.efficiency
   return f"{percent(best)} of the peak, half of it with {half:.3g} examples"

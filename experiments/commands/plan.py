@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import algorithm_rates, planner
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.placement import Placed, place, table_job
 from ddl.perf.planning.scaling import Recorded
-from ddl.perf.step.memory import step_memory
-from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import percent, rate_text, seconds_text
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
@@ -49,21 +49,28 @@ def main(line: CommandLine) -> int:
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   wish = planner.Wish(batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin)
-  job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
+  own = None
+  if config is None:
+    placed = table_job(MODEL.value, cluster, workers)
+  else:
+    job, own = _configured(config, workers)
+    placed = place(job, cluster)
+  job, cluster = placed.job, placed.cluster
+  if workers and workers < job.split:
+    raise ValueError(
+      f"--workers={workers}: the states of {MODEL.value} need {job.split} devices; give --workers={job.split} or more"
+    )
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
   print(text(job, name, cluster, found, sends))
+  ends = at_both_ends(placed, found)
+  if ends:
+    print(_ends_text(ends))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, found) | {"sends": sends}, indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, found, ends) | {"sends": sends}, indent=2) + "\n")
   return 0
-
-
-def table_job(name: str, width: int) -> Job:
-  """Return the job of a layer table trained with SGD with momentum. width: bytes of a value of its feature maps."""
-  table = tables.named(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
@@ -107,6 +114,26 @@ def text(job: Job, name: str, cluster: Cluster, found: planner.Plan, sends: str 
   return "\n".join([*lines, "", *_speeds(found), *below])
 
 
+def at_both_ends(placed: Placed, found: planner.Plan) -> list[tuple[str, planner.Plan]]:
+  """(shares in words, the plan of the same settings) at each end of a range of efficiencies."""
+  chosen = found.settings
+  wish = planner.Wish(batch=chosen.examples, workers=chosen.workers, servers=chosen.servers)
+  return [(words, planner.plan(job, cluster, wish)) for words, job, cluster in placed.ends]
+
+
+def _ends_text(ends: Sequence[tuple[str, planner.Plan]]) -> str:
+  """A step at each end, and the most that every algorithm keeps there."""
+  paragraphs = []
+  for words, end in ends:
+    kept: dict[str, float] = {}
+    for each in end.speeds:
+      kept[each.algorithm] = max(each.efficiency, kept.get(each.algorithm, 0.0))
+    families = ", ".join(f"{name} {percent(share)}" for name, share in kept.items())
+    step = f"a step on {end.settings.examples} takes {seconds_text(end.settings.step)}"
+    paragraphs.append(textwrap.fill(f"with {words}: {step}; {families}", WIDTH))
+  return "\n".join(["", *paragraphs]) if paragraphs else ""
+
+
 def _speeds(found: planner.Plan) -> list[str]:
   """Predictions as lines of aligned columns."""
   rows = [("at these settings", "", "a step", "efficiency", "examples/s")]
@@ -142,7 +169,9 @@ def _warning(found: planner.Plan) -> list[str]:
   return ["", *textwrap.wrap(text, WIDTH)]
 
 
-def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
+def record(
+  job: Job, cluster: str, found: planner.Plan, ends: Sequence[tuple[str, planner.Plan]] = ()
+) -> dict[str, Any]:
   """Return the plan for --json: seconds and bytes as numbers, the reasons as they are printed."""
   return {
     "job": job.title,
@@ -151,4 +180,8 @@ def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
     "settings": found.settings._asdict(),
     "rows": [row._asdict() for row in found.rows],
     "speeds": [speed._asdict() for speed in found.speeds],
+    "ends": [  # of a range of efficiencies
+      {"shares": words, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
+      for words, end in ends
+    ],
   }

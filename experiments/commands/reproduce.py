@@ -14,7 +14,7 @@ from configs import (
   reproduce_sc17_weak,
 )
 from experiments.commands.config_flag import CommandLine
-from experiments.papers import das, dasgd, easgd, gossip, sc17_gpus, sc17_knl
+from experiments.papers import das, dasgd, device_steps, easgd, gossip, sc17_gpus, sc17_knl
 from experiments.papers.page import Section, markdown, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
@@ -33,15 +33,17 @@ network); that row says "fitted" and counts nowhere. The other rows of a fitted 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   """Write the page, or check it (check: None: as --check); return the exit code."""
-  now = page()
+  now = {PAGE: page(), PAGE.with_name("device_steps.md"): device_steps.page(COMMAND)}
   if not (CHECK.value if check is None else check):
-    PAGE.write_text(now)
+    for file, text in now.items():
+      file.write_text(text)
+      print(file.relative_to(PAGE.parents[1]))
     for name, draw in filter(None, (each.picture for each in sections())):
       (PAGE.parent / name).write_bytes(draw())
-    print(PAGE.relative_to(PAGE.parents[1]))
     return 0
-  current = PAGE.is_file() and PAGE.read_text() == now
-  print(f"docs/reproduction.md is {'current' if current else f'out of date; run {COMMAND}'}")
+  current = all(file.is_file() and file.read_text() == text for file, text in now.items())
+  names = " and ".join(f"docs/{file.name}" for file in now)
+  print(f"{names} are {'current' if current else f'out of date; run {COMMAND}'}")
   return 0 if current else 1
 
 
@@ -53,6 +55,7 @@ def sections() -> list[Section]:
     sc17_knl.parts(reproduce_sc17_parts.get_config()),
     sc17_knl.weak(reproduce_sc17_weak.get_config()),
     dasgd.section(reproduce_dasgd.get_config()),
+    device_steps.section(),
     easgd.section(reproduce_easgd.get_config()),
     gossip.section(reproduce_gossip.get_config()),
   ]

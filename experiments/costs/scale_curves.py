@@ -13,10 +13,11 @@ from ddl.models import MODELS
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling, scenario
-from ddl.perf.planning.batch import largest_fitting
+from ddl.perf.planning.batch import Job, largest_fitting
+from ddl.perf.planning.placement import Placed, place, table_job
 from ddl.perf.planning.scaling import Point, Recorded
 from ddl.perf.planning.scenario import Transport, Work
-from ddl.perf.step.memory import largest_batch, step_memory
+from ddl.perf.step.memory import StepMemory, largest_batch, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.units import bytes_text
 from experiments.config.catalog import entry, make_algorithm
@@ -99,6 +100,28 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
   made = job_description.experiment_job(components)
   work, title = scenario.work_of(made.step, made.params_bytes), job_description.model_title(components)
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
+
+
+def placed(name: str, work: Work, cluster: Cluster) -> Placed:
+  """Return a layer table's job, or one of these parts, with the efficiency that is known of it on the cluster."""
+  if name in TABLES:
+    return table_job(name, cluster)
+  return place(Job(name, sum(work.nbytes), work.parts, StepMemory(0.0, 0.0)), cluster)
+
+
+def work_and_room(made: Job) -> tuple[Work, Callable[[float], int], str]:
+  """Return (work by layers, bytes of memory -> examples of a step that fit, title) of a placed table."""
+  return scenario.work_of(made.step, made.params_bytes), partial(largest_batch, made.memory), made.title
+
+
+def enough(workers: Sequence[int], made: Job) -> list[int]:
+  """Return the numbers of workers that can hold a job's states; ValueError if none does."""
+  found = [count for count in workers if count >= made.split]
+  if not found:
+    raise ValueError(
+      f"{made.title}: its states are split over {made.split} devices; give --workers={made.split} or more"
+    )
+  return found
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
 
-ASSUMED = Efficiency(best=0.5)  # of the peak where no measurement is known; the source of each says "efficiency 0.5"
+# Of the peak where no kind of network is known, as in compare and dryrun; each source says "efficiency 0.5".
+ASSUMED = Efficiency(best=0.5)
 
 
 class Cluster(NamedTuple):

@@ -10,7 +10,7 @@ from ddl.perf.hardware.network import Link, Network
 BFLOAT16 = 2  # bytes of a value
 START = 100e-6  # seconds: a step's dispatch and a few dozen kernels of some microseconds each
 STARTS = "100 us to start a step"
-H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START, width=BFLOAT16)
+H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START, width=BFLOAT16, chip="h100")
 NVLINK4 = Link(latency=2e-6, bandwidth=900e9 / 2)
 PCIE5 = Link(latency=10e-6, bandwidth=128e9 / 2)
 _INFINIBAND = Link(latency=5e-6, bandwidth=8 * 400e9 / 8)  # of a host: an adapter of 400 Gb/s for each of its 8 GPUs
@@ -35,19 +35,20 @@ def _tpu(title: str, device: Device, ici: float, workers: int, figures: str) -> 
 
 TODAY = {
   "h100_ib400": _dgx(H100, "H100", "3.35 TB/s, 80 GB"),
-  "h200_ib400": _dgx(H100._replace(memory_bandwidth=4.8e12, memory=141e9), "H200", "4.8 TB/s, 141 GB"),
+  "h200_ib400": _dgx(H100._replace(memory_bandwidth=4.8e12, memory=141e9, chip="h200"), "H200", "4.8 TB/s, 141 GB"),
   "tpu_v5e": _tpu(
-    "TPU v5e pod: 2D torus of 256 chips", Device(197e12, 819e9, 16e9, START, BFLOAT16), 400e9, 256,
+    "TPU v5e pod: 2D torus of 256 chips", Device(197e12, 819e9, 16e9, START, BFLOAT16, "tpu_v5e"), 400e9, 256,
     "Cloud TPU's v5e page (197 TFLOP/s bfloat16, 16 GB at 819 GB/s, ICI 400 GB/s both ways per chip, 256 chips)",
   ),
   "tpu_v5p": _tpu(
-    "TPU v5p pod: 3D torus of up to 6144 chips in a job", Device(459e12, 2765e9, 95e9, START, BFLOAT16), 1200e9, 6144,
+    "TPU v5p pod: 3D torus of up to 6144 chips in a job", Device(459e12, 2765e9, 95e9, START, BFLOAT16, "tpu_v5p"),
+    1200e9, 6144,
     "Cloud TPU's v5p page (459 TFLOP/s bfloat16, 95 GB at 2765 GB/s, ICI 1200 GB/s both ways per chip, 6144 chips in "
     "the largest job)",
   ),
   "cloud_100g": Cluster(
     "Cloud hosts of 8 A100 on 100 Gb/s Ethernet",
-    Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START, width=BFLOAT16),
+    Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START, width=BFLOAT16, chip="a100_40gb"),
     ASSUMED, Network(Link(latency=30e-6, bandwidth=100e9 / 8), Link(2e-6, 600e9 / 2), per_node=8),
     "NVIDIA's A100 data sheet (312 TFLOP/s dense bfloat16, 1555 GB/s, 40 GB, NVLink 600 GB/s); Compute Engine's "
     "a2-highgpu-8g (8 GPUs, 100 Gb/s); assumed: latencies of 2 and 30 us, full line rate, efficiency 0.5, " + STARTS,

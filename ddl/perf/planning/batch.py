@@ -2,14 +2,17 @@
 
 Zou et al. 2017, arXiv 1709.06622, step 1: a step's memory bounds the mini-batch X; for each X that fits the 0-1 program
 finds the best convolution algorithms in the memory left. The effect of X on convergence is not in the model, so the
-smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere; the program's
-savings are separate, as the quality of a kernel's implementation is not in its models.
+smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere. On a device
+whose algorithms were measured the step has the fastest of each layer, as the program finds them if memory allows; on
+others the program's savings are separate, as the quality of a kernel's implementation is not in its models.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.perf import checks
+from ddl.perf.devices.algorithms import measured_costs
+from ddl.perf.devices.model import Shares
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts, step_seconds
 from ddl.perf.step.convolution import Choice, best_batch, choose
@@ -34,6 +37,11 @@ class Job(NamedTuple):
   least: int = 32  # examples from which on X is chosen
   most: int | None = None  # examples that each worker has
   data: int | None = None  # examples of all workers
+  shares: Shares | None = None  # of the device's rates, with which `step` was made
+  split: int = 1  # devices over which the parameters' states are split
+  recomputed: bool = False  # activations
+  states: str = ""  # of the parameters, in words
+  source: str = ""  # of the step's efficiency, in words
 
   @property
   def flop_per_example(self) -> float:
@@ -120,7 +128,10 @@ def largest_fitting(job: Job, limit: float) -> int:
 
 def _program(job: Job, cluster: Cluster, tried: list[int], chosen: int) -> Program:
   device, efficiency = cluster.device, cluster.efficiency
-  costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  if job.shares is None or job.shares.whole:
+    costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  else:
+    costs, other = measured_costs(job.table, device, job.shares)
   found = best_batch(job.memory, device.memory, tried, costs, other_seconds=other, shared=True)
   (there,) = (x for x in found if x.examples == chosen)
   here = costs(chosen)

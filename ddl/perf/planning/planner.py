@@ -91,6 +91,7 @@ def _exchanging(job: Job, cluster: Cluster, workers: int, x: int) -> list[Row]:
   network = cluster.network
   found = [advice.all_reduce(job.params_bytes, workers, network)]
   if job.table:
-    found.append(advice.messages([4.0 * layer.params for layer in job.table], workers, network))
-    found.append(advice.groups(job.table, x * workers, workers, network.between.duplex))
+    weighted = tuple(layer for layer in job.table if layer.params and layer.macs)
+    found.append(advice.messages([4.0 * layer.params for layer in weighted], workers, network))
+    found.append(advice.groups(weighted, x * workers, workers, network.between.duplex))
   return found

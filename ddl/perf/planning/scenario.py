@@ -1,6 +1,7 @@
 """One number of workers in one run, and the seconds of its step: by the event model, or of a server's queue."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,12 +16,15 @@ from ddl.perf.step.event_model import Exchange, Pass
 from ddl.perf.step.layers import Table
 from ddl.perf.tables.totals import params_bytes, parts
 
+MOST = 200  # layers of a timeline
+
 
 class Work(NamedTuple):
   """Computation and gradients of a step, by layers in the order of the forward pass."""
 
   parts: tuple[Part, ...]  # of a step's roofline
   nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
+  together: int = 1  # parts in a row that are one layer of the timeline, and share a number of `nbytes`
 
 
 class Transport(NamedTuple):
@@ -50,10 +54,19 @@ def work(table: Table) -> Work:
 
 
 def work_of(step: Step, nbytes: float) -> Work:
-  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold."""
+  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold.
+
+  Of more than MOST parts several in a row make a layer, so that a timeline of a deep network takes no longer.
+  """
   found = tuple(step_parts(step))
-  whole = sum(part.held for part in found)
-  return Work(found, tuple(nbytes * part.held / whole for part in found) if whole else (nbytes,))
+  whole, together = sum(part.held for part in found), math.ceil(len(found) / MOST)
+  held = _sums([part.held for part in found], together)
+  return Work(found, tuple(nbytes * each / whole for each in held) if whole else (nbytes,), together)
+
+
+def _sums(numbers: Sequence[float], together: int) -> list[float]:
+  """Sums of so many in a row."""
+  return [sum(numbers[i : i + together]) for i in range(0, len(numbers), together)]
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
@@ -71,7 +84,7 @@ def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
   device, efficiency = cluster.device, cluster.efficiency
   seconds = step_seconds(job.parts, examples, device, efficiency)
   each = [part_seconds(part, examples, device, efficiency) for part in job.parts]
-  thirds = [seconds * layer / sum(each) / 3 for layer in each]
+  thirds = [seconds * layer / sum(each) / 3 for layer in _sums(each, job.together)]
   return Pass(thirds, thirds, thirds, job.nbytes)
 
 

@@ -1,6 +1,7 @@
 """`python run.py plan`: a table for a person, a file for a program, and one line for an invalid flag."""
 
 import json
+import re
 from itertools import pairwise
 
 import jax
@@ -14,6 +15,7 @@ from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, train_flop
+from ddl.perf.units import percent
 from experiments.commands import plan
 from experiments.config import default_experiment
 from experiments.costs.job_description import counted, experiment_job, feature_maps
@@ -44,7 +46,9 @@ def test_a_layer_table(tmp_path):
   table = TABLES["alexnet"]
   assert told["settings"]["params_bytes"] == params_bytes(table)
   assert told["settings"]["workers"] == 16
-  assert told["settings"]["step"] == pytest.approx(told["examples"] * train_flop(table) / 7.8e12)
+  row = next(row for row in told["rows"] if row["quantity"] == "efficiency of the step")
+  share = told["examples"] * train_flop(table) / (15.7e12 * told["settings"]["step"])
+  assert row["value"] == percent(share) and "published steps" in row["why"] and "Winograd" in row["limit"]
   for speed in told["speeds"]:
     assert speed["rate"] == pytest.approx(16 * told["examples"] / speed["seconds"])
   best = max(told["speeds"], key=lambda speed: speed["rate"])
@@ -56,6 +60,28 @@ def test_a_layer_table(tmp_path):
   for speed in told["speeds"]:
     assert speed["algorithm"] in done.out
   assert max(map(len, done.out.splitlines())) <= 120
+
+
+def test_a_range_shows_both_ends(tmp_path):
+  """Nothing is known of convolutions on TPUs: the middle is planned, and the same settings follow at both ends."""
+  file = tmp_path / "plan.json"
+  done = Command("plan", "--model=resnet50", "--cluster=tpu_v5e", "--workers=8", f"--json={file}").end()
+  assert done.code == 0, done.error
+  steps = [float(took) for took in re.findall(r"a step on \d+ takes ([\d.]+) ms", " ".join(done.out.split()))]
+  low, high = steps
+  told = json.loads(file.read_text())
+  assert high < 1e3 * told["settings"]["step"] < low
+  assert [1e3 * end["step"] for end in told["ends"]] == pytest.approx(steps, rel=5e-3)
+  assert done.out.count("of the memory bandwidth: a step") == 2 and "a range" in done.out
+
+
+def test_a_transformer_says_how_its_states_fit(tmp_path):
+  file = tmp_path / "plan.json"
+  done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
+  assert done.code == 0, done.error
+  rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
+  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes a parameter" in done.out
+  assert "a sequence of 4,096 tokens" in done.out
 
 
 def test_a_config_and_what_is_asked(tmp_path):
@@ -90,6 +116,7 @@ def test_a_config_and_what_is_asked(tmp_path):
     ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "give either --config=FILE or --model=NAME"),
     (("--model=vgg_a", "--cluster=knl_16_parts"), "not even one example fits in 1.07 GB: a step on one needs 2.16 GB"),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
+    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "need 2 devices; give --workers=2 or more"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
       "--workers=0 is invalid",

@@ -16,7 +16,7 @@ from ddl.perf.planning.hybrid import choices
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import train_flop
 from experiments.commands import reproduce
-from experiments.papers import sc17_gpus, sc17_knl
+from experiments.papers import device_steps, sc17_gpus, sc17_knl
 from experiments.papers.das import speedup
 from experiments.papers.page import Prediction, Row, Section, errors, markdown, summary
 
@@ -78,7 +78,7 @@ def test_every_config_has_its_table():
   files = {
     str(path.relative_to(path.parents[1])) for path in (reproduce.PAGE.parents[1] / "configs").glob("reproduce_*")
   }
-  assert {section.config for section in reproduce.sections()} == files
+  assert {section.config for section in reproduce.sections() if section.config.startswith("configs/")} == files
 
 
 def test_fitted_rows_are_as_reported_and_count_nowhere(sections):
@@ -216,3 +216,21 @@ def test_dasgd_cases(sections):
   delays = [int(found) for found in re.findall(r"\| (\d+) <= d <= tau", table)]
   assert delays == [1, 2, 3, 10, 2, 7, 1, 1, 1, 2]  # of a port of the authors' model, batch 128 and 32 of each network
   assert table.count("not with tau = 4") == 2
+
+
+def test_device_steps_have_every_point_and_the_medians_of_the_held_out_ones():
+  found = device_steps.results()
+  page, told = device_steps.page("a command"), "\n".join(device_steps.section().remarks)
+  assert page.count("| held out: ") + page.count("| fitted |") == len(found) == 275
+  held = [abs(result.error) for result in found if result.role != "fitted"]
+  assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in told
+  assert statistics.median(held) < 0.15
+
+
+def test_the_program_belongs_to_the_step():
+  """With the fitted shares it brings every point nearer but one; with half of the peak it made Inception v3 worse."""
+  columns = list(device_steps._by_column().values())
+  half, program, direct, fast = ([abs(error) for error in column] for column in columns)
+  assert statistics.median(fast) < 0.1 < 0.2 < min(map(statistics.median, (half, program, direct)))
+  assert sum(a < b for a, b in zip(program, half, strict=True)) < len(half)
+  assert all(a < b for a, b in zip(fast, direct, strict=True))

@@ -354,3 +354,21 @@ def test_invalid_flags_are_one_line(wrong, arguments, says, tmp_path):
   kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
   wrong([*kept, *arguments], says, command="scale")
   assert not (tmp_path / "out").exists()
+
+
+def test_where_the_efficiency_is_from_and_both_ends_of_a_range(tmp_path):
+  done = Command("scale", "--model=alexnet", "--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path}").end()
+  assert done.code == 0, done.error
+  assert "efficiency: 31 % to 80 % of the peak in whole steps: " in done.out
+  low, high = done.out.split("with 31 % of the peak:")[1].split("with 80 % of the peak:")
+  assert all(part.count("  sync_sgd: ") == part.count("  dasgd: ") == 1 for part in (low, high))
+
+
+def test_fewer_workers_than_hold_the_states_are_left_out():
+  placed = scale_curves.placed("llama_7b", None, CLUSTERS["h100_ib400"])
+  assert scale_curves.enough([1, 4, 8, 16], placed.job) == [8, 16]
+  with pytest.raises(ValueError, match="split over 8 devices; give --workers=8 or more"):
+    scale_curves.enough([1, 4], placed.job)
+  work, room, title = scale_curves.work_and_room(placed.job)
+  assert sum(work.nbytes) == pytest.approx(4 * 6_738_415_616) and room(80e9) == 3 and "4,096 tokens" in title
+  assert len(work.nbytes) <= 200
