@@ -98,7 +98,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
 
   if not visits:
     return there()
-  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
+  link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)

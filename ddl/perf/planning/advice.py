@@ -26,9 +26,12 @@ def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
   each = ", ".join(f"{name} {seconds_text(took)} ({ratio:.3g})" for name, (took, ratio) in found.items())
   bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
   factor = 2 * (2 - network.main_link(workers).duplex)
+  formula = f"ceil(log2 p) L + {factor:g} n G (p - 1) / p"
+  if ("between" if nodes > 1 else "inside") in network.reduces:
+    formula = f"L + {factor / 2:g} n G of switches that add up"
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)}, in brackets as multiples of the lower bound: {each}"
-  limit = f"the bound ceil(log2 p) L + {factor:g} n G (p - 1) / p = {bound} with p = {count}"
+  limit = f"the bound {formula} = {bound} with p = {count}"
   return Row("all-reduce", best, why, limit)
 
 

@@ -97,10 +97,14 @@ def _at_pace(job: Work, cluster: Cluster, examples: int, batch: int) -> Cluster:
 
 
 def _links(cluster: Cluster, **change: float) -> Cluster:
-  """The cluster with that in all its links."""
+  """The cluster with that in all its links, and in what its library adds to them."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)
+  if "bandwidth" in change:
+    network = network._replace(card=network.card and change["bandwidth"])
+  if "latency" in change:
+    network = network._replace(library=network.library and network.library.instant())
   return cluster._replace(network=network, host=cluster.host and cluster.host._replace(**change))
 
 

@@ -120,7 +120,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
   assert visits is not None
   up, down, period = visits.up, visits.down, visits.period
   computing = period * step_pass(run.work, cluster, run.examples).seconds  # of a worker round
-  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
+  link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   share = visits.delay / period if transport.overlap else 0.0
   visit = server.visit_seconds(up, down, link, 1 if visits.peers else transport.servers)
   exposed = max(0.0, visit - share * computing)
