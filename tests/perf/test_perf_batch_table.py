@@ -98,6 +98,12 @@ def test_a_known_critical_batch_sets_the_examples():
   assert critical_batch.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
 
 
+def test_a_language_models_usual_batch_is_one_of_tokens():
+  assert critical_batch.of_language(124e6, 1024).examples == 480
+  assert critical_batch.of_language(7e9, 4096).examples == 976
+  assert "2307.09288" in critical_batch.of_language(7e9, 4096).source
+
+
 def test_workers_are_chosen_by_what_overlapping_leaves():
   """Half of the all-reduce is waited for at 8; alone it would leave one worker."""
   there = SLOW._replace(network=Network(Link(0.0, 5e9)))
@@ -133,6 +139,10 @@ def test_the_simplest_of_the_nearly_fastest_is_advised():
   assert recommendation.pick([one._replace(rate=50.0), speed("dasgd", 100.0, 1)]).algorithm == "dasgd"
   late = [one._replace(rate=50.0), speed("dasgd", 100.0, 9), speed("local_sgd", 95.0, 17), speed("diloco", 90.0, 500)]
   assert recommendation.pick(late).algorithm == "diloco"  # nobody has shown the others to train with so long waits
+  slow = speed("sync_sgd", 60.0, setting="PowerSGD, rank 4")
+  assert recommendation.pick([slow, speed("diloco", 100.0, 500)], language=False) == slow
+  assert recommendation.pick([slow, speed("diloco", 100.0, 500)], language=True).algorithm == "diloco"
+  assert recommendation.pick([slow, speed("diloco", 130.0, 500)], language=False).algorithm == "diloco"
   assert recommendation.pick([one._replace(rate=1.0), speed("easgd", 100.0, 1)]).algorithm == "sync_sgd"
 
 

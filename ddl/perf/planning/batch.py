@@ -43,6 +43,7 @@ class Job(NamedTuple):
   recomputed: bool = False  # activations
   states: str = ""  # of the parameters, in words
   source: str = ""  # of the step's efficiency, in words
+  language: bool = False  # whether it is a language model's
   usual: Usual | None = None  # a global batch that jobs of the kind are known to bear
 
   @property

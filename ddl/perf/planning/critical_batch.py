@@ -22,6 +22,18 @@ class Usual(NamedTuple):
 IMAGES = Usual(8192, "ResNet-50 on ImageNet lost nothing up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)")
 
 
+LANGUAGE = (  # parameters below which, tokens of a step, source
+  (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens a step (nanoGPT, config/train_gpt2.py)"),
+  (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens a step (arXiv 2307.09288)"),
+)
+
+
+def of_language(params: float, length: int) -> Usual:
+  """The usual batch of a language model in sequences of so many tokens."""
+  tokens, source = next((tokens, source) for below, tokens, source in LANGUAGE if params < below)
+  return Usual(max(1, tokens // length), source)
+
+
 def examples_factor(batch: float, critical: float) -> float:
   """1 + B / B_c: examples to a loss, over those that ever smaller batches need."""
   return 1 + checks.positive("batch", batch) / checks.positive("critical batch", critical)

@@ -16,19 +16,21 @@ from ddl.perf.units import counted, percent, rate_text, seconds_text
 STARTING = 1e-5  # seconds: no machine starts a step sooner
 NEARLY = 0.9  # of the most examples per second, for which a simpler algorithm is preferred
 ORDER = ("sync_sgd", "fsdp", "hybrid_fsdp", "dasgd", "hierarchical_sgd", "local_sgd", "streaming_diloco", "diloco")
+HALF = 0.5
+LANGUAGE = ("streaming_diloco", "diloco")  # shown to train language models
 SHOWN = {  # steps up to which the algorithm's authors show it to train as well
   "dasgd": (4, "DaSGD's authors took a delay of 1 and a period of 4 (arXiv 2006.00441)"),
   "hierarchical_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
   "local_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
-  "streaming_diloco": (500, "shown for language models with AdamW (arXiv 2501.18512)"),
-  "diloco": (500, "shown for language models with AdamW (arXiv 2311.08105)"),
+  "streaming_diloco": (500, "shown for language models alone, with AdamW (arXiv 2501.18512)"),
+  "diloco": (500, "shown for language models alone, with AdamW (arXiv 2311.08105)"),
 }
 
-COMPRESSION = {  # by the first word of a setting
-  word: "Compression is counted as four passes over the gradients; it often takes more, so measure its gain "
-  "(arXiv 2103.00543)."
-  for word in ("int8", "int4", "PowerSGD")
-}
+COMPRESSION = ("int8", "int4", "PowerSGD")  # first words of settings
+ROUNDED = (
+  "What compression costs is assumed (four passes over the gradients, of PowerSGD 0.2 ms a matrix too); it often takes "
+  "more, so measure its gain (arXiv 2103.00543)."
+)
 
 
 class Advice(NamedTuple):
@@ -38,12 +40,22 @@ class Advice(NamedTuple):
   lines: tuple[str, ...]  # in words, the recommendation first
 
 
-def pick(found: Sequence[Speed]) -> Speed:
-  """Return the first in ORDER, of one name the first, that has NEARLY the best rate of those within SHOWN."""
+def pick(found: Sequence[Speed], language: bool = True) -> Speed:
+  """Return the first in ORDER, of one name the first, that has NEARLY the best rate of those within SHOWN.
+
+  For a job that is no language model, those shown for language models alone count where the others have less than HALF
+  of their rate.
+  """
   known = [each for each in found if each.algorithm in ORDER and each.steps <= SHOWN.get(each.algorithm, (0, ""))[0]]
-  best = max(each.rate for each in known)
-  near = [each for each in known if each.rate >= NEARLY * best]
+  others = [each for each in known if each.algorithm not in LANGUAGE]
+  if not language and others and max(map(_rate, others)) >= HALF * max(map(_rate, known)):
+    known = others
+  near = [each for each in known if each.rate >= NEARLY * max(map(_rate, known))]
   return min(near, key=lambda each: ORDER.index(each.algorithm))
+
+
+def _rate(speed: Speed) -> float:
+  return speed.rate
 
 
 def advise(
@@ -58,16 +70,16 @@ def advise(
     critical: the critical batch in examples, where it is known.
     small: settings and predictions with fewer examples, where the recommended ones are more than the device needs.
   """
-  best = pick(found)
+  best = pick(found, job.language)
   if settings.workers > 1 and settings.step < STARTING:
     first = f"Recommended: one worker. A step of {seconds_text(settings.step)} is too short to be worth an exchange."
     return Advice(best, (first, f"Among several: {_told(best, settings)}", *_note(best)))
   lines = [f"Recommended: {_told(best, settings)}"]
   if settings.workers == 1:
     return Advice(best, (lines[0],))
-  lines += [*_note(best), _enough(enough, settings, share), _cost(job, settings, critical)]
+  lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
   if small:
-    other = pick(small[1])
+    other = pick(small[1], job.language)
     if other.algorithm != best.algorithm or (other.setting != best.setting and best.algorithm not in SHOWN):
       lines += [f"Where a step should have fewer: {_told(other, small[0])}", *_note(other)]
   return Advice(best, tuple(lines))
@@ -77,8 +89,7 @@ def _note(best: Speed) -> list[str]:
   """What has been shown of an algorithm that is not SGD, or of gradients that are not those of SGD."""
   if best.algorithm in SHOWN:
     return [f"{best.algorithm} is another algorithm than SGD: {SHOWN[best.algorithm][1]}."]
-  compressed = next((note for name, note in COMPRESSION.items() if best.setting.startswith(name)), "")
-  return [compressed] if compressed else []
+  return [ROUNDED] if best.setting.startswith(COMPRESSION) else []
 
 
 def _told(best: Speed, settings: Settings) -> str:
@@ -91,7 +102,7 @@ def _told(best: Speed, settings: Settings) -> str:
   )
 
 
-def _enough(enough: Size | None, settings: Settings, share: float) -> str:
+def _enough(job: Job, enough: Size | None, settings: Settings, share: float) -> str:
   kept = f"synchronous SGD keeps {percent(1 - share)}"
   if enough is None:
     return f"With no number of examples that fits {kept}."
@@ -99,9 +110,10 @@ def _enough(enough: Size | None, settings: Settings, share: float) -> str:
   if enough.micro == 1:
     return f"From {counted(enough.examples, 'example')} per worker on ({whole}) {kept}."
   part = enough.examples // enough.micro
+  unusual = ", more than usual" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
   return (
     f"By accumulating gradients over {enough.micro} microbatches of {part} ({enough.examples:,} examples per worker, "
-    f"{whole}) {kept}."
+    f"{whole}{unusual}) {kept}."
   )
 
 

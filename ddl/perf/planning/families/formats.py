@@ -15,6 +15,7 @@ from ddl.perf.tables.totals import FLOAT
 BLOCK = 512  # values per scale
 FORMATS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1 + FLOAT / BLOCK, "int4": 0.5 + FLOAT / BLOCK}
 PASSES = 4  # of float32 gradients through memory to compress and to expand them; assumed, casts are fused
+MATRIX = 200e-6  # seconds of PowerSGD for each matrix: some 20 small kernels of 10 us; assumed
 
 
 def message_bytes(nbytes: float, name: str) -> float:
@@ -26,7 +27,12 @@ def message_bytes(nbytes: float, name: str) -> float:
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
   """Seconds of a step for compressing float32 gradients: PASSES n / memory bandwidth; none for a cast."""
-  return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") or name == "powersgd" else 0.0
+  return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") else 0.0
+
+
+def powersgd_encode_seconds(table: Table, nbytes: float, device: Device) -> float:
+  """The same for PowerSGD, and MATRIX for each matrix."""
+  return PASSES * nbytes / device.memory_bandwidth + MATRIX * len(table)
 
 
 def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
