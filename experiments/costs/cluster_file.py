@@ -87,19 +87,20 @@ def _cluster(found: Mapping[str, Any]) -> Cluster:
   link = {name.removeprefix("link."): _link(name, values[name]) for name in values if name.startswith("link.")}
   if per_node > 1 and "device" not in link:
     raise ValueError(f"[link.device] is missing, as a node has {per_node} devices; it has latency and bandwidth")
-  if count != 1 and "node" not in link:
+  if "node" not in link and (count != 1 or per_node == 1):
     raise ValueError("[link.node] is missing; it has latency and bandwidth between nodes")
   if device["format"] not in WIDTHS:
     raise ValueError(f"device.format is '{device['format']}'; invalid: must be one of {', '.join(WIDTHS)}")
   if not 0 < device["efficiency"] <= 1:
     raise ValueError(f"device.efficiency is {device['efficiency']:g}; invalid: must be above 0 and at most 1")
-  rates = (checks.positive(f"device.{key}", device[key]) for key in ("peak", "memory_bandwidth", "memory"))
-  start, half = (checks.amount(f"device.{key}", device[key]) for key in ("start", "half"))
+  peak, bandwidth, memory = (checks.positive(f"device.{x}", device[x]) for x in ("peak", "memory_bandwidth", "memory"))
+  start, half = (checks.amount(f"device.{x}", device[x]) for x in ("start", "half"))
+  near = link["device"] if per_node > 1 else None
   return Cluster(
     title=head["title"],
-    device=Device(*rates, start, WIDTHS[device["format"]]),
+    device=Device(peak, bandwidth, memory, start, WIDTHS[device["format"]]),
     efficiency=Efficiency(device["efficiency"], half),
-    network=Network(link.get("node", link.get("device")), link["device"] if per_node > 1 else None, per_node, sites),
+    network=Network(link.get("node") or link["device"], near, per_node, sites),
     source=head["source"],
     host=link.get("host"),
     workers=count * per_node or None,
