@@ -7,7 +7,6 @@ from ddl.perf.hardware.device import Device, Efficiency, Part
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import batch_table, critical_batch, recommendation
 from ddl.perf.planning.batch import Job, tried_sizes
-from ddl.perf.planning.batch_table import Size
 from ddl.perf.planning.critical_batch import IMAGES, Usual
 from ddl.perf.planning.families import rates
 from ddl.perf.planning.planner import Wish, plan
@@ -28,18 +27,18 @@ def speed(algorithm, rate, steps=0, setting="float32 gradients"):
   return rates.Speed(algorithm, setting, 1.0, 1.0, rate, steps)
 
 
-def test_alexnet_on_16_v100_is_synchronous_with_512_examples_each():
+def test_alexnet_on_16_v100_needs_the_examples_that_hide_its_exchange():
+  """Two nodes, 250 MB at 10 Gbit/s: of the cluster's own step, without what is known of its kernels."""
   found = plan(job("alexnet"), CLUSTERS["dasgd_v100_10g"], Wish(workers=16))
-  assert (found.enough, found.settings.examples) == (Size(512), 512)
-  assert found.advice.speed == found.speeds[0] and found.speeds[0].algorithm == "sync_sgd"
-  assert found.speeds[0].efficiency > 0.95
   by_size = {line.size.examples: line.cells for line in found.lines}
-  assert by_size[32]["synchronous"].efficiency < 0.2 and by_size[32]["dasgd"].setting == 8
-  assert by_size[32]["local_sgd"].setting == 137
-  for name in by_size[32]:  # periods and delays are whole steps, so that a few per cent may be lost
+  enough, few = found.enough.examples, by_size[32]
+  assert few["synchronous"].efficiency < 0.2 and few["dasgd"].setting >= 8 and few["local_sgd"].setting >= 137
+  assert 512 <= enough <= 1024 and by_size[enough]["synchronous"].efficiency >= 0.95
+  for name in ("synchronous", "in bfloat16"):
     efficiencies = [cells[name].efficiency for cells in by_size.values()]
-    assert name not in ("synchronous", "in bfloat16") or efficiencies == pytest.approx(sorted(efficiencies))
-  assert "8,192 a step" in found.advice.lines[0] and "From 512 examples per worker on" in found.advice.lines[1]
+    assert efficiencies == pytest.approx(sorted(efficiencies))
+  assert found.advice.speed.algorithm == "sync_sgd" and found.settings.examples == min(enough, 512)
+  assert "8,192 a step" in found.advice.lines[0] and f"From {enough:,} examples per worker on" in found.advice.lines[1]
   assert "unknown" in found.advice.lines[2] and "8,192 (Goyal" in found.advice.lines[2]
 
 
@@ -144,6 +143,15 @@ def test_the_simplest_of_the_nearly_fastest_is_advised():
   assert recommendation.pick([slow, speed("diloco", 100.0, 500)], language=True).algorithm == "diloco"
   assert recommendation.pick([slow, speed("diloco", 130.0, 500)], language=False).algorithm == "diloco"
   assert recommendation.pick([one._replace(rate=1.0), speed("easgd", 100.0, 1)]).algorithm == "sync_sgd"
+
+
+def test_what_one_worker_does_as_fast_is_said():
+  """A step of 100 us to start and little else: 8 workers take no less than one does for all examples."""
+  small = Job("small", 4e4, 1e5, StepMemory(1e3, 1e5))
+  there = CLUSTERS["h100_ib400"]
+  told = " ".join(plan(small, there, Wish(batch=16, workers=8)).advice.lines)
+  assert "One worker alone takes 100 us for all 128 examples of a step" in told
+  assert "One worker alone" not in " ".join(plan(job("alexnet"), there, Wish(workers=8)).advice.lines)
 
 
 def test_a_job_too_small_to_share_is_left_to_one_worker():

@@ -20,6 +20,8 @@ from ddl.perf.planning.batch import Job
 from ddl.perf.planning.families import formats, islands, rates, sharded, synchronous
 from ddl.perf.step.layers import Layer
 from ddl.perf.step.memory import StepMemory
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes
 from experiments.costs.patterns import pattern_of, vector
 
 SLOW, FAST = Link(0.0, 1e9), Link(0.0, 1e11)
@@ -54,6 +56,14 @@ def test_powersgd_sends_what_the_algorithm_sends():
   params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
   table = (Layer("kernel", 16, 32, (3, 3)), Layer("dense", 100, 3, bias=False))
   assert formats.powersgd(table, 4) == pattern_of(powersgd.powersgd(sync_sgd(SGD), rank=4), params, 8).local
+
+
+def test_powersgd_leaves_out_what_holds_nothing():
+  """A tied output layer sends nothing of its own."""
+  table = TABLES["gpt2_124m"]
+  first, second = formats.powersgd(table, 4)
+  assert 0 < first.nbytes + second.nbytes < params_bytes(table) / 50
+  assert len(formats.held(table)) < len(table)
 
 
 def test_fewer_bytes_are_fewer_seconds_and_compression_costs_passes():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ddl.perf.comm import collectives
 from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import step_seconds
 from ddl.perf.planning import batch_table, recommendation, scaling, scenario
 from ddl.perf.planning.batch import Batch, Job, choose_batch, tried_sizes
 from ddl.perf.planning.batch_table import Line, Size
@@ -72,7 +73,11 @@ def plan(
 
   def fitted(workers: int) -> Job:
     pieces = rates.ways(cluster.network, workers, shards)
-    return job._replace(memory=sharded.memory(job, min(pieces.values()), cluster.device.width), split=1) if shards > 1 else job
+    return (
+      job._replace(memory=sharded.memory(job, min(pieces.values()), cluster.device.width), split=1)
+      if shards > 1
+      else job
+    )
 
   first = tried_sizes(fitted(wish.workers or shards), cluster, wish.batch)
 
@@ -100,7 +105,12 @@ def plan(
   if batch.examples > sizes.enough and not wish.batch:
     fewer = _settings(sized, cluster, wish, choose_batch(sized, cluster, sizes.enough), workers, shards)[0]
     small = fewer, rates.families(sized, cluster, fewer, wish.exposed)
-  advice = recommendation.advise(sized, settings, speeds, enough, share=wish.exposed, critical=critical, small=small)
+  whole = workers * batch.examples
+  part = min(whole, sizes.largest)  # of one worker alone, in microbatches
+  alone = whole / part * step_seconds(job.step, part, cluster.device, cluster.efficiency) if shards == 1 else math.inf
+  advice = recommendation.advise(
+    sized, settings, speeds, enough, share=wish.exposed, alone=alone, critical=critical, small=small
+  )
   lines = batch_table.lines(
     sized, cluster, workers, batch_table.shown(sized, sizes, size, enough), exact,
     lambda s: s.micro * sizes.steps[s.examples // s.micro],
@@ -138,7 +148,9 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
   if job.exact or job.memory.total(1) <= limit or workers == 1:
     return 1
   most = workers or cluster.workers or counts.TRIED
-  fitting = (2**i for i in range(1, most.bit_length()) if sharded.memory(job, 2**i, cluster.device.width).total(1) <= limit)
+  fitting = (
+    2**i for i in range(1, most.bit_length()) if sharded.memory(job, 2**i, cluster.device.width).total(1) <= limit
+  )
   return next(fitting, 1)  # of 1 the error tells the bytes
 
 

@@ -14,6 +14,7 @@ from ddl.perf.planning.families.rates import Settings, Speed
 from ddl.perf.units import counted, percent, rate_text, seconds_text
 
 STARTING = 1e-5  # seconds: no machine starts a step sooner
+WORTH = 1.5  # speed-up below which several workers are not
 NEARLY = 0.9  # of the most examples per second, for which a simpler algorithm is preferred
 ORDER = ("sync_sgd", "fsdp", "hybrid_fsdp", "dasgd", "hierarchical_sgd", "local_sgd", "streaming_diloco", "diloco")
 HALF = 0.5
@@ -59,13 +60,14 @@ def _rate(speed: Speed) -> float:
 
 
 def advise(
-  job: Job, settings: Settings, found: Sequence[Speed], enough: Size | None, *, share: float, critical: float | None,
-  small: tuple[Settings, Sequence[Speed]] | None,
+  job: Job, settings: Settings, found: Sequence[Speed], enough: Size | None, *, share: float, alone: float,
+  critical: float | None, small: tuple[Settings, Sequence[Speed]] | None,
 ) -> Advice:  # fmt: skip
   """Return what to run, from how many examples on synchronous SGD suffices, and what so many cost.
 
   Args:
     found: predictions at `settings`.
+    alone: seconds that one worker takes for the examples of all.
     enough: the size from which on synchronous SGD waits for at most `share`.
     critical: the critical batch in examples, where it is known.
     small: settings and predictions with fewer examples, where the recommended ones are more than the device needs.
@@ -77,6 +79,11 @@ def advise(
   lines = [f"Recommended: {_told(best, settings)}"]
   if settings.workers == 1:
     return Advice(best, (lines[0],))
+  if alone < WORTH * best.seconds:
+    lines.append(
+      f"One worker alone takes {seconds_text(alone)} for all {settings.workers * settings.examples:,} examples of a "
+      f"step, {settings.workers} take {seconds_text(best.seconds)}: this job is too small for them."
+    )
   lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
   if small:
     other = pick(small[1], job.language)

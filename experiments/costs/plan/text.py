@@ -34,7 +34,12 @@ def text(
     ends: by the device's efficiency in words, the same settings at each end of a range of it.
   """
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH), *_warning(found), ""]
-  for each in (*found.advice.lines, *map(_end, ends, ends.values()), sends, f"{LEFT_OUT}{name} sets accuracy against seconds."):
+  for each in (
+    *found.advice.lines,
+    *map(_end, ends, ends.values()),
+    sends,
+    f"{LEFT_OUT}{name} sets accuracy against seconds.",
+  ):
     lines += textwrap.wrap(each, WIDTH, subsequent_indent="  ")
   lines += ["", *_sizes(found), "", *_speeds(found), "", "why, and what limits it"]
   for row in found.rows:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import Command
-from helpers.forks import ROOT
+from helpers.pages import ROOT, blocks
 
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
@@ -103,6 +103,14 @@ def test_a_wrong_key_is_named_in_one_line(tmp_path, old, new, words):
   with pytest.raises(ValueError, match=words) as error:
     cluster_file.read(written(tmp_path, TEXT.replace(old, new)))
   assert "\n" not in str(error.value)
+
+
+def test_the_page_shows_every_key(tmp_path):
+  (block,) = blocks(ROOT / "docs" / "howto" / "clusters.md", "toml")
+  cluster_file.read(written(tmp_path, block.text))
+  for table in cluster_file.TABLES.values():
+    for key in table:
+      assert f"{key} = " in block.text, key
 
 
 def test_a_file_that_is_not_there():

@@ -32,15 +32,21 @@ def encode_seconds(nbytes: float, name: str, device: Device) -> float:
 
 def powersgd_encode_seconds(table: Table, nbytes: float, device: Device) -> float:
   """The same for PowerSGD, and MATRIX for each matrix."""
-  return PASSES * nbytes / device.memory_bandwidth + MATRIX * len(table)
+  return PASSES * nbytes / device.memory_bandwidth + MATRIX * len(held(table))
+
+
+def held(table: Table) -> Table:
+  """The layers with parameters of their own."""
+  return tuple(layer for layer in table if layer.params)
 
 
 def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
   """The two all-reduces of a step: P = M Q with the biases, then Q = M^T P. rank: at most min(n, m) of a matrix."""
   first = second = 0
-  for layer in table:
-    rows, columns = layer.weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
+  for layer in held(table):
+    weights = min(layer.weights, layer.params)
+    rows, columns = weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
     thin = min(checks.count("rank", rank), rows, columns)
-    first += rows * thin + layer.params - layer.weights
+    first += rows * thin + layer.params - weights
     second += columns * thin
   return Op("all_reduce", FLOAT * first), Op("all_reduce", FLOAT * second)
