@@ -43,8 +43,8 @@ def islands(cluster: Cluster, workers: int) -> Islands:
     return Islands("sites", network.sites, members, cluster._replace(network=inside), network.of_groups(members))
   members, count = network.together(workers), network.nodes(workers)
   if network.inside and members > 1 and count > 1:
-    inside = Network(network.inside)
-    return Islands("nodes", count, members, cluster._replace(network=inside), network.of_groups(members))
+    near = cluster._replace(network=network._replace(sites=1))  # whose one node holds them
+    return Islands("nodes", count, members, near, network.of_groups(members))
   return Islands("workers", workers, 1, cluster, network)
 
 

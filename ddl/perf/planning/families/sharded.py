@@ -86,7 +86,5 @@ def memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def _inner(network: Network, shards: int, workers: int) -> Network:
-  """The network of one set of pieces: inside of a node where it fits there."""
-  if network.inside and shards <= network.together(workers):
-    return Network(network.inside)
-  return network
+  """The network of one set of pieces: in one node where it fits there."""
+  return network._replace(sites=1) if shards <= network.together(workers) else network
