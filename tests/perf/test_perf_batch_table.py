@@ -150,8 +150,8 @@ def test_what_one_worker_does_as_fast_is_said():
   small = Job("small", 4e4, 1e5, StepMemory(1e3, 1e5))
   there = CLUSTERS["h100_ib400"]
   told = " ".join(plan(small, there, Wish(batch=16, workers=8)).advice.lines)
-  assert "One worker alone takes 100 us for all 128 examples of a step" in told
-  assert "One worker alone" not in " ".join(plan(job("alexnet"), there, Wish(workers=8)).advice.lines)
+  assert "Recommended: one worker. It takes 100 us for all 128 examples of a step" in told
+  assert "one worker" not in " ".join(plan(job("alexnet"), there, Wish(workers=8)).advice.lines)
 
 
 def test_a_job_too_small_to_share_is_left_to_one_worker():

@@ -73,11 +73,7 @@ def plan(
 
   def fitted(workers: int) -> Job:
     pieces = rates.ways(cluster.network, workers, shards)
-    return (
-      job._replace(memory=sharded.memory(job, min(pieces.values()), cluster.device.width), split=1)
-      if shards > 1
-      else job
-    )
+    return job._replace(memory=sharded.memory(job, min(pieces.values()), cluster.device.width)) if shards > 1 else job
 
   first = tried_sizes(fitted(wish.workers or shards), cluster, wish.batch)
 

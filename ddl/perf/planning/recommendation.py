@@ -80,10 +80,11 @@ def advise(
   if settings.workers == 1:
     return Advice(best, (lines[0],))
   if alone < WORTH * best.seconds:
-    lines.append(
-      f"One worker alone takes {seconds_text(alone)} for all {settings.workers * settings.examples:,} examples of a "
-      f"step, {settings.workers} take {seconds_text(best.seconds)}: this job is too small for them."
+    first = (
+      f"Recommended: one worker. It takes {seconds_text(alone)} for all {settings.workers * settings.examples:,} "
+      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: the job is too small for them."
     )
+    lines = [first, f"Among several: {_told(best, settings)}"]
   lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
   if small:
     other = pick(small[1], job.language)

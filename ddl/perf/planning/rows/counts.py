@@ -28,10 +28,8 @@ def counts(cluster: Cluster, given: int, least: float, first: int = 1) -> Counts
   if not 0 <= given <= limit:
     raise ValueError(f"number of workers is {given}; invalid: must be from 1 to {limit:,} on this cluster")
   if first > min(given or limit, limit):
-    raise ValueError(
-      f"the job needs {first} workers, which hold its parameters in as many pieces; {given or limit:,} are "
-      f"{'given' if given else 'all that there are'}"
-    )
+    have = f"give --workers={first} or more" if given else f"the cluster has {limit:,}"
+    raise ValueError(f"the parameters and their copies need {first} devices; {have}")
   return Counts(max(cluster.workers or max(TRIED, given), first), least, first)
 
 
