@@ -82,7 +82,7 @@ def advise(
   if alone < WORTH * best.seconds:
     first = (
       f"Recommended: one worker. It takes {seconds_text(alone)} for all {settings.workers * settings.examples:,} "
-      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: the job is too small for them."
+      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: it is too small for them."
     )
     lines = [first, f"Among several: {_told(best, settings)}"]
   lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
