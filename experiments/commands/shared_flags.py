@@ -17,7 +17,8 @@ def _once(define: Callable[..., Any], name: str, default: Any, text: str, **sett
 
 def cluster() -> flags.FlagHolder[list[str]]:
   """Names of clusters."""
-  return _once(flags.DEFINE_list, "cluster", [], "name of a cluster as `list` has them; compare takes several, a,b")
+  text = "name of a cluster as `list` has them, or a file of one's own, my.toml; compare takes several, a,b"
+  return _once(flags.DEFINE_list, "cluster", [], text)
 
 
 def one_cluster() -> tuple[str, Cluster]:

@@ -10,6 +10,7 @@ from ddl.perf import hardware
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
+from experiments.costs import cluster_file
 from experiments.train.run_dir import read_json
 
 NAME = "measured"
@@ -57,9 +58,16 @@ def clusters() -> dict[str, Cluster]:
 
 
 def named(name: str) -> Cluster:
-  """Return the cluster; ValueError for an unknown name, or `measured` before a calibration."""
+  """Return the cluster, that of a file for a name in .toml.
+
+  Raises:
+    ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
+    FileNotFoundError: for a file that is not there.
+  """
   if name in CLUSTERS:
     return CLUSTERS[name]
+  if name.endswith(cluster_file.SUFFIX):
+    return cluster_file.read(name)
   found = load()
   if name != NAME:
     return hardware.named(name, [NAME] if found else [])

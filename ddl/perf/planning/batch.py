@@ -15,6 +15,7 @@ from ddl.perf.devices.algorithms import measured_costs
 from ddl.perf.devices.model import Shares
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts, step_seconds
+from ddl.perf.planning.critical_batch import Usual
 from ddl.perf.step.convolution import Choice, best_batch, choose
 from ddl.perf.step.convolution_costs import is_convolution, modelled, other_seconds
 from ddl.perf.step.layers import Table
@@ -42,6 +43,8 @@ class Job(NamedTuple):
   recomputed: bool = False  # activations
   states: str = ""  # of the parameters, in words
   source: str = ""  # of the step's efficiency, in words
+  language: bool = False  # whether it is a language model's
+  usual: Usual | None = None  # a global batch that jobs of the kind are known to bear
 
   @property
   def flop_per_example(self) -> float:
@@ -70,6 +73,7 @@ class Batch(NamedTuple):
   best: int  # with the best rate of those tried
   best_rate: float  # examples per second of that
   program: Program | None  # None without convolutions
+  micro: int = 1  # microbatches: needed, exact and program are of one
 
   @property
   def rate(self) -> float:
@@ -77,8 +81,17 @@ class Batch(NamedTuple):
     return self.examples / self.step
 
 
-def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
-  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
+class Sizes(NamedTuple):
+  """Mini-batches that are tried, with the seconds of their steps."""
+
+  largest: int  # that fits
+  steps: dict[int, float]  # X -> seconds
+  best: int  # of them, with the most examples per second
+  enough: int  # the smallest from `job.least` on with ENOUGH of that; the largest where there is none
+
+
+def tried_sizes(job: Job, cluster: Cluster, given: int = 0) -> Sizes:
+  """Powers of two up to the largest X that fits, that one, and `given` or `job.least`.
 
   ValueError if not even one example fits, or the given X does not, with the largest that does.
   """
@@ -97,16 +110,31 @@ def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
   most = max(x / steps[x] for x in tried)
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
-  chosen = given or min(enough, default=last)
+  return Sizes(largest, steps, best, min(enough, default=last))
+
+
+def choose_batch(job: Job, cluster: Cluster, given: int = 0, micro: int = 1) -> Batch:
+  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
+
+  Args:
+    given: X; 0: chosen.
+    micro: number of microbatches, which share the given X evenly.
+
+  Raises:
+    ValueError: as `tried_sizes`, for a microbatch.
+  """
+  sizes = tried_sizes(job, cluster, given // micro)
+  chosen = given // micro or sizes.enough
   return Batch(
-    examples=chosen,
-    largest=largest,
+    examples=chosen * micro,
+    largest=sizes.largest,
     needed=job.memory.total(chosen),
     exact=job.exact(chosen) if job.exact else None,
-    step=steps[chosen],
-    best=best,
-    best_rate=best / steps[best],
-    program=_program(job, cluster, tried, chosen) if any(map(is_convolution, job.table)) else None,
+    step=micro * sizes.steps[chosen],
+    best=sizes.best,
+    best_rate=sizes.best / sizes.steps[sizes.best],
+    program=_program(job, cluster, list(sizes.steps), chosen) if any(map(is_convolution, job.table)) else None,
+    micro=micro,
   )
 
 

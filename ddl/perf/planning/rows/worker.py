@@ -4,8 +4,8 @@ from collections import Counter
 
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import part_terms, step_parts
-from ddl.perf.planning.advice import Row
 from ddl.perf.planning.batch import ENOUGH, Batch, Job, Program
+from ddl.perf.planning.rows import Row
 from ddl.perf.step.convolution_costs import is_convolution
 from ddl.perf.tables.totals import train_flop
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
