@@ -12,10 +12,11 @@ from configs import (
   reproduce_sc17_gpus,
   reproduce_sc17_parts,
   reproduce_sc17_weak,
+  reproduce_zou,
 )
 from experiments.commands.config_flag import CommandLine
-from experiments.papers import das, dasgd, easgd, gossip, sc17_gpus, sc17_knl
-from experiments.papers.page import Section, markdown, summary
+from experiments.papers import das, dasgd, easgd, gossip, sc17_gpus, sc17_knl, zou
+from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
@@ -27,7 +28,9 @@ Made by `{COMMAND}`; do not edit. Every predicted speed-up is arithmetic of `ddl
 `configs/reproduce_*.py`; the last two sections hold statements of theory against the algorithms themselves.
 
 Error is predicted / reported - 1. A parameter is fitted on one reported number per table (weak scaling: one of each
-network); that row says "fitted" and counts nowhere. The other rows of a fitted column are predicted from it.
+network); that row says "fitted" and counts nowhere. The other rows of a fitted column are predicted from it. A reported
+number without a mark is of the paper's abstract; {SECONDARY} is read in a secondary source, {MEMORY} is from memory and
+could not be looked up.
 """
 
 
@@ -47,12 +50,14 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
 
 def sections() -> list[Section]:
   """Return a section per table, in the order of the page."""
+  weak = sc17_knl.weak(reproduce_sc17_weak.get_config())
   return [
     das.section(reproduce_das.get_config()),
-    sc17_gpus.section(reproduce_sc17_gpus.get_config()),
+    sc17_gpus.section(reproduce_sc17_gpus.get_config(), weak),
     sc17_knl.parts(reproduce_sc17_parts.get_config()),
-    sc17_knl.weak(reproduce_sc17_weak.get_config()),
+    weak,
     dasgd.section(reproduce_dasgd.get_config()),
+    zou.section(reproduce_zou.get_config()),
     easgd.section(reproduce_easgd.get_config()),
     gossip.section(reproduce_gossip.get_config()),
   ]
