@@ -17,6 +17,7 @@ from configs import (
 from experiments.commands.config_flag import CommandLine
 from experiments.papers import das, dasgd, easgd, gossip, sc17_gpus, sc17_knl, zou
 from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
+from experiments.train.workdir import writable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
@@ -36,8 +37,11 @@ could not be looked up.
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   """Write the page, or check it (check: None: as --check); return the exit code."""
+  checks = CHECK.value if check is None else check
+  if not checks:
+    writable(PAGE.parent, "the page's folder")
   now = page()
-  if not (CHECK.value if check is None else check):
+  if not checks:
     PAGE.write_text(now)
     for name, draw in filter(None, (each.picture for each in sections())):
       (PAGE.parent / name).write_bytes(draw())

@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from ddl.api import Algorithm
 from ddl.runtime.calls import Kind
 from ddl.runtime.layout.workers import Workers
+from ddl.runtime.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
 from ddl.schedule import Due
 from experiments.bench.workloads import synthetic
@@ -119,7 +120,7 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
     first = state["step"]
     (call,) = trainer.plan(first, first + whole, 10**9)
     batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
-    data = trainer.workers.replicate(jax.random.key_data(key))
+    data = _keys(trainer)
     fn = trainer.compiled(call.kind, state["carry"], batches, step, data, ())
     jax.block_until_ready((state["carry"], batches))
 
@@ -130,6 +131,11 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
     return timed(run)(count)
 
   return Block(loop, whole), Block(compute, whole)
+
+
+def _keys(trainer: Trainer) -> jax.Array:
+  """Key data of each worker, as `Trainer.run` draws them."""
+  return trainer.workers.put(np.asarray(worker_keys(training_key(0), trainer.workers.local)))
 
 
 def make_trainer(
@@ -160,7 +166,7 @@ def _describe(trainer: Trainer, components: build.Components) -> Step:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
   batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, 1))
-  key = trainer.workers.replicate(jax.random.key_data(training_key(0)))
+  key = _keys(trainer)
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)

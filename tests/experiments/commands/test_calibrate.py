@@ -141,6 +141,8 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["bench", "--perf", "--processes=1"], "--processes=1"),
     (["calibrate", "--processes=100000"], "--processes=100000"),
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
+    (["calibrate", "--json=/proc/place.json"], "--json=/proc/place.json: it can't be written"),
+    (["list", "--markdown=/proc/pages"], "--markdown=/proc/pages: nothing can be written in /proc"),
   ],
 )
 def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, message):
