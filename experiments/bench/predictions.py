@@ -18,9 +18,9 @@ from ddl.perf.comm import patterns
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.units import percent, seconds_text
 from ddl.runtime import hosts
-from experiments.costs import calibration, microbench
-from experiments.costs.calibration import Calibration
-from experiments.costs.microbench import Case, Step
+from experiments.costs.calibration import fits, measure, microbench
+from experiments.costs.calibration.fits import Calibration
+from experiments.costs.calibration.microbench import Case, Step
 from experiments.costs.patterns import pattern_of, vector
 from experiments.train.run_dir import about
 
@@ -45,22 +45,22 @@ GOAL = 0.15  # of the median error
 def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   """Measure, predict and print; return the exit code. command: for the record in `json_file`."""
   if hosts.processes() == 1:
-    return calibration.launch("bench --perf", processes)
-  workers = calibration.join()
-  plan = calibration.prepare(workers)
+    return measure.launch("bench --perf", processes)
+  workers = measure.join()
+  plan = measure.prepare(workers)
   blocks, steps = dict(plan.blocks), {}
   algorithms: dict[str, Algorithm] = {}
   for i, case in enumerate(HELD_OUT):
-    calibration.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
+    measure.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
     for name, hyper in (("independent", {}), *ALGORITHMS):
       known = steps.get(case.name)
       trainer, experiment, steps[case.name] = microbench.make_trainer(case, name, hyper, workers, known)
       label = _label(case, name, hyper)
       blocks[label], _ = microbench.trainer_blocks(trainer, experiment)
       algorithms[label] = trainer.algorithm
-  calibration.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
+  measure.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
   measured = microbench.in_turn(blocks, PASSES)
-  found = calibration.solve(plan, measured)
+  found = fits.solve(plan, measured)
   seconds = {label: microbench.typical(measured[label]) for label in blocks}
   results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
   if hosts.is_main():
