@@ -71,13 +71,13 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   return 0
 
 
-def predict(algorithm: Algorithm, step: float, leaves: tuple[int, ...], found: Calibration) -> float:
-  """Return the seconds per step of a round of `period` steps with one message for each array of parameters.
+def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], found: Calibration) -> float:
+  """Return the seconds per step of a round of `period` steps.
 
-  step: seconds of one step's compute. leaves: bytes of each array of parameters.
+  step: seconds of one step's compute. messages: bytes of each of an exchange of all parameters.
   """
   workers, network = found.cluster.workers or 1, found.cluster.network
-  sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in leaves]
+  sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in messages]
   step += sum(patterns.seconds(each.local, workers, network) for each in sent)
   if not algorithm.exchanges:
     return step
@@ -92,13 +92,13 @@ def _compared(
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
-    "rates": found.rates.seconds(step.flop, step.moved),
+    "rates": found.rates[step.kind].seconds(step.flop, step.moved),
   }
   results = []
   for name, hyper in ALGORITHMS:
     label = _label(case, name, hyper)
     measured = seconds[label]
-    predicted = {kind: predict(algorithms[label], each, step.leaves, found) for kind, each in computing.items()}
+    predicted = {kind: predict(algorithms[label], each, step.messages, found) for kind, each in computing.items()}
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}
     examples = case.batch * (found.cluster.workers or 1) / measured
     results.append(

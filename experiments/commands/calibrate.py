@@ -51,7 +51,7 @@ def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
   return {
     "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "about": about(command, device=jax.devices()[0].device_kind, processes=jax.process_count()),
-    "rates": found.rates._asdict(),
+    "rates": {kind: plain(rates) for kind, rates in found.rates.items()},
     "efficiencies": {kind: plain(curve) for kind, curve in found.efficiencies.items()},
     "links": {name: link._asdict() for name, link in found.links.items()},
     "overhead": found.overhead,
@@ -85,9 +85,10 @@ def _found(found: Calibration, kind: str) -> str:
     link = found.links[kind]
     return f"latency {seconds_text(link.latency)}, bandwidth {bytes_text(link.bandwidth)}/s"
   if kind == "step":
-    fixed, flop, memory = found.rates
+    fixed, _, memory = next(iter(found.rates.values()))
     moving = f" + bytes / {bytes_text(memory)}/s" if memory < UNSEEN else ", and no time for bytes that shows"
-    return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s{moving}"
+    flop = ", ".join(f"{rates.flop / 1e9:.3g} ({kind})" for kind, rates in found.rates.items())
+    return f"{seconds_text(fixed)} + FLOP / GFLOP/s of {flop}{moving}"
   if kind == "sync_sgd":
     return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
   curve = found.efficiencies[kind.partition(", ")[2]]

@@ -60,12 +60,27 @@ def link(
 
 def rates(flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[Rates, np.ndarray]:
   """Return the rates nearest to three or more measured steps, and predicted / measured - 1 of each."""
+  found, errors = rates_of_kinds([""] * len(flop), flop, nbytes, seconds)
+  return found[""], errors
+
+
+def rates_of_kinds(
+  kinds: Sequence[str], flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float]
+) -> tuple[dict[str, Rates], np.ndarray]:
+  """Return `rates` of steps of several kinds, which share all but their FLOP per second.
+
+  kinds: of each measured step. ValueError for fewer steps than there are terms.
+  """
   work, took = _checked(seconds, flop, nbytes)
-  if len(took) < 3:
-    raise ValueError(f"{len(took)} measured steps determine no three rates; measure three or more")
-  columns = np.stack([np.ones(len(took)), *work])
-  x, errors = _fit(lambda x: x @ columns, np.min(took / np.maximum(columns, 1e-300), axis=1), took)
-  return Rates(float(x[0]), float(1 / x[1]), float(1 / x[2])), errors
+  names = list(dict.fromkeys(kinds))
+  if len(took) < len(names) + 2:
+    raise ValueError(f"{len(took)} measured steps determine no {len(names) + 2} rates; measure as many or more")
+  of_kind = [np.where([kind == name for kind in kinds], work[0], 0.0) for name in names]
+  columns = np.stack([np.ones(len(took)), work[1], *of_kind])
+  most = np.min(np.where(columns > 0, took / np.maximum(columns, 1e-300), np.inf), axis=1)
+  x, errors = _fit(lambda x: x @ columns, most, took)
+  shared = float(x[0]), float(1 / x[1])
+  return {name: Rates(shared[0], float(1 / x[2 + i]), shared[1]) for i, name in enumerate(names)}, errors
 
 
 def efficiency(

@@ -19,7 +19,7 @@ class Calibration(NamedTuple):
 
   cluster: Cluster  # with the efficiency of dense models
   efficiencies: dict[str, Efficiency]  # by the kind of a model
-  rates: fit.Rates  # of a step, over all cases
+  rates: dict[str, fit.Rates]  # of a step, by the kind of a model
   links: dict[str, Link]  # by collective
   overhead: float  # R_O: seconds of a worker's loop beyond its compute, over its compute; median over the cases
   waiting: float  # seconds that a message takes longer between steps than in a loop of messages alone
@@ -36,7 +36,7 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
     rows += [_row(name, f"{n} bytes", t, e) for n, t, e in zip(plan.sizes, took, errors, strict=True)]
   steps = plan.steps.values()
   loops, computes = ([typical[f"{kind} {case}"] for case in plan.steps] for kind in ("loop", "compute"))
-  rates, errors = fit.rates([s.flop for s in steps], [s.moved for s in steps], loops)
+  rates, errors = fit.rates_of_kinds([s.kind for s in steps], [s.flop for s in steps], [s.moved for s in steps], loops)
   rows += [_row("step", case, t, e) for case, t, e in zip(plan.steps, loops, errors, strict=True)]
   waiting, more = _waiting(plan, typical, links["all_reduce"])
   rows += more
@@ -65,13 +65,13 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
 def _waiting(plan: Plan, typical: dict[str, float], link: Link) -> tuple[float, list[dict[str, Any]]]:
   """Seconds of synchronous SGD beyond the step and its messages, per message, and rows: processes are out of step.
 
-  The median over the models, of which each array of parameters is a message.
+  The median over the models.
   """
   price = collectives.cost("all_reduce", plan.workers)
   names = [case.name for case in TOGETHER if case.name in plan.steps]
   took = np.array([typical[f"sync_sgd {name}"] for name in names])
-  known = [typical[f"loop {name}"] + sum(price(n, link) for n in plan.steps[name].leaves) for name in names]
-  count = np.array([len(plan.steps[name].leaves) for name in names])
+  known = [typical[f"loop {name}"] + sum(price(n, link) for n in plan.steps[name].messages) for name in names]
+  count = np.array([len(plan.steps[name].messages) for name in names])
   waiting = max(0.0, float(np.median((took - known) / count)))
   errors = (known + waiting * count) / took - 1
   return waiting, [_row("sync_sgd", name, t, e) for name, t, e in zip(names, took, errors, strict=True)]

@@ -6,7 +6,7 @@ on the machine affects all of them.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ddl.api import Algorithm
+from ddl.group import Group
 from ddl.runtime.calls import Kind
+from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.runtime.layout.workers import Workers
 from ddl.runtime.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
@@ -23,6 +25,7 @@ from experiments.bench.workloads import synthetic
 from experiments.config import default_experiment
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
+from experiments.costs.calibration.model_kinds import kind_of
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.xla_cost import analyse
 from experiments.train import build, trainers
@@ -57,7 +60,8 @@ class Step(NamedTuple):
 
   flop: float  # of one worker, XLA's count
   moved: float  # bytes read and written, likewise
-  leaves: tuple[int, ...]  # bytes of each array of parameters
+  messages: tuple[int, ...]  # bytes of each, of all parameters
+  kind: str  # of its model
 
 
 def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
@@ -153,7 +157,7 @@ def make_trainer(
   assert isinstance(components.algorithm, Algorithm)
   execution = trainers.execution(components, workers, RunOptions())
   trainer = Trainer(components.algorithm, components.model, workers, execution)
-  step = step or _describe(trainer, components)
+  step = step or _describe(trainer, components, case.model)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
   trainer.execution = execution._replace(steps_per_call=longest)
   return trainer, components, step
@@ -162,7 +166,7 @@ def make_trainer(
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: Trainer, components: build.Components) -> Step:
+def _describe(trainer: Trainer, components: build.Components, model: str) -> Step:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
   batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, 1))
@@ -170,5 +174,13 @@ def _describe(trainer: Trainer, components: build.Components) -> Step:
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
-  leaves = jax.tree.leaves(param_shapes(components.model))
-  return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))
+  leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
+  return Step(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model))
+
+
+def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
+  """Return the bytes of the messages of a mean of arrays of so many bytes: small ones go together in some groups."""
+  if not isinstance(group, PackedGroup):
+    return tuple(leaves)
+  small = sum(n for n in leaves if n < group.below)
+  return (*([small] if small else []), *(n for n in leaves if n >= group.below))

@@ -9,10 +9,12 @@ import pytest
 from helpers.commands import Command
 
 from ddl.algorithms import COLLECTIVE
+from ddl.group import Group
 from ddl.models import MODELS
 from ddl.perf.hardware import CLUSTERS, Cluster, fit
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
+from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.runtime.layout.workers import make_workers
 from experiments.bench import predictions
 from experiments.config.catalog import make_algorithm
@@ -36,7 +38,7 @@ def found_here(overlap=False, waiting=0.0):
   links = dict.fromkeys(collectives.COLLECTIVES, LINK)
   link = LINK._replace(latency=LINK.latency + waiting)
   cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
-  return fits.Calibration(cluster, {}, RATES, links, 0.1, waiting, [])
+  return fits.Calibration(cluster, {}, {"dense": RATES}, links, 0.1, waiting, [])
 
 
 def test_a_calibration_is_read_as_it_was_written(cache):
@@ -125,7 +127,11 @@ def test_blocks_run_here():
   case = microbench.Case("mlp", {"hidden": (8,)}, 4)
   trainer, components, step = microbench.make_trainer(case, "independent", {}, workers)
   products = 784 * 8 + 8 * 10
-  assert step.flop == pytest.approx(4 * 2 * (3 * products - 784 * 8), rel=0.5) and step.leaves[0] in (4 * 784 * 8, 32)
+  assert (
+    step.flop == pytest.approx(4 * 2 * (3 * products - 784 * 8), rel=0.5)
+    and step.messages[0] in (4 * 784 * 8, 32)
+    and step.kind == "dense"
+  )
   for block in microbench.trainer_blocks(trainer, components):
     assert block.run(1) > 0 and block.units >= 1
   assert collectives.exchange_block("all_reduce", 64, workers).run(1) > 0
@@ -133,7 +139,10 @@ def test_blocks_run_here():
 
 def test_the_terms_come_back_from_the_times_that_they_make():
   """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
-  steps = {c.name: Step(1e6 * c.batch + 1e5 * i, 1e7 + 1e5 * c.batch, LEAVES) for i, c in enumerate(measure.CASES)}
+  steps = {
+    c.name: Step(1e6 * c.batch + 1e5 * i, 1e7 + 1e5 * c.batch, LEAVES, model_kinds.kind_of(c.model))
+    for i, c in enumerate(measure.CASES)
+  }
   sizes = collectives.SIZES
   exact = {f"loop {name}": 1.2 * RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
   exact |= {f"compute {name}": RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
@@ -149,7 +158,9 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   for name, link in found.links.items():
     np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
   for s in steps.values():
-    np.testing.assert_allclose(found.rates.seconds(s.flop, s.moved), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3)
+    np.testing.assert_allclose(
+      found.rates[s.kind].seconds(s.flop, s.moved), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3
+    )
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
@@ -164,7 +175,14 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   assert {*found.efficiencies} == {*measure.CURVES} and found.cluster.efficiency == found.efficiencies["dense"]
 
 
-def test_an_exchange_sends_each_array_by_itself():
+def test_small_arrays_go_together_where_the_group_packs_them():
+  leaves = (100, 2**22, 200, 2**23)
+  assert microbench.messages(leaves, Group("worker")) == leaves
+  assert microbench.messages(leaves, PackedGroup("worker", 2**22)) == (300, 2**22, 2**23)
+  assert microbench.messages((2**22,), PackedGroup("worker", 2**22)) == (2**22,)
+
+
+def test_an_exchange_is_its_messages():
   step, cost = 1e-3, collectives.cost("all_reduce", 2)
   message = sum(cost(n, LINK) for n in LEAVES)
 
