@@ -3,7 +3,7 @@
 from ddl.perf.tables import TABLES
 
 DENSE, CONVOLUTION, ATTENTION = "dense", "convolution", "attention"
-KINDS = (
+KINDS: dict[str, str] = (
   dict.fromkeys(("linear", "mlp"), DENSE)
   | dict.fromkeys(("lenet", "resnet18", "resnet20"), CONVOLUTION)
   | dict.fromkeys(("transformer", "gpt2"), ATTENTION)
