@@ -1,4 +1,4 @@
-"""A small calibration over two real processes; `test_calibrate.py` runs this file."""
+"""A small calibration over real processes, 2 or as many as the argument says; `test_calibrate.py` runs this file."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from experiments.costs.calibration.model_kinds import DENSE
 
 
 def main() -> None:
-  """One of the two processes."""
+  """One of the processes."""
   flags.FLAGS(sys.argv[:1])
   plan = measure.prepare(measure.join(), measure.CURVES[DENSE], (2**10, 2**20))
   seconds = microbench.in_turn(plan.blocks, 3, 0.02)
@@ -27,4 +27,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(main() if hosts.processes() > 1 else hosts.launch(2, hosts.command_line()))
+  sys.exit(main() if hosts.processes() > 1 else hosts.launch(int(sys.argv[1]), hosts.command_line()))

@@ -233,16 +233,19 @@ def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, m
 
 
 @pytest.mark.slow
-def test_this_machine(tmp_path, monkeypatch):
-  """Real steps and collectives of two processes."""
+@pytest.mark.parametrize("processes", [2, 3])
+def test_this_machine(processes, tmp_path, monkeypatch):
+  """Real steps and collectives of several processes."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  done = Command(file="tests/helpers/process_calibrate.py").end(600)
+  done = Command(str(processes), file="tests/helpers/process_calibrate.py").end(600)
   assert done.code == 0, done
   told = json.loads(done.out.splitlines()[-1])
-  assert told["shapes"] == [[3, 2]] and told["overlap"] is False and 0 <= told["overhead"] < 100
+  assert told["shapes"] == [[3, processes]] and told["overlap"] is False and 0 <= told["overhead"] < 100
   cluster, figures = local_cluster.load() or pytest.fail("nothing was kept")
   figures_of = cluster.network.between.bandwidth, cluster.device.peak, cluster.device.memory_bandwidth
-  assert cluster.workers == 2 and all(0 < each < float("inf") for each in figures_of)  # how large: the load's matter
+  assert cluster.workers == processes and all(
+    0 < each < float("inf") for each in figures_of
+  )  # how large: the load's matter
   sizes = [row for row in figures["rows"] if row["fit"] == "all_reduce"]
   assert [row["of"] for row in sizes] == ["1024 bytes", "1048576 bytes"]
   assert all(row["measured_s"] > 0 for row in sizes)
