@@ -92,7 +92,7 @@ def _compared(
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
-    "rates": found.rates[step.kind].seconds(step.flop, step.moved),
+    "rates": found.rates[step.kind].seconds(step.flop, step.moved, step.fed),
   }
   results = []
   for name, hyper in ALGORITHMS:

@@ -85,10 +85,10 @@ def _found(found: Calibration, kind: str) -> str:
     link = found.links[kind]
     return f"latency {seconds_text(link.latency)}, bandwidth {bytes_text(link.bandwidth)}/s"
   if kind == "step":
-    fixed, _, memory = next(iter(found.rates.values()))
+    fixed, _, memory, feed = next(iter(found.rates.values()))
     moving = f" + bytes / {bytes_text(memory)}/s" if memory < UNSEEN else ", and no time for bytes that shows"
     flop = ", ".join(f"{rates.flop / 1e9:.3g} ({kind})" for kind, rates in found.rates.items())
-    return f"{seconds_text(fixed)} + FLOP / GFLOP/s of {flop}{moving}"
+    return f"{seconds_text(fixed)} + input / {bytes_text(feed)}/s + FLOP / GFLOP/s of {flop}{moving}"
   if kind == "sync_sgd":
     return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
   curve = found.efficiencies[kind.partition(", ")[2]]

@@ -6,6 +6,7 @@ a few disturbed measurements do not bias the fit.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,15 +23,16 @@ LEAST = 1e-9  # of a coefficient, likewise: one that the measurements do not sho
 
 
 class Rates(NamedTuple):
-  """A step's seconds = fixed + FLOP / flop + bytes / memory: computing and moving do not overlap."""
+  """A step's seconds = fixed + FLOP / flop + bytes / memory + input / feed: none of them overlap."""
 
   fixed: float  # seconds per step
   flop: float  # FLOP per second
   memory: float  # bytes per second
+  feed: float = math.inf  # bytes of input per second that the host gathers and hands to the device
 
-  def seconds(self, flop: float, nbytes: float) -> float:
-    """Seconds of a step with so many FLOP and bytes read and written."""
-    return self.fixed + flop / self.flop + nbytes / self.memory
+  def seconds(self, flop: float, nbytes: float, fed: float = 0.0) -> float:
+    """Seconds of a step with so many FLOP, bytes read and written, and bytes of input."""
+    return self.fixed + flop / self.flop + nbytes / self.memory + fed / self.feed
 
 
 def link(
@@ -65,22 +67,25 @@ def rates(flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[floa
 
 
 def rates_of_kinds(
-  kinds: Sequence[str], flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float]
-) -> tuple[dict[str, Rates], np.ndarray]:
+  kinds: Sequence[str], flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float],
+  fed: Sequence[float] = (),
+) -> tuple[dict[str, Rates], np.ndarray]:  # fmt: skip
   """Return `rates` of steps of several kinds, which share all but their FLOP per second.
 
-  kinds: of each measured step. ValueError for fewer steps than there are terms.
+  kinds: of each measured step; fed: bytes of its input. ValueError for fewer steps than there are terms.
   """
-  work, took = _checked(seconds, flop, nbytes)
+  work, took = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
   names = list(dict.fromkeys(kinds))
-  if len(took) < len(names) + 2:
-    raise ValueError(f"{len(took)} measured steps determine no {len(names) + 2} rates; measure as many or more")
+  terms = len(names) + len(work)
+  if len(took) < terms:
+    raise ValueError(f"{len(took)} measured steps determine no {terms} rates; measure as many or more")
   of_kind = [np.where([kind == name for kind in kinds], work[0], 0.0) for name in names]
-  columns = np.stack([np.ones(len(took)), work[1], *of_kind])
+  columns = np.stack([np.ones(len(took)), *of_kind, *work[1:]])
   most = np.min(np.where(columns > 0, took / np.maximum(columns, 1e-300), np.inf), axis=1)
   x, errors = _fit(lambda x: x @ columns, most, took)
-  shared = float(x[0]), float(1 / x[1])
-  return {name: Rates(shared[0], float(1 / x[2 + i]), shared[1]) for i, name in enumerate(names)}, errors
+  fixed, *inverse = (float(each) for each in x)
+  shared = [1 / each for each in inverse[len(names) :]]  # memory, and the feed
+  return {name: Rates(fixed, 1 / each, *shared) for name, each in zip(names, inverse, strict=False)}, errors
 
 
 def efficiency(

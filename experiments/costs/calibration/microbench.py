@@ -62,6 +62,7 @@ class Step(NamedTuple):
   moved: float  # bytes read and written, likewise
   messages: tuple[int, ...]  # bytes of each, of all parameters
   kind: str  # of its model
+  fed: float = 0.0  # bytes of a worker's input
 
 
 def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
@@ -169,13 +170,15 @@ _data = functools.cache(synthetic)
 def _describe(trainer: Trainer, components: build.Components, model: str) -> Step:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
-  batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, 1))
+  given = components.training_feed(trainer.workers.local)(0, 1)
+  fed = sum(x.nbytes for x in jax.tree.leaves(given)) / len(trainer.workers.local)
+  batches = trainer.workers.put(given)
   key = _keys(trainer)
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
   leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
-  return Step(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model))
+  return Step(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model), fed)
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
