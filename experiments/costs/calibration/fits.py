@@ -36,8 +36,8 @@ def solve(plan: Plan, measured: dict[str, np.ndarray]) -> Calibration:
     rows += [_row(name, f"{n} bytes", t, e) for n, t, e in zip(plan.sizes, took, errors, strict=True)]
   steps = plan.steps.values()
   loops, computes = ([typical[f"{kind} {case}"] for case in plan.steps] for kind in ("loop", "compute"))
-  work = [[getattr(s, name) for s in steps] for name in ("kind", "flop", "moved", "fed")]
-  rates, errors = fit.rates_of_kinds(*work[:3], loops, work[3])
+  kinds, flop, moved, fed = zip(*((s.kind, s.flop, s.moved, s.fed) for s in steps), strict=True)
+  rates, errors = fit.rates_of_kinds(kinds, flop, moved, loops, fed)
   rows += [_row("step", case, t, e) for case, t, e in zip(plan.steps, loops, errors, strict=True)]
   waiting, more = _waiting(plan, typical, links["all_reduce"])
   rows += more

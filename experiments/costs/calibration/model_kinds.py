@@ -3,11 +3,11 @@
 from ddl.perf.tables import TABLES
 
 DENSE, CONVOLUTION, ATTENTION = "dense", "convolution", "attention"
-KINDS: dict[str, str] = (
-  dict.fromkeys(("linear", "mlp"), DENSE)
-  | dict.fromkeys(("lenet", "resnet18", "resnet20"), CONVOLUTION)
-  | dict.fromkeys(("transformer", "gpt2"), ATTENTION)
-)
+KINDS: dict[str, str] = {
+  **dict.fromkeys(("linear", "mlp"), DENSE),
+  **dict.fromkeys(("lenet", "resnet18", "resnet20"), CONVOLUTION),
+  **dict.fromkeys(("transformer", "gpt2"), ATTENTION),
+}
 
 
 def kind_of(model: str) -> str:
