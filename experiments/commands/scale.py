@@ -10,6 +10,7 @@ from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
+from ddl.perf.planning import scaling
 from ddl.perf.planning.scenario import Transport
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
@@ -30,7 +31,9 @@ DELAY = flags.DEFINE_integer(
   "delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0, upper_bound=scale_curves.MOST
 )
 SERVERS = shared_flags.servers()
-JITTER = flags.DEFINE_float("jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0)
+JITTER = flags.DEFINE_float(
+  "jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
+)
 OVERLAP = shared_flags.overlap()
 BUCKET = flags.DEFINE_float("bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0)
 ORDER = flags.DEFINE_enum(

@@ -32,7 +32,8 @@ def one_cluster() -> tuple[str, Cluster]:
     raise ValueError(f"--cluster=NAME is missing; known are {', '.join(local_cluster.clusters())}")
   if len(names) > 1:
     raise ValueError(f"--cluster={','.join(names)}: give one cluster; compare alone takes several")
-  return names[0], local_cluster.named(names[0])
+  there, model = local_cluster.named(names[0]), flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
+  return names[0], local_cluster.for_model(names[0], there, model or "")
 
 
 def model() -> flags.FlagHolder[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import optax
 
+from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
@@ -24,8 +25,10 @@ from experiments.config.catalog import entry, make_algorithm
 from experiments.config.factories import hyper, named
 from experiments.costs.patterns import pattern_of, vector
 from experiments.short_name import short_name
+from experiments.train.progress import bar
 
 MOST = 65_536  # workers or nodes
+MOST_GRAPH = 4096  # of an algorithm on a graph, which holds matrices [workers, workers]
 
 
 class Curve(NamedTuple):
@@ -140,12 +143,20 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return an algorithm's messages for parameters of so many bytes by layer, with these and else its own settings."""
 
+  sizes: list[tuple[float, float]] = []  # bytes of a visit among several workers, which are those among any
+
   @cache
   def pattern(workers: int) -> Pattern:
     spec = entry("algorithm", name)
+    if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
+      raise ValueError(f"{name} with {workers:,} workers: its graph is made for up to {MOST_GRAPH:,}; give fewer")
     unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
     chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
-    return pattern_of(make_algorithm(name, optax.sgd(0.1), workers, chosen), vector(*nbytes), workers)
+    algorithm = make_algorithm(name, optax.sgd(0.1), workers, chosen)
+    found = pattern_of(algorithm, vector(*nbytes), workers, *sizes)
+    if found.visits and workers > 1 and not sizes:
+      sizes.append((found.visits.up, found.visits.down))
+    return found
 
   return pattern
 
@@ -160,10 +171,17 @@ def curves(
     ValueError: as `scaling.curve`, for invalid settings, an order without effect, or if no point's examples fit.
   """
   made = []
-  for name, chosen in algorithms.items():
-    sent = recorded(name, *work.nbytes, **chosen)
-    points = scaling.curve(sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
-    made.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
+  with bar("", len(algorithms) * len(workers)) as progress:
+    for name, chosen in algorithms.items():
+      sent = recorded(name, *work.nbytes, **chosen)
+
+      def shown(count: int, sent: Recorded = sent, name: str = name) -> Pattern:
+        progress.set_description(f"{short_name(name)}, {count:,} workers")
+        progress.update()
+        return sent(count)
+
+      points = scaling.curve(shown, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
+      made.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in made)):
     named = ", ".join(curve.algorithm for curve in made)
     raise ValueError(f"--order={transport.order} changes nothing: no gradients leave layer by layer in {named} here")

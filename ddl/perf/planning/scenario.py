@@ -17,6 +17,7 @@ from ddl.perf.step.layers import Table
 from ddl.perf.tables.totals import params_bytes, parts
 
 MOST = 200  # layers of a timeline
+SIMULATED = 128  # workers in a server's queue; of more, each of so many stands for several
 
 
 class Work(NamedTuple):
@@ -131,11 +132,13 @@ def _visits(run: Scenario) -> tuple[float, float]:
   if visits.peers:  # two by two
     whole = max(computing + visits.probability * exposed, visits.probability * shared)
     return whole / period, 1 - computing / whole
-  paces = _paces(20 * period, workers, run.jitter).reshape(20, period, workers).mean(axis=1)
+  queued = min(workers, SIMULATED)
+  paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
   nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
-  line = nbytes / transport.servers / link.bandwidth  # a visit takes longer
+  bandwidth = link.bandwidth * queued / workers  # of more workers a message is several, which keep the line as busy
+  line = nbytes / transport.servers / bandwidth  # a visit takes longer
   queue = server_queue.simulate(
-    workers=workers, servers=transport.servers, nbytes=nbytes, bandwidth=link.bandwidth,
+    workers=queued, servers=transport.servers, nbytes=nbytes, bandwidth=bandwidth,
     compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
     rounds=40,
   )  # fmt: skip
