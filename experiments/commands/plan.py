@@ -109,7 +109,8 @@ def record(job: Job, cluster: str, found: planner.Plan, ends: Mapping[str, plann
     "enough": found.enough and found.enough._asdict(),
     "settings": found.settings._asdict(),
     "sizes": [
-      line.size._asdict() | {"step": line.step, "relative": line.relative}
+      line.size._asdict()
+      | {"step": line.step, "relative": line.relative}
       | {"efficiency": {name: cell._asdict() for name, cell in line.cells.items()}}
       for line in found.lines
     ],
