@@ -1,5 +1,6 @@
 """Kinds of models, by the products that take most of their time: a device's efficiency differs between them."""
 
+from ddl.perf.devices.model import transformer
 from ddl.perf.tables import TABLES
 
 DENSE, CONVOLUTION, ATTENTION = "dense", "convolution", "attention"
@@ -13,6 +14,8 @@ KINDS: dict[str, str] = {
 def kind_of(model: str) -> str:
   """Return the kind of a model of `ddl.models` or of a layer table; "" for one that is neither."""
   if model in TABLES:
+    if transformer(TABLES[model]):
+      return ATTENTION
     layers = [layer for layer in TABLES[model] if hasattr(layer, "dense")]
     return DENSE if all(layer.dense for layer in layers) else CONVOLUTION
   return KINDS.get(model, "")

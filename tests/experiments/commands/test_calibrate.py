@@ -121,6 +121,7 @@ def test_a_model_has_the_efficiency_of_its_kind(cache):
 def test_every_model_is_of_a_kind():
   assert {model_kinds.kind_of(name) for name in MODELS} == {"dense", "convolution", "attention"}
   assert model_kinds.kind_of("cd_dnn") == "dense" and model_kinds.kind_of("mine.py:model") == ""
+  assert model_kinds.kind_of("llama_7b") == "attention"
 
 
 def test_blocks_run_here():
