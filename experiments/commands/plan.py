@@ -62,7 +62,7 @@ def main(line: CommandLine) -> int:
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
-  ends = {words: planner.plan(*there, _as_planned(wish, found)) for words, *there in placed.ends}
+  ends = {words: planner.plan(end, on, _as_planned(wish, found)) for words, end, on in placed.ends}
   print(text(job, name, cluster, found, sends, ends))
   if JSON.value:
     Path(JSON.value).write_text(json.dumps(record(job, name, found, ends) | {"sends": sends}, indent=2) + "\n")
