@@ -98,7 +98,7 @@ def call(monkeypatch, capfd, tmp_path):
   monkeypatch.chdir(ROOT)
   for module in (train, compare, sweep):  # the devices of this process are there already
     monkeypatch.setattr(
-      module, "start_devices", lambda n, options: processes.check_processes(n, hosts.processes(), options)
+      module, "start_devices", lambda n, options, *_: processes.check_processes(n, hosts.processes(), options)
     )
 
   def run(command, *arguments):

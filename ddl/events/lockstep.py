@@ -1,4 +1,4 @@
-"""Virtual time of a collective algorithm: all workers that are present wait for each other at every exchange."""
+"""Virtual time of a collective algorithm: workers wait at an exchange for all that are present, or for neighbours."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +19,16 @@ Seconds = (
 )  # of messages among the workers that are present, by their number if a function
 
 
+Hops = tuple[tuple[int | None, ...], ...]  # messages, one after the other: whom each worker hears in each; None: nobody
+
+
 class Exchange(NamedTuple):
   """Messages among all workers."""
 
   launched: Callable[[int], bool]  # steps -> whether one leaves after them
   delay: int  # steps in flight
   seconds: Seconds  # of one
+  hops: Hops = ()  # where each goes from worker to worker: nobody waits for others than those it hears
 
 
 class Step(NamedTuple):
@@ -83,9 +87,10 @@ def walk(
 
   A message leaves when the last worker has come to it. Without a delay all wait for it. With a delay each goes on and
   waits for it after that many steps; without `overlap` at once. The workers share one link, which carries one message
-  at a time. After a step the collectives of `local` come first, then the delayed messages, then the exchanges without a
-  delay, each in the given order. For constant step times a round of one exchange takes
-  period * step + max(0, exchange - min(delay, period) * step) seconds.
+  at a time. Of an exchange with hops each worker's messages leave when it has come to them, on a link of its own, and
+  it waits for those that it hears; while a worker is missing it is as one among all. After a step the collectives of
+  `local` come first, then the delayed messages, then the exchanges without a delay, each in the given order. For
+  constant step times a round of one exchange takes period * step + max(0, exchange - min(delay, period) * step) s.
 
   Args:
     round_steps: steps of a worker round of `times`, at whose begin workers leave and join.
@@ -107,18 +112,21 @@ def walk(
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
-  in_flight = [deque[tuple[int, float]]() for _ in late]  # (the step before which it is waited for, its arrival)
-  clock, link = np.zeros(workers), 0.0  # when each worker has come so far; when the link is free
+  in_flight = [deque[tuple[int, np.ndarray]]() for _ in late]  # (the step before which it is waited for, its arrival)
+  clock, link = np.zeros(workers), np.zeros(workers)  # when each worker has come so far; when its link is free
   here, lost = np.ones(workers, bool), np.zeros(workers)
   attend = presence.waiting(times)
   if elastic:
     attend = presence.given(elastic, round_steps) if isinstance(elastic, Presence) else presence.elastic(times)
 
-  def send(seconds: Seconds) -> tuple[float, float]:
-    nonlocal link
-    leaves = max(float(clock[here].max()), link)
-    link = leaves + _of(seconds, int(here.sum()))
-    return leaves, link
+  def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
+    """((leaves, has arrived), when each worker has what it waits for)."""
+    took = _of(seconds, int(here.sum()))
+    if hops and here.all():
+      return _pass_on(clock, link, took, hops)
+    leaves = max(float(clock[here].max()), float(link.max()))
+    link[:] = leaves + took
+    return (leaves, leaves + took), link.copy()
 
   for step in range(steps):
     number, index = divmod(step, round_steps)
@@ -133,26 +141,40 @@ def walk(
     free, launched, met = clock, [NONE] * len(late), []
     for i, each in enumerate(late):
       if each.launched(step):
-        launched[i] = send(each.seconds)
-        in_flight[i].append((step + each.delay, link))
-        clock = clock if overlap else np.maximum(clock, link)
+        launched[i], arrived = send(each.seconds, each.hops)
+        in_flight[i].append((step + each.delay, arrived))
+        clock = clock if overlap else np.maximum(clock, arrived)
     begun = clock
     done = clock = clock + durations[:, index]
     if local_seconds is not None:
-      met.append(send(local_seconds))
-      clock = np.where(here, link, np.nan)
+      message, arrived = send(local_seconds)
+      met.append(message)
+      clock = np.where(here, arrived, np.nan)
     for queue in in_flight:
       if queue and queue[0][0] == step + 1:
         clock = np.maximum(clock, queue.popleft()[1])
     for each in prompt:
       if each.launched(step + 1):
-        met.append(send(each.seconds))
-        clock = np.where(here, link, np.nan)
+        message, arrived = send(each.seconds, each.hops)
+        met.append(message)
+        clock = np.where(here, np.maximum(clock, arrived), np.nan)
       else:
         met.append(NONE)
     spans = (np.array(found, np.float64).reshape(-1, 2) for found in (launched, met))
     stopped = np.where(here, lost if index == 0 else 0.0, np.nan)
     yield Step(free, begun, stopped, done, clock, *spans)
+
+
+def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) -> tuple[tuple[float, float], np.ndarray]:
+  """`send` from worker to worker; the links, which are changed, are busy with a message of each hop."""
+  first, arrived = np.maximum(clock, link), clock.copy()
+  for hop in hops:
+    sources = np.array([own if source is None else source for own, source in enumerate(hop)])
+    heard = sources != np.arange(len(sources))
+    link[:] = np.maximum(clock, link)
+    link[sources[heard]] += seconds / len(hops)
+    arrived = np.where(heard, np.maximum(arrived, link[sources]), arrived)
+  return (float(first.min()), float(arrived.max())), arrived
 
 
 def presence_of(workers: int, steps: Iterable[Step]) -> Presence:

@@ -18,9 +18,9 @@ from ddl.perf.comm import patterns
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.units import percent, seconds_text
 from ddl.runtime import hosts
-from experiments.costs import calibration, microbench
-from experiments.costs.calibration import Calibration
-from experiments.costs.microbench import Case, Step
+from experiments.costs.calibration import fits, measure, microbench
+from experiments.costs.calibration.fits import Calibration
+from experiments.costs.calibration.microbench import Case, Step
 from experiments.costs.patterns import pattern_of, vector
 from experiments.train.run_dir import about
 
@@ -45,22 +45,22 @@ GOAL = 0.15  # of the median error
 def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   """Measure, predict and print; return the exit code. command: for the record in `json_file`."""
   if hosts.processes() == 1:
-    return calibration.launch("bench --perf", processes)
-  workers = calibration.join()
-  plan = calibration.prepare(workers)
+    return measure.launch("bench --perf", processes)
+  workers = measure.join()
+  plan = measure.prepare(workers)
   blocks, steps = dict(plan.blocks), {}
   algorithms: dict[str, Algorithm] = {}
   for i, case in enumerate(HELD_OUT):
-    calibration.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
+    measure.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
     for name, hyper in (("independent", {}), *ALGORITHMS):
       known = steps.get(case.name)
       trainer, experiment, steps[case.name] = microbench.make_trainer(case, name, hyper, workers, known)
       label = _label(case, name, hyper)
       blocks[label], _ = microbench.trainer_blocks(trainer, experiment)
       algorithms[label] = trainer.algorithm
-  calibration.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
+  measure.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
   measured = microbench.in_turn(blocks, PASSES)
-  found = calibration.solve(plan, measured)
+  found = fits.solve(plan, measured)
   seconds = {label: microbench.typical(measured[label]) for label in blocks}
   results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
   if hosts.is_main():
@@ -71,13 +71,13 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   return 0
 
 
-def predict(algorithm: Algorithm, step: float, leaves: tuple[int, ...], found: Calibration) -> float:
-  """Return the seconds per step of a round of `period` steps with one message for each array of parameters.
+def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], found: Calibration) -> float:
+  """Return the seconds per step of a round of `period` steps.
 
-  step: seconds of one step's compute. leaves: bytes of each array of parameters.
+  step: seconds of one step's compute. messages: bytes of each of an exchange of all parameters.
   """
   workers, network = found.cluster.workers or 1, found.cluster.network
-  sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in leaves]
+  sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in messages]
   step += sum(patterns.seconds(each.local, workers, network) for each in sent)
   if not algorithm.exchanges:
     return step
@@ -92,13 +92,13 @@ def _compared(
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
-    "rates": found.rates.seconds(step.flop, step.moved),
+    "rates": found.rates[step.kind].seconds(step.flop, step.moved, step.fed),
   }
   results = []
   for name, hyper in ALGORITHMS:
     label = _label(case, name, hyper)
     measured = seconds[label]
-    predicted = {kind: predict(algorithms[label], each, step.leaves, found) for kind, each in computing.items()}
+    predicted = {kind: predict(algorithms[label], each, step.messages, found) for kind, each in computing.items()}
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}
     examples = case.batch * (found.cluster.workers or 1) / measured
     results.append(

@@ -1,4 +1,4 @@
-"""Whether a run that was disturbed is the same as one that was not, or as a run in virtual time with the same losses."""
+"""Whether a disturbed run is the same as one that was not, or as a run in virtual time with the same losses."""
 
 import json
 import math

@@ -16,9 +16,12 @@ from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.runtime import hosts
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
-from experiments.costs import calibration, local_cluster, microbench
-from experiments.costs.calibration import Calibration
+from experiments.costs import local_cluster
+from experiments.costs.calibration import fits, measure, microbench
+from experiments.costs.calibration.fits import Calibration
+from experiments.costs.calibration.record import plain
 from experiments.train.run_dir import about
+from experiments.train.workdir import writable
 
 JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()
@@ -29,10 +32,11 @@ UNSEEN = 1e15  # bytes per second, above any memory: the fit has no cost of byte
 def main(line: CommandLine) -> int:
   """Measure, print the fits and write them; return the exit code."""
   if hosts.processes() == 1:
-    return calibration.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
-  plan = calibration.prepare(calibration.join())
-  calibration.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times, interleaved")
-  found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
+    writable(local_cluster.path().parent, "XDG_CACHE_HOME (~/.cache by default)")
+    return measure.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
+  plan = measure.prepare(measure.join())
+  measure.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times, interleaved")
+  found = fits.solve(plan, microbench.in_turn(plan.blocks, PASSES))
   if hosts.is_main():
     figures = record(found, line.words)
     local_cluster.save(found.cluster, figures)
@@ -47,7 +51,8 @@ def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
   return {
     "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "about": about(command, device=jax.devices()[0].device_kind, processes=jax.process_count()),
-    "rates": found.rates._asdict(),
+    "rates": {kind: plain(rates) for kind, rates in found.rates.items()},
+    "efficiencies": {kind: plain(curve) for kind, curve in found.efficiencies.items()},
     "links": {name: link._asdict() for name, link in found.links.items()},
     "overhead": found.overhead,
     "waiting": found.waiting,
@@ -80,10 +85,11 @@ def _found(found: Calibration, kind: str) -> str:
     link = found.links[kind]
     return f"latency {seconds_text(link.latency)}, bandwidth {bytes_text(link.bandwidth)}/s"
   if kind == "step":
-    fixed, flop, memory = found.rates
+    fixed, _, memory, feed = next(iter(found.rates.values()))
     moving = f" + bytes / {bytes_text(memory)}/s" if memory < UNSEEN else ", and no time for bytes that shows"
-    return f"{seconds_text(fixed)} + FLOP / {flop / 1e9:.3g} GFLOP/s{moving}"
+    flop = ", ".join(f"{rates.flop / 1e9:.3g} ({kind})" for kind, rates in found.rates.items())
+    return f"{seconds_text(fixed)} + input / {bytes_text(feed)}/s + FLOP / GFLOP/s of {flop}{moving}"
   if kind == "sync_sgd":
     return f"the step, its messages, and {seconds_text(found.waiting)} of waiting per message"
-  best, half = found.cluster.efficiency
-  return f"{percent(best)} of the peak, half of it with {half:.3g} examples"
+  curve = found.efficiencies[kind.partition(", ")[2]]
+  return f"{percent(curve.best)} of the peak, half of it with {curve.half:.3g} examples"

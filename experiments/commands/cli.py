@@ -1,6 +1,7 @@
 """From the words of a command line to the call of a command; what a user did wrong is one line and exit code 2."""
 
 import importlib
+import tempfile
 from pathlib import Path
 
 from absl import flags, logging
@@ -64,6 +65,14 @@ def _check_json() -> None:
   if name and (Path(name).is_dir() or not Path(name).absolute().parent.is_dir()):
     wrong = "is a folder" if Path(name).is_dir() else f"there is no folder {Path(name).absolute().parent}"
     raise ValueError(f"--json={name}: {wrong}; give a file in a folder that exists")
+  if name:
+    try:
+      with tempfile.TemporaryDirectory(dir=Path(name).absolute().parent):
+        pass
+      if Path(name).exists():
+        Path(name).open("a").close()
+    except OSError as error:
+      raise ValueError(f"--json={name}: it can't be written ({error.strerror or error}); give another file") from error
 
 
 def _help(command: str) -> str:

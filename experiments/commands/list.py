@@ -20,6 +20,7 @@ from experiments.config.own_objects import is_address
 from experiments.config.part import NETWORK, Network
 from experiments.config.variants import variants
 from experiments.short_name import short_name
+from experiments.train.workdir import writable
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 
@@ -31,7 +32,7 @@ def main(line: CommandLine | None = None) -> int:
     print(*own, *_labels(line.config), sep="\n")
     return 0
   if MARKDOWN.value:
-    print(*reference.write(Path(MARKDOWN.value)), sep="\n")
+    print(*reference.write(writable(Path(MARKDOWN.value), "--markdown")), sep="\n")
     return 0
   widths = [max(len(row[i]) for row in [reference.HEAD, *reference.rows()]) for i in range(len(reference.HEAD))]
   for row in [reference.HEAD, *reference.rows()]:

@@ -17,6 +17,7 @@ from experiments.netbench import measure, network, table, units
 from experiments.netbench.cases import CASES, Measured
 from experiments.netbench.group import Group
 from experiments.train.run_dir import about, write_whole
+from experiments.train.workdir import writable
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
@@ -37,7 +38,7 @@ def main(line: CommandLine) -> int:
     raise ValueError(f"--algorithms={','.join(unknown)}: netbench has {', '.join(CASES)}")
   network.check_rights()
   if WORKDIR.value:
-    Path(WORKDIR.value).mkdir(parents=True, exist_ok=True)
+    writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
   found: list[dict[str, Any]] = []
   with (
     network.Network(HOSTS.value, rates[0], latency) as net,

@@ -1,7 +1,7 @@
-"""`python run.py plan`: examples, workers, servers, delay and period for a job on a cluster, and why."""
+"""`python run.py plan`: what to run for a job on a cluster, and why: examples, workers, servers, delay and period."""
 
 import json
-import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +9,17 @@ from absl import flags
 
 from ddl.perf import tables
 from ddl.perf.comm.patterns import Pattern
-from ddl.perf.hardware import Cluster
-from ddl.perf.planning import algorithm_rates, planner
+from ddl.perf.planning import planner
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.families.formats import FORMATS
+from ddl.perf.planning.placement import place, table_job
 from ddl.perf.planning.scaling import Recorded
-from ddl.perf.step.memory import step_memory
-from ddl.perf.tables.totals import params_bytes, parts
-from ddl.perf.units import percent, rate_text, seconds_text
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
 from experiments.config.experiment import Experiment
 from experiments.costs import local_cluster
+from experiments.costs.plan import critical_batch
+from experiments.costs.plan.text import text
 
 shared_flags.cluster()
 MODEL = shared_flags.model()
@@ -28,10 +28,9 @@ WORKERS = shared_flags.workers()
 SERVERS = shared_flags.servers()
 EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "of the workers, at least, where their number is chosen")
 EXPOSED = flags.DEFINE_float("exposed", 0.05, "share of a round spent waiting for an exchange, at most")
+GRADIENTS = flags.DEFINE_enum("gradients", "float32", list(FORMATS), "number format in which gradients are sent")
+RUN = flags.DEFINE_string("run", "", "a run's folder, whose gradient noise scale is the critical batch")
 JSON = shared_flags.json()
-
-WIDTH = 118
-STARTING = 1e-5  # seconds
 
 
 def main(line: CommandLine) -> int:
@@ -48,22 +47,32 @@ def main(line: CommandLine) -> int:
   batch, origin = BATCH.value or 0, "as given"
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
-  wish = planner.Wish(batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin)
-  job, own = (table_job(MODEL.value, cluster.device.width), None) if config is None else _configured(config, workers)
+  noise = critical_batch.read(RUN.value) if RUN.value else 0.0
+  wish = planner.Wish(
+    batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise
+  )
+  own = None
+  if config is None:
+    placed = table_job(MODEL.value, cluster, workers)
+  else:
+    job, own = _configured(config, workers)
+    placed = place(job, cluster)
+  job, cluster = placed.job, placed.cluster
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
   overhead = float(calibrated[1]["overhead"]) if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
-  print(text(job, name, cluster, found, sends))
+  ends = {words: planner.plan(end, on, _as_planned(wish, found)) for words, end, on in placed.ends}
+  print(text(job, name, cluster, found, sends, ends))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, found) | {"sends": sends}, indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, found, ends) | {"sends": sends}, indent=2) + "\n")
   return 0
 
 
-def table_job(name: str, width: int) -> Job:
-  """Return the job of a layer table trained with SGD with momentum. width: bytes of a value of its feature maps."""
-  table = tables.named(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table)
+def _as_planned(wish: planner.Wish, found: planner.Plan) -> planner.Wish:
+  """The wish for the plan's own numbers of examples, workers and servers."""
+  s = found.settings
+  return wish._replace(batch=s.examples // s.micro, workers=s.workers, servers=s.servers)
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
@@ -89,66 +98,26 @@ def _sends(name: str, recorded: Recorded, workers: int) -> str:
   return f"{name}, as configured, sends {traffic_text.sends(recorded(workers))}" if workers > 1 else ""
 
 
-def text(job: Job, name: str, cluster: Cluster, found: planner.Plan, sends: str = "") -> str:
-  """Return the plan as a table, with the predictions and the verdict below it.
-
-  name: of the cluster; sends: what the config's own algorithm does.
-  """
-  left = max(len(row.quantity) for row in found.rows) + 2
-  middle = max(len(row.value) for row in found.rows) + 2
-  lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH), *_warning(found), ""]
-  lines.append("quantity".ljust(left) + "value".ljust(middle) + "why; what limits it")
-  indent = " " * (left + middle)
-  for row in found.rows:
-    start = row.quantity.ljust(left) + row.value.ljust(middle)
-    lines += textwrap.wrap(row.why, WIDTH, initial_indent=start, subsequent_indent=indent)
-    lines += textwrap.wrap(f"limit: {row.limit}", WIDTH, initial_indent=indent, subsequent_indent=indent)
-  below = [textwrap.fill(each, WIDTH) for each in (sends, verdict(found, name)) if each]
-  return "\n".join([*lines, "", *_speeds(found), *below])
-
-
-def _speeds(found: planner.Plan) -> list[str]:
-  """Predictions as lines of aligned columns."""
-  rows = [("at these settings", "", "a step", "efficiency", "examples/s")]
-  for each in found.speeds:
-    figures = seconds_text(each.seconds), percent(each.efficiency), rate_text(each.rate)
-    rows.append((each.algorithm, each.setting, *figures))
-  a, b, *numbers = (max(map(len, column)) for column in zip(*rows, strict=True))
-  return ["  ".join([row[0].ljust(a), row[1].ljust(b), *map(str.rjust, row[2:], numbers)]) for row in rows]
-
-
-def verdict(found: planner.Plan, cluster: str) -> str:
-  """Return which algorithms have the most examples per second, and what that number leaves out."""
-  best = algorithm_rates.most(found.speeds)
-  names = list(dict.fromkeys(speed.algorithm for speed in best))
-  lead = f"{' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} keep{'s' * (len(names) == 1)} the most"
-  count = found.settings.workers
-  return (
-    f"{lead}: {rate_text(best[0].rate)} examples/s of {count} worker{'s' * (count > 1)}. The progress "
-    f"per example is not in that number: python run.py compare --config=FILE --cluster={cluster} sets accuracy against "
-    "seconds."
-  )
-
-
-def _warning(found: planner.Plan) -> list[str]:
-  """Lines for a step shorter than the start of one on any machine, which the cluster's entry leaves out."""
-  if found.settings.step >= STARTING:
-    return []
-  text = (
-    f"Warning: a step of {seconds_text(found.settings.step)} is shorter than a machine takes to start one, which is "
-    "tens of microseconds and more. This cluster's entry has no such time, so that the efficiencies below are too low, "
-    "and the delays and periods too long."
-  )
-  return ["", *textwrap.wrap(text, WIDTH)]
-
-
-def record(job: Job, cluster: str, found: planner.Plan) -> dict[str, Any]:
+def record(job: Job, cluster: str, found: planner.Plan, ends: Mapping[str, planner.Plan]) -> dict[str, Any]:
   """Return the plan for --json: seconds and bytes as numbers, the reasons as they are printed."""
   return {
     "job": job.title,
     "cluster": cluster,
+    "recommended": found.advice.speed._asdict(),
+    "advice": found.advice.lines,
     "examples": found.settings.examples,
+    "enough": found.enough and found.enough._asdict(),
     "settings": found.settings._asdict(),
+    "sizes": [
+      line.size._asdict()
+      | {"step": line.step, "relative": line.relative}
+      | {"efficiency": {name: cell._asdict() for name, cell in line.cells.items()}}
+      for line in found.lines
+    ],
     "rows": [row._asdict() for row in found.rows],
     "speeds": [speed._asdict() for speed in found.speeds],
+    "ends": [  # of a range of a step's efficiency
+      {"shares": words, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
+      for words, end in ends.items()
+    ],
   }

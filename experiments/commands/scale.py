@@ -10,6 +10,7 @@ from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
+from ddl.perf.planning import scaling
 from ddl.perf.planning.scenario import Transport
 from experiments.commands import shared_flags
 from experiments.commands.config_flag import CommandLine
@@ -30,7 +31,9 @@ DELAY = flags.DEFINE_integer(
   "delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0, upper_bound=scale_curves.MOST
 )
 SERVERS = shared_flags.servers()
-JITTER = flags.DEFINE_float("jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0)
+JITTER = flags.DEFINE_float(
+  "jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
+)
 OVERLAP = shared_flags.overlap()
 BUCKET = flags.DEFINE_float("bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0)
 ORDER = flags.DEFINE_enum(
@@ -50,6 +53,11 @@ def main(line: CommandLine) -> int:
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   together = batch if weak else max(1, batch // max(workers))  # examples of each worker where there are all
   work, room, counted, title = scale_curves.job(model, together, cluster.device.width)
+  placed = scale_curves.placed(model, work, cluster)
+  if placed.job.table:
+    work, room, title = scale_curves.work_and_room(placed.job)
+    workers = scale_curves.enough(workers, placed.job)
+  cluster = placed.cluster
   names = list(dict.fromkeys(_algorithms()))
   settings = scale_curves.settings(names, period=PERIOD.value, delay=DELAY.value)
   transport = Transport(SERVERS.value or 1, OVERLAP.value == "on" and cluster.overlap, 1e6 * BUCKET.value, ORDER.value)
@@ -68,7 +76,9 @@ def main(line: CommandLine) -> int:
     curves = [curve._replace(measured=found[each]) for each, curve in zip(settings, curves, strict=True)]
   head = scale_text.head(curves)
   heading = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
-  print(f"{heading}: predicted\n{cluster.title}")
+  print(f"{heading}: predicted\n{cluster.title}\nefficiency: {placed.source}")
+  if placed.job.states:
+    print(f"parameters' states: {placed.job.states}")
   for curve in curves:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     rows = [head, *scale_text.rows(curve, cluster.network, len(head))]
@@ -76,6 +86,13 @@ def main(line: CommandLine) -> int:
     for row in rows:
       print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     print(f"  {scale_text.verdict(curve)}")
+  for words, end, there in placed.ends:
+    made = scale_curves.curves(
+      scale_curves.work_and_room(end)[0] if end.table else work, there, workers, settings, transport, batch=batch,
+      weak=weak, jitter=JITTER.value, largest=room(there.device.memory),
+    )  # fmt: skip
+    print(f"\nwith {words}:")
+    print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in made), sep="\n")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
   from experiments.report.figures import scale_page  # here: matplotlib takes a while to import

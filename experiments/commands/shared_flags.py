@@ -17,7 +17,8 @@ def _once(define: Callable[..., Any], name: str, default: Any, text: str, **sett
 
 def cluster() -> flags.FlagHolder[list[str]]:
   """Names of clusters."""
-  return _once(flags.DEFINE_list, "cluster", [], "name of a cluster as `list` has them; compare takes several, a,b")
+  text = "name of a cluster as `list` has them, or a file of one's own, my.toml; compare takes several, a,b"
+  return _once(flags.DEFINE_list, "cluster", [], text)
 
 
 def one_cluster() -> tuple[str, Cluster]:
@@ -31,7 +32,8 @@ def one_cluster() -> tuple[str, Cluster]:
     raise ValueError(f"--cluster=NAME is missing; known are {', '.join(local_cluster.clusters())}")
   if len(names) > 1:
     raise ValueError(f"--cluster={','.join(names)}: give one cluster; compare alone takes several")
-  return names[0], local_cluster.named(names[0])
+  there, model = local_cluster.named(names[0]), flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
+  return names[0], local_cluster.for_model(names[0], there, model or "")
 
 
 def model() -> flags.FlagHolder[str]:

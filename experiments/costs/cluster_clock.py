@@ -36,7 +36,8 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
   Raises:
     ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
   """
-  found = {name: local_cluster.named(name) for name in names}
+  model = str(config.model.name)
+  found = {name: local_cluster.for_model(name, local_cluster.named(name), model) for name in names}
   for name, cluster in found.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       fits = f"--config.workers={cluster.workers // members} fits"
@@ -92,13 +93,17 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     return patterns.seconds(sent, workers, joined) if ops else None
 
   def there(**costs: float) -> ClusterRun:
-    charged = Charges(price(pattern.local), tuple(price(each.ops) for each in pattern.exchanges))
+    charged = Charges(
+      price(pattern.local),
+      tuple(price(each.ops) for each in pattern.exchanges),
+      tuple(virtual_time.hops(each.ops) for each in pattern.exchanges),
+    )
     run = replace(config, times=times, network=replace(network, **costs))
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
 
   if not visits:
     return there()
-  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
+  link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)

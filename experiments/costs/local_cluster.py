@@ -8,8 +8,9 @@ from typing import Any
 from ddl import files
 from ddl.perf import hardware
 from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.network import Link, Network, check_link
+from experiments.costs import cluster_file
+from experiments.costs.calibration.model_kinds import kind_of
+from experiments.costs.calibration.record import Record, plain, read
 from experiments.train.run_dir import read_json
 
 NAME = "measured"
@@ -24,30 +25,33 @@ def save(cluster: Cluster, figures: dict[str, Any]) -> None:
   """Replace the calibration. figures: of the measurement, beside the cluster."""
   path().parent.mkdir(parents=True, exist_ok=True)
   new = path().with_suffix(".tmp")
-  new.write_text(json.dumps({"cluster": _plain(cluster), **figures}, indent=2) + "\n")
+  new.write_text(json.dumps({"cluster": plain(cluster), **figures}, indent=2) + "\n")
   new.replace(path())
 
 
 def load() -> tuple[Cluster, dict[str, Any]] | None:
   """Return (the cluster, the figures beside it), or None without a calibration; ValueError for a damaged file."""
+  record = _record()
+  return record and (record[0].cluster, record[1])
+
+
+def for_model(name: str, cluster: Cluster, model: str) -> Cluster:
+  """Return `measured` with the efficiency curve of the model's kind, where one was fitted; any other as it is."""
+  record = _record() if name == NAME else None
+  curve = record and record[0].efficiencies.get(kind_of(model))
+  return cluster._replace(efficiency=curve) if curve else cluster
+
+
+def _record() -> tuple[Record, dict[str, Any]] | None:
   if not path().exists():
     return None
   figures = read_json(path(), "; `python run.py calibrate` writes a new one")
   try:
-    c = figures.pop("cluster")
-    link = check_link(NAME, Link(**c["network"]["between"]))
-    cluster = Cluster(
-      c["title"],
-      Device(**c["device"]),
-      Efficiency(**c["efficiency"]),
-      Network(link),
-      c["source"],
-      workers=c["workers"],
-      overlap=c["overlap"],
-    )
-  except (ValueError, TypeError, KeyError, AttributeError) as error:
+    record = read(figures)
+  except ValueError as error:
     raise ValueError(f"{path()} is no calibration ({error}); `python run.py calibrate` writes a new one") from error
-  return cluster, figures
+  figures.pop("cluster")
+  return record, figures
 
 
 def clusters() -> dict[str, Cluster]:
@@ -57,16 +61,19 @@ def clusters() -> dict[str, Cluster]:
 
 
 def named(name: str) -> Cluster:
-  """Return the cluster; ValueError for an unknown name, or `measured` before a calibration."""
+  """Return the cluster, that of a file for a name in .toml.
+
+  Raises:
+    ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
+    FileNotFoundError: for a file that is not there.
+  """
   if name in CLUSTERS:
     return CLUSTERS[name]
+  if name.endswith(cluster_file.SUFFIX):
+    return cluster_file.read(name)
   found = load()
   if name != NAME:
     return hardware.named(name, [NAME] if found else [])
   if not found:
     raise ValueError(f"no cluster named '{NAME}' yet: run `python run.py calibrate` first")
   return found[0]
-
-
-def _plain(value: Any) -> Any:
-  return {k: _plain(v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value

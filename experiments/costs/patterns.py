@@ -12,8 +12,14 @@ from ddl.runtime import traffic
 from ddl.schedule import Schedule
 
 
-def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int) -> Pattern:
-  """Return the algorithm's pattern on so many workers. params: one worker's, as arrays or shapes; nothing is allocated.
+def pattern_of(
+  algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int, visit: tuple[float, float] | None = None
+) -> Pattern:
+  """Return the algorithm's pattern on so many workers.
+
+  Args:
+    params: one worker's, as arrays or shapes; nothing is allocated.
+    visit: bytes up and down of a visit among several workers, where these are known; to find them takes seconds.
 
   Raises:
     ValueError: for a clock that does not fit, or a collective inside a loop of JAX, whose repetitions are not seen.
@@ -27,7 +33,7 @@ def pattern_of(algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: in
     )
     return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))
   peers = algorithm.arrivals.peers != "none"
-  up, down = (0, 0) if peers and workers == 1 else traffic.visit_nbytes(algorithm, params)
+  up, down = (0, 0) if peers and workers == 1 else visit or traffic.visit_nbytes(algorithm, params)
   chance, in_turn = algorithm.arrivals.peer_probability, algorithm.arrivals.round_robin
   return Pattern(visits=Visits(up, down, algorithm.period, algorithm.delay, peers, chance, in_turn))
 

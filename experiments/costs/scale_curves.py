@@ -9,22 +9,26 @@ from typing import Any, NamedTuple
 
 import optax
 
+from ddl.algorithms import COLLECTIVE
 from ddl.models import MODELS
 from ddl.perf.comm.patterns import Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling, scenario
-from ddl.perf.planning.batch import largest_fitting
+from ddl.perf.planning.batch import Job, largest_fitting
+from ddl.perf.planning.placement import Placed, place, table_job
 from ddl.perf.planning.scaling import Point, Recorded
 from ddl.perf.planning.scenario import Transport, Work
-from ddl.perf.step.memory import largest_batch, step_memory
+from ddl.perf.step.memory import StepMemory, largest_batch, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.units import bytes_text
 from experiments.config.catalog import entry, make_algorithm
 from experiments.config.factories import hyper, named
 from experiments.costs.patterns import pattern_of, vector
 from experiments.short_name import short_name
+from experiments.train.progress import bar
 
 MOST = 65_536  # workers or nodes
+MOST_GRAPH = 4096  # of an algorithm on a graph, which holds matrices [workers, workers]
 
 
 class Curve(NamedTuple):
@@ -101,6 +105,28 @@ def job(name: str, examples: int, width: int = 4) -> tuple[Work, Callable[[float
   return work, partial(largest_fitting, made), f"XLA's count of ddl's own {title}", title
 
 
+def placed(name: str, work: Work, cluster: Cluster) -> Placed:
+  """Return a layer table's job, or one of these parts, with the efficiency that is known of it on the cluster."""
+  if name in TABLES:
+    return table_job(name, cluster)
+  return place(Job(name, sum(work.nbytes), work.parts, StepMemory(0.0, 0.0)), cluster)
+
+
+def work_and_room(made: Job) -> tuple[Work, Callable[[float], int], str]:
+  """Return (work by layers, bytes of memory -> examples of a step that fit, title) of a placed table."""
+  return scenario.work_of(made.step, made.params_bytes), partial(largest_batch, made.memory), made.title
+
+
+def enough(workers: Sequence[int], made: Job) -> list[int]:
+  """Return the numbers of workers that can hold a job's states; ValueError if none does."""
+  found = [count for count in workers if count >= made.split]
+  if not found:
+    raise ValueError(
+      f"{made.title}: its states are split over {made.split} devices; give --workers={made.split} or more"
+    )
+  return found
+
+
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
   """Return, by algorithm, those of period and delay that are given and that it takes; ValueError if none takes one."""
   if not names:
@@ -117,12 +143,20 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return an algorithm's messages for parameters of so many bytes by layer, with these and else its own settings."""
 
+  sizes: list[tuple[float, float]] = []  # bytes of a visit among several workers, which are those among any
+
   @cache
   def pattern(workers: int) -> Pattern:
     spec = entry("algorithm", name)
+    if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
+      raise ValueError(f"{name} with {workers:,} workers: its graph is made for up to {MOST_GRAPH:,}; give fewer")
     unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
     chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
-    return pattern_of(make_algorithm(name, optax.sgd(0.1), workers, chosen), vector(*nbytes), workers)
+    algorithm = make_algorithm(name, optax.sgd(0.1), workers, chosen)
+    found = pattern_of(algorithm, vector(*nbytes), workers, *sizes)
+    if found.visits and workers > 1 and not sizes:
+      sizes.append((found.visits.up, found.visits.down))
+    return found
 
   return pattern
 
@@ -137,10 +171,17 @@ def curves(
     ValueError: as `scaling.curve`, for invalid settings, an order without effect, or if no point's examples fit.
   """
   made = []
-  for name, chosen in algorithms.items():
-    sent = recorded(name, *work.nbytes, **chosen)
-    points = scaling.curve(sent, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
-    made.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
+  with bar("", len(algorithms) * len(workers)) as progress:
+    for name, chosen in algorithms.items():
+      sent = recorded(name, *work.nbytes, **chosen)
+
+      def shown(count: int, sent: Recorded = sent, name: str = name) -> Pattern:
+        progress.set_description(f"{short_name(name)}, {count:,} workers")
+        progress.update()
+        return sent(count)
+
+      points = scaling.curve(shown, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
+      made.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in made)):
     named = ", ".join(curve.algorithm for curve in made)
     raise ValueError(f"--order={transport.order} changes nothing: no gradients leave layer by layer in {named} here")

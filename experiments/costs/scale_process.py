@@ -49,10 +49,10 @@ def main(file: str) -> int:
   task = json.loads(Path(file).read_text())
   if hosts.processes() == 1 and task["workers"] > 1:
     return hosts.launch(task["workers"], [sys.executable, "-m", "experiments.costs.scale_process", file])
-  from experiments.costs import calibration, microbench
-  from experiments.costs.microbench import Case
+  from experiments.costs.calibration import measure, microbench
+  from experiments.costs.calibration.microbench import Case
 
-  joined, sizes = calibration.join(), SIZES.get(task["model"], ({}, []))[0]
+  joined, sizes = measure.join(), SIZES.get(task["model"], ({}, []))[0]
 
   def block(name: str, hyper: dict[str, Any], batch: int) -> microbench.Block:
     trainer, experiment, _ = microbench.make_trainer(Case(task["model"], sizes, batch), name, hyper, joined)

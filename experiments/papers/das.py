@@ -1,75 +1,97 @@
-"""Das et al. 2016, arXiv 1602.06709: speed-ups of N nodes over one, by the event model of a step.
-
-Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of a node's
-seconds of FLOP and of memory traffic. Gradients are sent first in, first out during the backward pass, and inside
-a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
-"""
+"""Das et al. 2016, arXiv 1602.06709: speed-ups of N nodes over one, without a fit and with one, see `das_step`."""
 
 import itertools
-import math
+import statistics
 from collections.abc import Callable
 
 from scipy.optimize import root_scalar
 
 from ddl.perf import hardware
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Efficiency, step_seconds
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import hybrid, scenario
-from ddl.perf.step import timeline
-from ddl.perf.step.event_model import Pass
-from ddl.perf.step.layers import Table
+from ddl.perf.hardware.device import Efficiency
 from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import parts, train_flop
-from experiments.papers.page import Config, Prediction, Row, Section, remarks
+from ddl.perf.tables.totals import train_flop
+from experiments.papers.das_step import PLAIN, Step, Terms, all_reduce_rate, step
+from experiments.papers.page import Config, Prediction, Row, Section, number, remarks, table
 
-PERFECT = Network(Link(0.0, math.inf))
-PLAIN, EXAMPLES, SECONDS = "no fit", "half fitted", "fixed seconds fitted"
+VOLUMES, TERMS, EXAMPLES, SECONDS = "no fit: volumes", "no fit: measured terms", "half fitted", "fixed seconds fitted"
 
 
-def speedup(
-  table: Table, batch: float, nodes: int, cluster: Cluster, efficiency: Efficiency, start: float = 0.0
-) -> float:
-  """Seconds of a step of the whole mini-batch on one node over those of N nodes that share it.
+def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
+  """Return the terms of a cluster: what was measured on its kind of link, and a core for the messages.
 
-  start: additional seconds of every step.
+  larger: by the all-reduces of larger messages, where there are any.
   """
-  cluster = cluster._replace(device=cluster.device._replace(start=start), efficiency=efficiency)
-  link = cluster.network.between
-  choices = hybrid.choices(table, batch, nodes, link.duplex)
-  shares = [hybrid.part(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
-  thirds = scenario.step_pass(scenario.work_of(shares, 0.0), cluster, batch / nodes).weights
-  waits = [choice.volume.model / 2 / link.bandwidth for choice in choices]  # half forward, half backward
-  both = [third + wait for third, wait in zip(thirds, waits, strict=True)]
-  step = Pass(both, thirds, both, [choice.volume.data for choice in choices])
-  latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast
-  found = timeline.simulate(step, lambda nbytes: latency + nbytes / link.bandwidth)
-  return step_seconds(parts(table), batch, cluster.device, efficiency) / found.seconds
+  link, cores = hardware.named(cluster).network.between, config.cores[cluster]
+  found = config.larger if larger else config.reduced
+  rates = [all_reduce_rate(*each) / link.bandwidth for each in found]
+  share = statistics.fmean(rates) if config.kinds[cluster] == "fdr" else config.framing
+  return Terms(halves=True, rate=share, cores=(cores - 1) / cores)
 
 
 def section(config: Config) -> Section:
-  """Table without a fit, and with two fits on the same point."""
+  """Table without a fit, in two readings, and with two fits on the same point."""
   half, start = _fitted(config)
-  rows, spans, exchange, moving = [], [], [], 0.0
+  rows, spans, cumulative = [], [], []
   for name, inputs in config.rows.items():
-    fits = name == config.fitted
+    fits, here = name == config.fitted, terms(config, inputs.cluster)
     predicted = {
-      PLAIN: Prediction(_predicted(inputs, config.share)),
-      EXAMPLES: Prediction(_predicted(inputs, config.share, half=half), fits),
-      SECONDS: Prediction(_predicted(inputs, config.share, start=start), fits),
+      VOLUMES: Prediction(_step(inputs, config.share).speedup),
+      TERMS: Prediction(_step(inputs, config.share, terms=here).speedup),
+      EXAMPLES: Prediction(_step(inputs, config.share, half=half).speedup, fits),
+      SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
     rows.append(Row(name, inputs.reported, "x", predicted, inputs.unknown))
-    spans.append(f"{name} {' to '.join(f'{x:.3g}x' for x in _span(inputs, config.shares))}")
-    alone = _predicted(inputs, config.share, network=PERFECT)
-    moving = max(moving, 1 - alone / inputs.nodes)
-    exchange.append(f"{name} {100 * (alone - predicted[PLAIN].value) / inputs.nodes:.0f} %")
-  frame = train_flop(TABLES["cd_dnn"]) / train_flop(TABLES[config.rows[config.fitted].network])
-  text = remarks(
-    "das", config=config, half=half, start_ms=1e3 * start, exchange="; ".join(exchange), moving=100 * moving,
-    frame=100 * frame, low=config.shares[0], high=config.shares[1], spans="; ".join(spans),
+    spans.append(f"{name} {' to '.join(f'{x:.3g}x' for x in _span(config, inputs))}")
+    cumulative.append(_cumulative(config, name, inputs, here))
+  head = (
+    "no fit, speed-up", "volumes of the paper", "and both halves of an exchange", "and measured rates",
+    "and a core for messages", "reported", "missing, ms of a step",
   )  # fmt: skip
-  fitted = f"one parameter on *{config.fitted}* ({config.rows[config.fitted].reported:g}x), in two readings."
-  return Section("Das et al. 2016: strong scaling", "configs/reproduce_das.py", fitted, rows, EXAMPLES, text)
+  text = remarks("das", config=config, half=half, start_ms=1e3 * start, spans="; ".join(spans), **_figures(config))
+  fitted = f"nothing, or one parameter on *{config.fitted}* ({config.rows[config.fitted].reported:g}x), in two curves."
+  return Section(
+    "Das et al. 2016: strong scaling", "configs/reproduce_das.py", fitted, rows, TERMS,
+    [table(head, cumulative), *text], curves=(EXAMPLES, SECONDS),
+  )  # fmt: skip
+
+
+def _cumulative(config: Config, name: str, inputs: Config, here: Terms) -> tuple[str, ...]:
+  ways = (PLAIN, Terms(halves=True), here._replace(cores=1.0), here)
+  found = [_step(inputs, config.share, terms=each) for each in ways]
+  missing = 1e3 * (found[-1].alone / inputs.reported - found[-1].seconds)
+  return (name, *(number(each.speedup, "x") for each in found), number(inputs.reported, "x"), f"{missing:.0f}")
+
+
+def _figures(config: Config) -> dict[str, object]:
+  """Values of the remarks: parts of a step, and what the missing seconds would be per message."""
+
+  def at(name: str) -> Step:
+    inputs = config.rows[name]
+    return _step(inputs, config.share, terms=terms(config, inputs.cluster))
+
+  few, many = config.fitted, config.grown
+  missing = {name: at(name).alone / config.rows[name].reported - at(name).seconds for name in (few, many)}
+  parts = "; ".join(
+    f"{name} {100 * found.waiting / found.seconds:.0f} % and {100 * max(0.0, found.exposed) / found.seconds:.0f} %"
+    for name, found in ((name, at(name)) for name in config.rows)
+  )
+  frame = train_flop(TABLES["cd_dnn"]) / train_flop(TABLES[config.rows[few].network])
+  fdr = {larger: terms(config, "cori_fdr", larger).rate for larger in (False, True)}
+  return {
+    "parts": parts,
+    "few": few,
+    "many": many,
+    "missing_few": 1e3 * missing[few],
+    "missing_many": 1e3 * missing[many],
+    "message_us": 1e6 * (missing[many] - missing[few]) / (at(many).messages - at(few).messages),
+    "frame": 100 * frame,
+    "low": config.shares[0],
+    "high": config.shares[1],
+    "rate": 100 * fdr[False],
+    "larger": 100 * fdr[True],
+    "framing": 100 * config.framing,
+  }
 
 
 def _fitted(config: Config) -> tuple[float, float]:
@@ -80,23 +102,24 @@ def _fitted(config: Config) -> tuple[float, float]:
     return root_scalar(lambda x: predicted(x) - inputs.reported, bracket=(0.0, most), xtol=1e-12).root
 
   # With half at an example's share, or a second, the speed-up is far below any reported one.
-  half = root(lambda x: _predicted(inputs, config.share, half=x), inputs.batch / inputs.nodes)
-  return half, root(lambda x: _predicted(inputs, config.share, start=x), 1.0)
+  half = root(lambda x: _step(inputs, config.share, half=x).speedup, inputs.batch / inputs.nodes)
+  return half, root(lambda x: _step(inputs, config.share, start=x).speedup, 1.0)
 
 
-def _predicted(
-  inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, network: Network | None = None
-) -> float:
-  cluster = hardware.named(inputs.cluster)
-  cluster = cluster._replace(network=network or cluster.network)
-  return speedup(TABLES[inputs.network], inputs.batch, inputs.nodes, cluster, Efficiency(share, half), start)
+def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> Step:
+  cluster: Cluster = hardware.named(inputs.cluster)
+  return step(TABLES[inputs.network], inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start)
 
 
-def _span(inputs: Config, shares: tuple[float, ...]) -> tuple[float, float]:
-  """The least and the most without a fit, over the unknown inputs."""
+def _span(config: Config, inputs: Config) -> tuple[float, float]:
+  """The least and the most with the terms, over the unknown inputs and both measured rates."""
   cluster = hardware.named(inputs.cluster)
   found = [
-    speedup(TABLES[network], batch, inputs.nodes, cluster, Efficiency(share))
-    for network, batch, share in itertools.product(inputs.networks, inputs.batches, shares)
-  ]
+    step(
+      TABLES[network], batch, inputs.nodes, cluster, Efficiency(share), terms(config, inputs.cluster, larger)
+    ).speedup
+    for network, batch, share, larger in itertools.product(
+      inputs.networks, inputs.batches, config.shares, (False, True)
+    )
+  ]  # fmt: skip
   return min(found), max(found)

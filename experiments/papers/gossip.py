@@ -33,8 +33,9 @@ def section(config: Config) -> Section:
   rows = []
   for graph, found in decays(config).items():
     d, last = found.distances, config.rounds
-    per_round = (d[last] / d[config.settled]) ** (1 / (last - config.settled))
-    measured = f"{per_round:.4f}" if d[last] > config.zero else f"0 after {int(np.argmax(d <= config.zero))} rounds"
+    measured = f"0 after {int(np.argmax(d <= config.zero))} rounds"
+    if d[last] > config.zero:
+      measured = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
     gap = f"{1 - found.predicted:.4f}"
     rows.append((graph.replace("_", " "), f"{found.predicted:.4f}", gap, measured))
   head = ("graph", "second eigenvalue", "spectral gap", f"measured, rounds {config.settled} to {config.rounds}")

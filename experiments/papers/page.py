@@ -15,6 +15,10 @@ class Prediction(NamedTuple):
   fitted: bool = False  # on this very row, so that its error is no test
 
 
+PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # where a reported number was read: marks behind it
+HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # rows, with their marks
+
+
 class Row(NamedTuple):
   """A reported number, and its predictions by column."""
 
@@ -23,7 +27,8 @@ class Row(NamedTuple):
   unit: str  # "x", "%" or "s"
   predicted: dict[str, Prediction]  # by column
   unknown: str = ""  # inputs that the paper does not report
-  headline: bool = True  # else between those of the paper's text
+  source: str = PAPER  # of the reported number
+  kind: str = HEADLINE  # BETWEEN those of the paper's text, or a PRODUCT of other rows
 
 
 class Section(NamedTuple):
@@ -33,9 +38,11 @@ class Section(NamedTuple):
   config: str  # the file with its inputs
   fitted: str  # what, on which point
   rows: Sequence[Row]
-  main: str = ""  # the column whose errors the summary counts
+  main: str = ""  # the column whose errors the summary counts; none: no column is a mechanism that the paper speaks for
   remarks: Sequence[str] = ()  # Markdown after the table
   picture: tuple[str, Callable[[], bytes]] | None = None  # a PNG beside the page: its file's name, how to draw it
+  curves: Sequence[str] = ()  # columns that are curves through a reported point, no mechanisms
+  uncounted: str = ""  # why the headline leaves the table out
 
 
 def remarks(name: str, **values: Any) -> list[str]:
@@ -51,34 +58,46 @@ def error(row: Row, column: str) -> float:
 def errors(section: Section, column: str, *, headlines: bool = False) -> list[float]:
   """Absolute relative errors of the rows that the column was not fitted on. headlines: of those rows alone."""
   rows = [row for row in section.rows if not row.predicted[column].fitted]
-  return [abs(error(row, column)) for row in rows if row.headline or not headlines]
+  return [abs(error(row, column)) for row in rows if row.kind == HEADLINE or not headlines]
+
+
+def counted(sections: Sequence[Section]) -> list[tuple[Row, float]]:
+  """Return the rows of the headline median with their errors: in bold columns, neither fitted nor from memory."""
+  return [
+    (row, abs(error(row, section.main)))
+    for section in sections
+    if section.rows and section.main and not section.uncounted
+    for row in section.rows
+    if not row.predicted[section.main].fitted and row.kind == HEADLINE and row.source != MEMORY
+  ]
 
 
 def summary(sections: Sequence[Section]) -> str:
   """The median error of the predictions of all sections' main columns, and of each column by itself."""
-  shown = [section for section in sections if section.rows]
-  heads = [e for section in shown for e in errors(section, section.main, headlines=True)]
-  every = [e for section in shown for e in errors(section, section.main)]
+  found = counted(sections)
+  heads, own = [e for _, e in found], [e for row, e in found if row.source == PAPER]
   lines = [
     f"**Median error of the {len(heads)} headline numbers that were predicted, not fitted: {_percent(heads)}**; the "
-    f"largest is {100 * max(heads):.0f} %. They are those of the columns in bold, one per table, chosen "
-    "by the paper's text where columns differ in mechanism, whatever their errors. With the rows between headlines "
-    f"(`*`), efficiencies near 1 that are easy to predict, there are {len(every)}, with a median of {_percent(every)}. "
-    "What counts was settled with all columns computed, so every column follows, with its own errors.",
+    f"largest is {100 * max(heads):.0f} %. The {len(own)} of them that the papers' own text reports have a median of "
+    f"{_percent(own)}. They are the rows of the columns in bold, at most one per table, chosen for what the paper's "
+    "text and reported figures say of the mechanism, whatever the errors. Left out are numbers from memory "
+    f"({MEMORY}), rows between headlines (`*`), products of other rows (`=`) and curves through a reported point. What "
+    "counts was settled with all columns computed, so every column follows, with its own errors.",
     "",
   ]
   body = []
-  for section in shown:
-    for column in section.rows[0].predicted:
-      found = errors(section, column)
-      name = f"**{column}**" if column == section.main else column
-      body.append((section.title, name, str(len(found)), _percent(found), f"{100 * max(found):.1f} %"))
+  for section in sections:
+    for column in section.rows[0].predicted if section.rows else ():
+      each = errors(section, column)
+      name = f"**{column}**" if column == section.main else f"{column} (curve)" if column in section.curves else column
+      body.append((section.title, name, str(len(each)), _percent(each), f"{100 * max(each):.1f} %"))
   return "\n".join([*lines, table(("table", "column", "predictions", "median error", "largest"), body)])
 
 
 def markdown(section: Section) -> str:
   """The section, its table first."""
-  parts = [f"## {section.title}", f"Inputs and sources: `{section.config}`. Fitted: {section.fitted}"]
+  told = f" Not in the headline median: {section.uncounted}" if section.uncounted else ""
+  parts = [f"## {section.title}", f"Inputs and sources: `{section.config}`. Fitted: {section.fitted}{told}"]
   if section.rows:
     columns = list(section.rows[0].predicted)
     head = ["", "reported"]
@@ -106,7 +125,7 @@ def _percent(found: Sequence[float]) -> str:
 
 
 def _cells(row: Row, unknown: bool) -> list[str]:
-  cells = [row.what if row.headline else f"{row.what} *", number(row.reported, row.unit)]
+  cells = [row.what + row.kind, number(row.reported, row.unit) + row.source]
   for column, prediction in row.predicted.items():
     cells += [number(prediction.value, row.unit)]
     cells += ["fitted" if prediction.fitted else f"{100 * error(row, column):+.1f} %"]

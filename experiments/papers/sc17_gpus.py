@@ -1,22 +1,36 @@
 """You, Buluc, Demmel 2017, arXiv 1708.02983: eight GPUs on a host, as a timeline of the parts of a round.
 
 A round uses the examples of one batch of each of P workers. In units of Original EASGD's round: messages of the
-parameters, copies of the examples, and the rest (forward, backward, updates). One thing is not known: whether the
-workers of Original EASGD compute in turns, as the order of its algorithm says, or at the same time.
+parameters, copies of the examples, and the rest (forward, backward, updates). Two things are not known: whether the
+workers of Original EASGD compute in turns, as the order of its algorithm says, or at the same time; and how the
+exchange of Sync EASGD is made, by the paper's tree or by something else.
 """
 
+import statistics
 from typing import NamedTuple
 
 from ddl.perf import hardware
 from ddl.perf.comm import server
-from ddl.perf.comm.collectives import BROADCAST, REDUCE
+from ddl.perf.comm.collectives import ALL_REDUCE, BROADCAST, REDUCE
 from ddl.perf.hardware.network import Link
 from ddl.perf.planning import delays
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import FLOAT, params_bytes
-from experiments.papers.page import Config, Prediction, Row, Section, remarks, table
+from experiments.papers import sc17_knl
+from experiments.papers.page import (
+  HEADLINE,
+  PRODUCT,
+  SECONDARY,
+  Config,
+  Prediction,
+  Row,
+  Section,
+  errors,
+  remarks,
+  table,
+)  # fmt: skip
 
-TURNS, TOGETHER = "computing in turns", "computing together"
+TOGETHER, TURNS, STAGED = "computing together", "computing in turns", "together, staged through the host"
 ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2", "Sync EASGD 3"
 
 
@@ -40,22 +54,27 @@ class Round(NamedTuple):
     return 1 - self.computing / self.total
 
 
-def rounds(config: Config, *, turns: bool) -> dict[str, Round]:
+def rounds(config: Config, reading: str) -> dict[str, Round]:
   """Return the round of each method; one message follows from the share of the parameters, the computing from the rest.
 
-  turns: in Original EASGD the computing of a worker follows that of the one before.
+  TURNS: in Original EASGD the computing of a worker follows that of the one before. STAGED: an exchange sends
+  2 (p - 1) / p messages; through the host each is copied twice, between GPUs once, and only the broadcast half hides.
   """
   workers = config.workers
-  message = Link(config.parameters / (2 * server.round_robin_seconds(0, workers, Link(1.0, 1.0))), float("inf"))
+  message = config.parameters / (2 * server.round_robin_seconds(0, workers, Link(1.0, 1.0)))
   rest = 1 - config.parameters - config.data
-  original = Round(2 * server.round_robin_seconds(0, workers, message), 0.0, config.data, rest)
-  exchange = REDUCE["tree"](0, workers, message) + BROADCAST["tree"](0, workers, message)
-  computing = rest / workers if turns else rest
-  first = Round(exchange, 0.0, config.data, computing)
-  second = Round(0.0, exchange, config.data, computing)
+  original = Round(2 * server.round_robin_seconds(0, workers, Link(message, 1.0)), 0.0, config.data, rest)
+  computing = rest / workers if reading == TURNS else rest
   beside = config.data + computing  # copies and passes run beside the exchange
-  third = second._replace(hidden=beside + exchange - delays.round_seconds(step=beside, message=exchange, delay=1))
-  return {ORIGINAL: original, SYNC1: first, SYNC2: second, SYNC3: third}
+  if reading == STAGED:
+    exchange = ALL_REDUCE["ring"](1.0, workers, Link(0.0, 1 / message))
+    second = Round(0.0, exchange / 2, config.data, computing)
+    third = second._replace(hidden=min(second.device_parameters / 2, beside))
+  else:
+    exchange = sum(way["tree"](0, workers, Link(message, 1.0)) for way in (REDUCE, BROADCAST))
+    second = Round(0.0, exchange, config.data, computing)
+    third = second._replace(hidden=beside + exchange - delays.round_seconds(step=beside, message=exchange, delay=1))
+  return {ORIGINAL: original, SYNC1: Round(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
 
 
 def gains(found: dict[str, Round]) -> dict[str, float]:
@@ -72,38 +91,41 @@ NAMES = {
 }
 
 
-def section(config: Config) -> Section:
-  """Table of both readings."""
-  turns, together = rounds(config, turns=True), rounds(config, turns=False)
-  share = 100 * turns[ORIGINAL].communication
-  both = {TURNS: Prediction(share, fitted=True), TOGETHER: Prediction(share, fitted=True)}
-  rows = [Row(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", both)]
+def section(config: Config, weak: Section) -> Section:
+  """Table of the readings. weak: weak scaling of the same paper, where an exchange is judged too."""
+  readings = {reading: rounds(config, reading) for reading in (TOGETHER, TURNS, STAGED)}
+  share = 100 * readings[TOGETHER][ORIGINAL].communication
+  fits = {reading: Prediction(share, fitted=True) for reading in readings}
+  rows = [Row(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)]
   for key, name in NAMES.items():
-    predicted = {TURNS: Prediction(gains(turns)[key]), TOGETHER: Prediction(gains(together)[key])}
-    rows.append(Row(name, config.gains[key], "x", predicted))
-  left = {TURNS: turns[SYNC3], TOGETHER: together[SYNC3]}
-  predicted = {column: Prediction(100 * found.communication) for column, found in left.items()}
+    predicted = {reading: Prediction(gains(found)[key]) for reading, found in readings.items()}
+    whole = key == "whole"  # the abstract's, and the product of the three others
+    source, kind = ("", PRODUCT) if whole else (SECONDARY, HEADLINE)
+    rows.append(Row(name, config.gains[key], "x", predicted, source=source, kind=kind))
+  predicted = {reading: Prediction(100 * found[SYNC3].communication) for reading, found in readings.items()}
   rows.append(Row(f"{SYNC3}, communication", config.left, "%", predicted))
   cells = [
     (f"{name}, {reading}", *(f"{100 * each:.1f}" for each in parts), f"{100 * parts.total:.1f}")
-    for reading, found in ((TURNS, turns), (TOGETHER, together))
+    for reading, found in readings.items()
     for name, parts in found.items()
   ]
   head = ("share of Original EASGD's round, %", "CPU-GPU parameters", "GPU-GPU parameters", "CPU-GPU data")
   parts = table((*head, "forward, backward, updates", "hidden", "total"), cells)
-  unknown, off, law = _text(config, together[SYNC1], share)
+  *text, law = _text(config, readings, weak)
   fitted = (
     f"the ratio of computing to a message, on the {share:.0f} % of communication of Original EASGD "
     f"({100 * config.parameters:.0f} % parameters and {100 * config.data:.0f} % data)."
   )
   title = f"SC17: {config.workers} GPUs, LeNet on MNIST"
-  return Section(
-    title, "configs/reproduce_sc17_gpus.py", fitted, rows, TURNS, [parts, unknown, off, law, _law(config.law)]
-  )
+  found = [parts, *text, law, _law(config.law)]
+  return Section(title, "configs/reproduce_sc17_gpus.py", fitted, rows, TOGETHER, found)
 
 
-def _text(config: Config, first: Round, share: float) -> list[str]:
-  """Remarks. first: Sync EASGD 1, computing together; share: % of communication of Original EASGD."""
+def _text(config: Config, readings: dict[str, dict[str, Round]], weak: Section) -> list[str]:
+  """Remarks."""
+  first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
+  staged = readings[STAGED]
+  exposed = staged[SYNC3].device_parameters - staged[SYNC3].hidden
   link, nbytes = hardware.named(config.cluster).network.between, params_bytes(TABLES[config.network])
   layers = [FLOAT * layer.params for layer in TABLES[config.network]]
   visit = 2 * link.seconds(nbytes)
@@ -125,6 +147,13 @@ def _text(config: Config, first: Round, share: float) -> list[str]:
     cheaper=tree / room,
     packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
     law_megabytes=params_bytes(TABLES[config.law.network]) / 1e6,
+    staged=gains(staged),
+    staged_exchange=100 * staged[SYNC1].host_parameters,
+    staged_message=100 * config.parameters / (2 * config.workers),
+    staged_left=100 * staged[SYNC3].communication,
+    staged_parameters=100 * exposed / staged[SYNC3].total,
+    ring=100 * statistics.median(errors(weak, sc17_knl.BEST)),
+    tree_weak=100 * statistics.median(errors(weak, sc17_knl.TREE)),
   )
 
 

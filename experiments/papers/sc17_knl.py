@@ -4,7 +4,18 @@ from ddl.perf import hardware
 from ddl.perf.comm.collectives import all_reduce
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
-from experiments.papers.page import Config, Prediction, Row, Section, remarks
+from experiments.papers.page import (
+  BETWEEN,
+  HEADLINE,
+  MEMORY,
+  PAPER,
+  SECONDARY,
+  Config,
+  Prediction,
+  Row,
+  Section,
+  remarks,
+)  # fmt: skip
 
 SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
 NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"
@@ -22,7 +33,13 @@ def parts(config: Config) -> Section:
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = [
-    Row(f"{p} parts", reported, "s", {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)})
+    Row(
+      f"{p} parts",
+      reported,
+      "s",
+      {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)},
+      source=SECONDARY,
+    )
     for p, reported in seconds.items()
     if p > 1
   ]
@@ -33,7 +50,10 @@ def parts(config: Config) -> Section:
     others=" and ".join(f"{other[p]:.0f} s for {p}" for p in seconds if p not in (1, config.other)),
   )  # fmt: skip
   fitted = f"the serial share of Amdahl's law, on {config.fitted} parts; one part is the reference of both columns."
-  return Section("SC17: a chip in parts", "configs/reproduce_sc17_parts.py", fitted, rows, AMDAHL, text)
+  return Section(
+    "SC17: a chip in parts", "configs/reproduce_sc17_parts.py", fitted, rows, remarks=text, curves=(AMDAHL,),
+    uncounted="no column is a mechanism.",
+  )  # fmt: skip
 
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
@@ -64,7 +84,8 @@ def weak(config: Config) -> Section:
         TREE: Prediction(100 * tree[i], fits),
       }
       what, last = f"{name}, {nodes} nodes ({config.cores * nodes} cores)", nodes == config.nodes[-1]
-      rows.append(Row(what, reported, "%", predicted, headline=last))
+      source = PAPER if abstract else MEMORY
+      rows.append(Row(what, reported, "%", predicted, source=source, kind=HEADLINE if last else BETWEEN))
     lost.append(f"{100 * (1 - best[-1]):.1f} % (reported: {100 - rows[-1].reported:.1f} %, {name})")
     more.append(f"{100 * (1 - tree[-1]):.1f} %")
   headline = config.headline
@@ -75,4 +96,7 @@ def weak(config: Config) -> Section:
     steps=" and ".join(steps), nodes=config.nodes[-1], lost=" and ".join(lost), more=" and ".join(more),
   )  # fmt: skip
   fitted = f"seconds of a step over those of an exchange, for each network on {config.fitted} nodes."
-  return Section("SC17: weak scaling on Cori", "configs/reproduce_sc17_weak.py", fitted, rows, TREE, text)
+  return Section(
+    "SC17: weak scaling on Cori", "configs/reproduce_sc17_weak.py", fitted, rows, TREE, text,
+    uncounted="the fits are on seconds from memory.",
+  )  # fmt: skip

@@ -1,7 +1,7 @@
 """Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.group_recorder import Sent
-from ddl.perf.comm.patterns import LATE
+from ddl.perf.comm.patterns import LATE, Op
 from ddl.runtime.traffic import Traffic
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
@@ -78,6 +78,7 @@ class Charges(NamedTuple):
 
   local: lockstep.Seconds | None  # at each step
   exchanges: tuple[lockstep.Seconds | None, ...]  # of each
+  hops: tuple[lockstep.Hops, ...] = ()  # of each: whom workers hear, of messages between neighbours alone
 
 
 def charges(config: Experiment, sent: Traffic) -> Charges:
@@ -97,7 +98,12 @@ def charges(config: Experiment, sent: Traffic) -> Charges:
 
     return seconds if config.elastic else seconds(config.workers)
 
-  return Charges(price(sent.local), tuple(map(price, sent.exchanges)))
+  return Charges(price(sent.local), tuple(map(price, sent.exchanges)), tuple(map(hops, sent.exchanges)))
+
+
+def hops(ops: Sequence[Sent] | Sequence[Op]) -> lockstep.Hops:
+  """Return whom each worker hears in each message, or () where a collective of all workers is among them."""
+  return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()
 
 
 def messages(kind: str, workers: int) -> int:
@@ -151,8 +157,8 @@ def _lockstep(
     "round_steps": round_steps(algorithm),
     "times": step_times(config),
     "exchanges": [
-      lockstep.Exchange(clock.launched, clock.delay, seconds)
-      for clock, seconds in zip(clocks, charged.exchanges, strict=True)
+      lockstep.Exchange(clock.launched, clock.delay, seconds, hears)
+      for clock, seconds, hears in zip(clocks, charged.exchanges, charged.hops or [()] * len(clocks), strict=True)
       if seconds is not None
     ],
     "local_seconds": charged.local,
@@ -182,7 +188,7 @@ def describe(config: Experiment) -> str:
   exchange = config.network.exchange_seconds
   if exchange is None:
     all_reduce = messages("all_reduce", config.workers) * config.network.message_seconds
-    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms"]
+    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms, a neighbour's model one message"]
   else:
     network += [f"exchange of all workers {exchange * 1000:g} ms"]
   return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])

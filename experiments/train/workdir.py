@@ -29,17 +29,17 @@ def workdir(what: str, options: RunOptions) -> Path:
   return writable(path)
 
 
-def writable(path: Path) -> Path:
-  """A folder that is there or can be made, for what --workdir names. ValueError, one line, for one that can't."""
+def writable(path: Path, named: str = "--workdir") -> Path:
+  """A folder that is there or can be made, for what `named` names. ValueError, one line, for one that can't."""
   there = next(p for p in [path, *path.absolute().parents] if p.exists())
   if not there.is_dir():
-    raise ValueError(f"--workdir={path}: {there} is a file; give another folder")
+    raise ValueError(f"{named}={path}: {there} is a file; give another folder")
   try:
     with tempfile.TemporaryDirectory(dir=there):
       pass  # permissions alone miss a full disk, or a file system like /proc
   except OSError as error:
     told = (error.strerror or str(error)).lower()
-    raise ValueError(f"--workdir={path}: nothing can be written in {there} ({told}); give another folder") from error
+    raise ValueError(f"{named}={path}: nothing can be written in {there} ({told}); give another folder") from error
   return path
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("sh", "python", "text")  # commands, code that runs, and what is only looked at
+LANGUAGES = ("sh", "python", "toml", "text")  # commands, code that runs, a cluster, and what is only looked at
 PROGRAMS = ("python", "make", "pip", "srun", "mpirun")
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""A small calibration over two real processes; `test_calibrate.py` runs this file."""
+"""A small calibration over real processes, 2 or as many as the argument says; `test_calibrate.py` runs this file."""
 
 import json
 import sys
@@ -9,15 +9,17 @@ sys.path.extend(map(str, Path(__file__).parents[1:3]))
 from absl import flags
 
 from ddl.runtime import hosts
-from experiments.costs import calibration, local_cluster, microbench
+from experiments.costs import local_cluster
+from experiments.costs.calibration import fits, measure, microbench
+from experiments.costs.calibration.model_kinds import DENSE
 
 
 def main() -> None:
-  """One of the two processes."""
+  """One of the processes."""
   flags.FLAGS(sys.argv[:1])
-  plan = calibration.prepare(calibration.join(), calibration.CURVE, (2**10, 2**20))
+  plan = measure.prepare(measure.join(), measure.CURVES[DENSE], (2**10, 2**20))
   seconds = microbench.in_turn(plan.blocks, 3, 0.02)
-  found = calibration.solve(plan, seconds)
+  found = fits.solve(plan, seconds)
   if hosts.is_main():
     local_cluster.save(found.cluster, {"rows": found.rows})
     shapes = {tuple(s.shape) for s in seconds.values()}
@@ -25,4 +27,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(main() if hosts.processes() > 1 else hosts.launch(2, hosts.command_line()))
+  sys.exit(main() if hosts.processes() > 1 else hosts.launch(int(sys.argv[1]), hosts.command_line()))

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from ddl.perf.devices.lookup import find
+from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware import CLUSTERS, named
 from ddl.perf.hardware.device import step_seconds
 from ddl.perf.hardware.network import check_link
@@ -16,11 +18,15 @@ def test_an_entry_can_be(name):
   for link in (cluster.network.inside, cluster.host):
     if link is not None:
       check_link(name, link)
-  *rates, start, width = cluster.device
+  *rates, start, width, chip = cluster.device
   assert all(math.isfinite(figure) and figure > 0 for figure in rates) and 0 <= start < 1e-3
   formats = {word: nbytes for word, nbytes in (("float32", 4), ("bfloat16", 2)) if word in cluster.source}
   assert list(formats.values()) == [width], "the source has to name the one format that the peak is of"
   assert step_seconds(1e9, 1, cluster.device, cluster.efficiency) > 0
+  assert cluster.efficiency.best < 1 and find(cluster.device, "").ends, "no cluster assumes all of the peak"
+  if chip in SHEETS:  # another GPU's name would give another's efficiency
+    assert cluster.device.memory_bandwidth == pytest.approx(SHEETS[chip].memory_bandwidth, rel=2e-3)
+    assert cluster.device.peak in SHEETS[chip].peaks.values() and cluster.device.memory == SHEETS[chip].memory
   assert (cluster.network.per_node > 1) == (cluster.network.inside is not None)
   assert cluster.workers is None or cluster.workers >= 1
   assert cluster.title and ("arXiv" in cluster.source or "data sheet" in cluster.source or "page" in cluster.source)

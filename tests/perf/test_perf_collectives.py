@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddl.perf.comm import collectives
 from ddl.perf.comm.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.network import Link, Network, Uplink
 
 NAMES = [*ALL_REDUCE, "hierarchical", "best"]
 LINK = Link(2e-3, 1000.0, 0.75)
@@ -196,7 +196,11 @@ def test_a_ring_inside_and_between():
 bytes_ = st.just(0.0) | st.floats(1, 1e10)
 workers_ = st.integers(1, 600)
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
-networks = st.builds(Network, links, st.none() | links, st.integers(1, 20), st.integers(1, 3))
+uplinks = st.builds(Uplink, st.integers(1, 8), st.floats(0.05, 1))
+networks = st.builds(
+  Network, links, st.none() | links, st.integers(1, 20), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
+  uplink=st.none() | uplinks, torus=st.none(), reduces=st.just(()), library=st.none(),
+)  # fmt: skip
 names = st.sampled_from(NAMES)
 ABOVE = 1 - 1e-9  # for the rounding of sums
 

@@ -89,3 +89,20 @@ def test_bad_measurements_of_a_link(sizes, seconds, message):
 def test_two_steps_do_not_tell_three_rates():
   with pytest.raises(ValueError, match="2 measured steps"):
     fit.rates([1e6, 2e6], [1e6, 3e6], [1.0, 2.0])
+
+
+def test_kinds_of_steps_share_all_but_their_rate():
+  flop, nbytes = np.geomspace(1e6, 1e9, 12), np.tile([1e6, 3e7, 4e5], 4)
+  kinds = ["dense", "convolution"] * 6
+  rate = np.where([kind == "dense" for kind in kinds], 5e10, 1e10)
+  found, errors = fit.rates_of_kinds(kinds, flop, nbytes, 1e-4 + flop / rate + nbytes / 8e9)
+  np.testing.assert_allclose(errors, 0, atol=1e-4)
+  assert found["dense"][::2] == found["convolution"][::2] == pytest.approx((1e-4, 8e9), rel=1e-2)
+  assert (found["dense"].flop, found["convolution"].flop) == pytest.approx((5e10, 1e10), rel=1e-2)
+  fed = np.tile([1e3, 1e6, 1e4, 3e5], 3)
+  seconds = 1e-4 + flop / rate + nbytes / 8e9 + fed / 5e8
+  found, _ = fit.rates_of_kinds(kinds, flop, nbytes, seconds, fed)
+  assert found["dense"].feed == pytest.approx(5e8, rel=1e-2)
+  assert found["dense"].seconds(flop[0], nbytes[0], fed[0]) == pytest.approx(seconds[0], rel=1e-3)
+  with pytest.raises(ValueError, match="3 measured steps determine no 4 rates"):
+    fit.rates_of_kinds(kinds[:3], flop[:3], nbytes[:3], flop[:3])

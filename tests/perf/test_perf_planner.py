@@ -12,8 +12,8 @@ from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import delays, scaling, scenario, speedup_bounds
-from ddl.perf.planning.algorithm_rates import Settings, most, speeds
 from ddl.perf.planning.batch import ENOUGH, Job, choose_batch
+from ddl.perf.planning.families.rates import Settings, most, speeds
 from ddl.perf.planning.planner import Wish, plan
 from ddl.perf.step.memory import StepMemory, step_memory
 from ddl.perf.tables import TABLES
@@ -143,47 +143,49 @@ def test_what_a_plan_promises(bandwidth, latency, workers, half):
   assert s.step == step
   assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
   assert s.period >= s.delay and s.local_period >= s.easgd_period >= 1
-  speed = {x.algorithm: x for x in found.speeds}
+  speed = {x.algorithm: x for x in reversed(found.speeds)}  # of synchronous SGD the one in float32
   for each in speed.values():
     assert each.seconds >= step * (1 - 1e-12) and each.efficiency == pytest.approx(step / each.seconds)
   assert speed["dasgd"].efficiency == pytest.approx(1)
   for name in ("local_sgd", "easgd", "async_easgd"):  # the last with the queue at its servers
     assert speed[name].efficiency >= 0.95 * (1 - 1e-9)
-  assert speed["sync_sgd"].seconds == pytest.approx(step + message)
+  hidden = step / 3  # of the one layer's gradients, while those of its inputs are computed
+  assert speed["sync_sgd"].seconds == pytest.approx(step + max(0, message - hidden))
   if not workers and s.workers > 1:
     assert speed["sync_sgd"].efficiency >= 0.8
 
 
 def test_more_workers_would_not_be_efficient():
-  there = cluster(bandwidth=1.9e9, latency=1e-3, workers=500)
+  there = cluster(bandwidth=0.845e9, latency=1e-3, workers=500)
   chosen = plan(PLAIN, there, Wish(batch=8192)).settings.workers
   assert 1 < chosen < 500
 
   def efficiency(g):
-    return {x.algorithm: x for x in plan(PLAIN, there, Wish(batch=8192, workers=g)).speeds}["sync_sgd"].efficiency
+    return plan(PLAIN, there, Wish(batch=8192, workers=g)).speeds[0].efficiency
 
   assert efficiency(chosen) >= 0.8 > efficiency(2 * chosen)
 
 
 def test_the_lemma_on_workers():
-  """R_O with the host's part (from the efficiency curve) and the exchange, for the same examples shared by more."""
-  there = cluster(half=100)
-  found = plan(PLAIN, there, Wish(batch=64, workers=4))
-  row = rows(found)["workers (strong scaling, 256 examples)"]
-  exchange = collectives.all_reduce(PLAIN.params_bytes, 4, there.network)
-  overhead = (1e9 * 100 / 5e12 + exchange) / (1e9 * 256 / 5e12)
+  """R_O with the host's part (from the efficiency curve) and the wait, for the same examples shared by more."""
+  there, name = cluster(half=100), "workers (strong scaling, 256 examples)"
+
+  def waited(there):  # what of the exchange is not hidden by the last third of the step
+    step = step_seconds(1e9, 64, there.device, there.efficiency)
+    return collectives.all_reduce(PLAIN.params_bytes, 4, there.network) - step / 3
+
+  row = rows(plan(PLAIN, there, Wish(batch=64, workers=4)))[name]
+  overhead = (1e9 * 100 / 5e12 + waited(there)) / (1e9 * 256 / 5e12)
   assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
   assert f"= {100 * speedup_bounds.efficiency(4, overhead):.3g} %" in row.why
   slow = there._replace(device=there.device._replace(start=0.03))
-  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))["workers (strong scaling, 256 examples)"]
-  assert f"= {overhead + 0.03 / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
-  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))["workers (strong scaling, 256 examples)"]
+  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))[name]
+  assert f"= {(0.05 + waited(slow)) / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
+  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))[name]
   own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
-  assert f"= {(own + exchange) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
-  assert (
-    "nothing fixed in a step"
-    in rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"].why
-  )
+  assert f"= {(own + waited(there)) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
+  flat = rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"]
+  assert "nothing fixed in a step" in flat.why
 
 
 def test_what_rounding_leaves_of_a_fixed_part_is_none():
@@ -191,10 +193,12 @@ def test_what_rounding_leaves_of_a_fixed_part_is_none():
   assert any("nothing fixed in a step" in row.why for row in found.rows)
 
 
-def test_the_rows_on_workers_say_that_nothing_overlaps_and_what_the_data_feed():
+def test_the_rows_on_workers_say_what_overlaps_and_what_the_data_feed():
   told = rows(plan(PLAIN._replace(data=1000), cluster(), Wish(batch=64, workers=4)))
   weak, strong = told["workers (weak scaling)"], told["workers (strong scaling, 256 examples)"]
-  assert "nothing overlapped" in weak.why and "nothing overlapped" in strong.why
+  assert "gradients leave as they appear" in weak.why and "waited" in strong.why
+  apart = rows(plan(PLAIN, cluster()._replace(overlap=False), Wish(batch=64, workers=4)))["workers (weak scaling)"]
+  assert "no overlap" in apart.why
   assert weak.limit.endswith("; the data feed at most 15 with 64 examples each")
   assert "the data" not in rows(plan(PLAIN, cluster(), Wish(batch=64, workers=4)))["workers (weak scaling)"].limit
 
@@ -283,7 +287,6 @@ def test_speeds_by_hand():
   visit = 2 * 0.1
   assert {x.algorithm: x.seconds for x in found} == pytest.approx(
     {
-      "sync_sgd": 0.1 + exchange,
       "local_sgd": 0.1 + exchange / 4,
       "dasgd": 0.1,
       "easgd": 0.1,

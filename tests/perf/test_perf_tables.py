@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.step.layers import Layer
+from ddl.perf.step.layers import FusedAttention, Layer, Pointwise
 from ddl.perf.tables import TABLES, named
 from ddl.perf.tables.build import Conv, Dense, Pool, convolution, sequence
 from ddl.perf.tables.googlenet import MODULES
@@ -34,7 +34,11 @@ from ddl.perf.tables.totals import (
     ("googlenet", 6_998_552),
     ("googlenet_aux", 13_378_280),
     ("inception_v3", 23_817_352),  # Keras: trainable
-    ("resnet50", 25_557_032),  # torchvision
+    ("resnet18", 11_689_512),  # torchvision, as the next four
+    ("resnet34", 21_797_672),
+    ("resnet50", 25_557_032),
+    ("resnet101", 44_549_160),
+    ("resnet152", 60_192_808),
     ("cd_dnn", 45_099_008 + 7 * 2048 + 9304),
   ],
 )
@@ -104,10 +108,12 @@ def test_sums(name):
   table = TABLES[name]
   names = [layer.name for layer in table]
   assert len(set(names)) == len(names)
-  assert all(layer.weights > 0 and min(*layer.size_in, *layer.size_out) >= 1 for layer in table)
+  assert all(min(*layer.size_in, *layer.size_out) >= 1 for layer in table)
+  assert all((layer.weights > 0) != isinstance(layer, Pointwise) for layer in table)
   assert params_bytes(table) == 4 * params(table)
   assert params_bytes(table, width=2) == 2 * params(table)
-  assert train_flop(table) == 3 * forward_flop(table)
+  again = sum(layer.forward_flop / 2 for layer in table if isinstance(layer, FusedAttention))  # its scores, twice
+  assert train_flop(table) == 3 * forward_flop(table) + again
 
 
 def test_branches_join():

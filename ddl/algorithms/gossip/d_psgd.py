@@ -105,9 +105,9 @@ def hops(matrix: np.ndarray) -> list[Hop]:
     found.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
     left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
 
-  for shift in range(1, p):
+  for shift in sorted((-np.flatnonzero(left[0])) % p):  # no other has an entry in the first row
     if (left[ranks, ranks - shift] > 0).all():
-      take((ranks - shift) % p, shift)
+      take((ranks - shift) % p, int(shift))
   for sources in _matchings(left > 0):
     take(sources, None)
   return found

@@ -40,7 +40,7 @@ def node_seconds(up: float, down: float, workers: int, network: Network, peers: 
   m = network.together(workers)
   out, back = (up + down, up + down) if peers else (up, down)  # a peer's message is another one's, too
   outside = (workers - m) / (workers - 1) if peers else 1.0
-  return m * outside * network.between.busy_seconds(out, back)
+  return m * outside * network.way_out(workers, everyone=True).busy_seconds(out, back)
 
 
 def served_seconds(nbytes: float, workers: int, link: Link, network: Network, servers: int = 1) -> float:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
 
-ASSUMED = Efficiency(best=0.5)  # of the peak where no measurement is known; the source of each says "efficiency 0.5"
+# Of the peak where no kind of network is known, as in compare and dryrun; each source says "efficiency 0.5".
+ASSUMED = Efficiency(best=0.5)
 
 
 class Cluster(NamedTuple):
@@ -21,15 +22,20 @@ class Cluster(NamedTuple):
   overlap: bool = True  # whether an exchange runs while the workers compute
 
   def server_link(self, workers: int) -> Link:
-    """A server's: to the host where one node holds all workers and the host is known, else the network's main link."""
+    """A server's: to the host where one node holds all workers and the host is known, else one as a worker's."""
     alone = self.network.nodes(workers) == 1
-    return self.host if self.host and alone else self.network.main_link(workers)
+    return self.host if self.host and alone else self.network.worker_link(workers)
 
   def with_bandwidth(self, workers: int, bandwidth: float) -> "Cluster":
-    """Return the cluster with another bandwidth, bytes/s above 0, of the main link; a host's changes in proportion."""
+    """Return the cluster with another bandwidth, bytes/s above 0, of the main link.
+
+    A host's, and the cards' where they make up that link, change in proportion.
+    """
     old = self.network.main_link(workers)
     link = check_link("the main link", old._replace(bandwidth=bandwidth))
     inside = self.network.inside is not None and self.network.nodes(workers) == 1
-    network = self.network._replace(**{"inside" if inside else "between": link})
-    host = self.host and self.host._replace(bandwidth=self.host.bandwidth * bandwidth / old.bandwidth)
+    network, change = self.network._replace(**{"inside" if inside else "between": link}), bandwidth / old.bandwidth
+    if network.card and not inside:
+      network = network._replace(card=network.card * change)
+    host = self.host and self.host._replace(bandwidth=self.host.bandwidth * change)
     return self._replace(network=network, host=host)

@@ -19,6 +19,7 @@ class Device(NamedTuple):
   memory: float  # bytes
   start: float = 0.0  # seconds of every step, whatever it computes: kernel launches, dispatch
   width: int = 4  # bytes of a value in the precision of the peak
+  chip: str = ""  # name in `devices`, whose published steps then tell its efficiency
 
 
 class Efficiency(NamedTuple):
@@ -26,6 +27,7 @@ class Efficiency(NamedTuple):
 
   best: float  # with many examples, in (0, 1]
   half: float = 0.0  # examples with which half of the best is reached
+  memory: float = 1.0  # share of the memory bandwidth that reading and writing reach, in (0, 1]
 
   def at(self, examples: float) -> float:
     """Efficiency of a step on so many examples per worker."""
@@ -38,6 +40,7 @@ class Part(NamedTuple):
   flop: float  # per example
   moved: float = 0.0  # values per example, read and written: feature maps and their gradients
   held: float = 0.0  # values whatever the examples, read and written: parameters and their gradients
+  update: float = 0.0  # further ones that no message carries: the optimizer's state
 
 
 Step = float | Sequence[Part]  # a number is the FLOP per example of a step that moves nothing
@@ -49,7 +52,7 @@ def step_parts(step: Step) -> Sequence[Part]:
 
 
 def part_seconds(part: Part, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """max(F b / (peak * efficiency(b)), width * (moved b + held) / memory bandwidth)."""
+  """max(F b / (peak * efficiency(b)), width * (moved b + held) / (memory bandwidth * share))."""
   computing, moving = part_terms(part, examples, device, efficiency)
   return max(computing, moving)
 
@@ -57,11 +60,14 @@ def part_seconds(part: Part, examples: float, device: Device, efficiency: Effici
 def part_terms(part: Part, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
   """(seconds of computing, seconds of moving) of a part, which takes the larger of both."""
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
-  return computing, device.width * (part.moved * examples + part.held) / device.memory_bandwidth
+  moving = (
+    device.width * (part.moved * examples + part.held + part.update) / (device.memory_bandwidth * efficiency.memory)
+  )
+  return computing, moving
 
 
 def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """start + sum over parts of max(F b / (peak * efficiency(b)), width * (moved b + held) / memory bandwidth).
+  """start + sum over parts of max(F b / (peak * efficiency(b)), width * (moved b + held) / (memory bandwidth * share)).
 
   F b / efficiency(b) is F (b + half) / best. The optimizer's update is left out.
 
@@ -69,7 +75,7 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     step: its parts, or its FLOP per example alone.
     examples: b, per worker.
     device: its peak, memory bandwidth, width and start.
-    efficiency: of the computing; memory is read and written at its full rate.
+    efficiency: shares of the peak and of the memory bandwidth.
 
   Raises:
     ValueError: for no examples, an invalid efficiency, or a device without peak or memory bandwidth.
@@ -78,6 +84,8 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     raise ValueError(f"number of examples per worker is {examples:g}; invalid: must be above 0")
   if not 0 < efficiency.best <= 1:
     raise ValueError(f"best efficiency is {efficiency.best:g}; invalid: must be above 0 and at most 1")
+  if not 0 < efficiency.memory <= 1:
+    raise ValueError(f"share of the memory bandwidth is {efficiency.memory:g}; invalid: must be above 0 and at most 1")
   checks.amount("examples of half the best efficiency", efficiency.half)
   if not (device.peak > 0 and device.memory_bandwidth > 0):
     raise ValueError(

@@ -6,6 +6,7 @@ a few disturbed measurements do not bias the fit.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,15 +23,16 @@ LEAST = 1e-9  # of a coefficient, likewise: one that the measurements do not sho
 
 
 class Rates(NamedTuple):
-  """A step's seconds = fixed + FLOP / flop + bytes / memory: computing and moving do not overlap."""
+  """A step's seconds = fixed + FLOP / flop + bytes / memory + input / feed: none of them overlap."""
 
   fixed: float  # seconds per step
   flop: float  # FLOP per second
   memory: float  # bytes per second
+  feed: float = math.inf  # bytes of input per second that the host gathers and hands to the device
 
-  def seconds(self, flop: float, nbytes: float) -> float:
-    """Seconds of a step with so many FLOP and bytes read and written."""
-    return self.fixed + flop / self.flop + nbytes / self.memory
+  def seconds(self, flop: float, nbytes: float, fed: float = 0.0) -> float:
+    """Seconds of a step with so many FLOP, bytes read and written, and bytes of input."""
+    return self.fixed + flop / self.flop + nbytes / self.memory + fed / self.feed
 
 
 def link(
@@ -60,12 +62,30 @@ def link(
 
 def rates(flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[Rates, np.ndarray]:
   """Return the rates nearest to three or more measured steps, and predicted / measured - 1 of each."""
-  work, took = _checked(seconds, flop, nbytes)
-  if len(took) < 3:
-    raise ValueError(f"{len(took)} measured steps determine no three rates; measure three or more")
-  columns = np.stack([np.ones(len(took)), *work])
-  x, errors = _fit(lambda x: x @ columns, np.min(took / np.maximum(columns, 1e-300), axis=1), took)
-  return Rates(float(x[0]), float(1 / x[1]), float(1 / x[2])), errors
+  found, errors = rates_of_kinds([""] * len(flop), flop, nbytes, seconds)
+  return found[""], errors
+
+
+def rates_of_kinds(
+  kinds: Sequence[str], flop: Sequence[float], nbytes: Sequence[float], seconds: Sequence[float],
+  fed: Sequence[float] = (),
+) -> tuple[dict[str, Rates], np.ndarray]:  # fmt: skip
+  """Return `rates` of steps of several kinds, which share all but their FLOP per second.
+
+  kinds: of each measured step; fed: bytes of its input. ValueError for fewer steps than there are terms.
+  """
+  work, took = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
+  names = list(dict.fromkeys(kinds))
+  terms = len(names) + len(work)
+  if len(took) < terms:
+    raise ValueError(f"{len(took)} measured steps determine no {terms} rates; measure as many or more")
+  of_kind = [np.where([kind == name for kind in kinds], work[0], 0.0) for name in names]
+  columns = np.stack([np.ones(len(took)), *of_kind, *work[1:]])
+  most = np.min(np.where(columns > 0, took / np.maximum(columns, 1e-300), np.inf), axis=1)
+  x, errors = _fit(lambda x: x @ columns, most, took)
+  fixed, *inverse = (float(each) for each in x)
+  shared = [1 / each for each in inverse[len(names) :]]  # memory, and the feed
+  return {name: Rates(fixed, 1 / each, *shared) for name, each in zip(names, inverse, strict=False)}, errors
 
 
 def efficiency(

@@ -7,14 +7,16 @@ there: 336 FLOP per byte for FDR, 1336 for 10 GbE.
 arXiv 1708.02983 (SC17): GPUs on one PCIe host, Knights Landing nodes and parts of one, and the networks of its table 2,
 with the GPU of the PCIe host and one worker per node, so that only the network differs.
 
-DaSGD (arXiv 2006.00441), as in its authors' version of PALEO: no latency, full efficiency. Their V100 has 7.8 TFLOP/s,
-which is NVIDIA's figure for float64 (15.7 for float32); kept, as their results rest on it.
+DaSGD (arXiv 2006.00441): networks as in its authors' version of PALEO, without latency. Their V100 has 7.8 TFLOP/s,
+NVIDIA's figure for float64, and reaches all of it; here it has the 15.7 for float32 (`papers.paleo` keeps theirs).
+
+Efficiency 0.5 stands where no network is known (compare, dryrun); plan and scale ask `devices.lookup`.
 """
 
 from typing import Any
 
 from ddl.perf.hardware.cluster import ASSUMED, Cluster
-from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.device import Device
 from ddl.perf.hardware.network import Link, Network
 
 FDR = Link(latency=0.7e-6, bandwidth=56e9 / 8)
@@ -25,7 +27,7 @@ def _node(title: str, cores: int, gigahertz: float, link: Link, source: str, **m
   """memory: bytes; transfers: of its memory, per second."""
   transfers, memory = more.pop("transfers", 2133e6), more.pop("memory")
   bandwidth = 2 * 4 * 8 * transfers  # sockets * channels * bytes * transfers per second
-  device = Device(peak=cores * gigahertz * 1e9 * 32, memory_bandwidth=bandwidth, memory=memory)
+  device = Device(peak=cores * gigahertz * 1e9 * 32, memory_bandwidth=bandwidth, memory=memory, chip="haswell")
   return Cluster(title, device, ASSUMED, Network(link), source, **more)
 
 
@@ -47,10 +49,11 @@ NODES = {
   ),
 }  # fmt: skip
 
-M40 = Device(peak=6.8e12, memory_bandwidth=288e9, memory=12e9)
+M40 = Device(peak=6.8e12, memory_bandwidth=288e9, memory=12e9, chip="m40")
 _M40 = "NVIDIA's Tesla M40 (6.8 TFLOP/s in float32, 288 GB/s, 12 GB); assumed: that GPU"
 PCIE3 = Link(latency=10e-6, bandwidth=16 * 8e9 * 128 / 130 / 8)  # 16 lanes * 8 GT/s, 128b/130b
-KNL = Device(peak=68 * 1.4e9 * 64, memory_bandwidth=450e9, memory=16 * 2**30)  # two AVX-512 multiply-adds of 16 float32
+# Two AVX-512 multiply-adds of 16 float32.
+KNL = Device(peak=68 * 1.4e9 * 64, memory_bandwidth=450e9, memory=16 * 2**30, chip="knl")
 _KNL = "Xeon Phi 7250 (68 cores, 1.4 GHz, float32, 16 GB MCDRAM) and its 450 GB/s: NERSC's pages on Cori KNL"
 
 
@@ -69,7 +72,9 @@ def _parts(parts: int) -> Cluster:
   link = Link(latency=1e-6, bandwidth=KNL.memory_bandwidth / 2 / parts)
   return Cluster(
     title=f"One Xeon Phi 7250 in {parts} parts; a worker is a part",
-    device=Device(KNL.peak / parts, KNL.memory_bandwidth / parts, KNL.memory / parts),
+    device=KNL._replace(
+      peak=KNL.peak / parts, memory_bandwidth=KNL.memory_bandwidth / parts, memory=KNL.memory / parts
+    ),
     efficiency=ASSUMED,
     network=Network(between=link),
     source=f"arXiv 1708.02983 (the partition); {_KNL}; assumed: latency 1 us, copies through MCDRAM, efficiency 0.5",
@@ -103,17 +108,17 @@ SC17 = {
   "ethernet_10g": _network("10 Gb/s Ethernet (NetEffect)", 7.2e-6, 0.9e-9),
 }
 
-V100 = Device(peak=7.8e12, memory_bandwidth=900.1e9, memory=16e9)
+V100 = Device(peak=15.7e12, memory_bandwidth=900.1e9, memory=16e9, chip="v100")
 NVLINK = Link(latency=0.0, bandwidth=2400e9 / 8)
 
 
 def _v100(title: str, network: Network) -> Cluster:
   source = (
-    "arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (7800 GFLOP/s, "
-    "float32, 900.1 GB/s, network in Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency, efficiency 1); "
-    "NVIDIA's Tesla V100 (16 GB)"
+    "arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (900.1 GB/s, network in "
+    "Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency); NVIDIA's Tesla V100 (15.7 TFLOP/s in float32, 16 GB; theirs "
+    "has 7.8, all of it reached); assumed: efficiency 0.5"
   )
-  return Cluster(f"V100, {title}", V100, Efficiency(best=1.0), network, source)
+  return Cluster(f"V100, {title}", V100, ASSUMED, network, source)
 
 
 def _nodes(gigabits: int, kind: str) -> Cluster:

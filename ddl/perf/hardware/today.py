@@ -5,52 +5,64 @@ Vendors give NVLink's and ICI's bandwidth for both directions together; here it 
 
 from ddl.perf.hardware.cluster import ASSUMED, Cluster
 from ddl.perf.hardware.device import Device
+from ddl.perf.hardware.library import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY
 from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.torus import Torus
 
 BFLOAT16 = 2  # bytes of a value
 START = 100e-6  # seconds: a step's dispatch and a few dozen kernels of some microseconds each
 STARTS = "100 us to start a step"
-H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START, width=BFLOAT16)
-NVLINK4 = Link(latency=2e-6, bandwidth=900e9 / 2)
+H100 = Device(peak=989e12, memory_bandwidth=3.35e12, memory=80e9, start=START, width=BFLOAT16, chip="h100")
+NVLINK4 = Link(NVLINK_LATENCY, bandwidth=900e9 / 2)
 PCIE5 = Link(latency=10e-6, bandwidth=128e9 / 2)
-_INFINIBAND = Link(latency=5e-6, bandwidth=8 * 400e9 / 8)  # of a host: an adapter of 400 Gb/s for each of its 8 GPUs
+_CARD = 400e9 / 8  # bytes per second of the adapter of each GPU
+_INFINIBAND = Link(INFINIBAND_LATENCY, bandwidth=8 * _CARD)  # of a host
+_BOOK = "jax-ml.github.io/scaling-book/tpus (wrap-around)"
+_LIBRARY = "NCCL as fitted on published curves (docs/reproduction.md)"
 
 
 def _dgx(device: Device, name: str, figures: str) -> Cluster:
   return Cluster(
     f"{name} SXM, NVLink inside hosts of 8, 400 Gb/s InfiniBand per GPU between them",
-    device, ASSUMED, Network(_INFINIBAND, NVLINK4, per_node=8),
+    device, ASSUMED,
+    Network(_INFINIBAND, NVLINK4, per_node=8, card=_CARD, reduces=("inside",), library=NCCL),
     f"NVIDIA's {name} data sheet (989 TFLOP/s dense bfloat16, {figures}, NVLink 900 GB/s); DGX H100/H200 user guide "
-    f"(8 adapters of 400 Gb/s); assumed: latencies of 2, 5 and 10 us, efficiency 0.5, {STARTS}",
+    f"(8 adapters of 400 Gb/s); {_LIBRARY}; assumed: latencies of 1 us inside, 2.7 us between hosts and 10 us to a "
+    f"host's memory, efficiency 0.5, {STARTS}",
     host=PCIE5,
   )  # fmt: skip
 
 
-def _tpu(title: str, device: Device, ici: float, workers: int, figures: str) -> Cluster:
+def _tpu(title: str, device: Device, ici: float, torus: Torus, workers: int, figures: str) -> Cluster:
   """ici: bytes per second of a chip's links, both ways together."""
-  network = Network(Link(latency=1e-6, bandwidth=ici / 2))
+  network = Network(Link(latency=1e-6, bandwidth=ici / 2), torus=torus)
   source = f"{figures}; assumed: all of a chip's links in use at once, latency 1 us, efficiency 0.5, {STARTS}"
   return Cluster(title, device, ASSUMED, network, source, workers=workers)
 
 
 TODAY = {
   "h100_ib400": _dgx(H100, "H100", "3.35 TB/s, 80 GB"),
-  "h200_ib400": _dgx(H100._replace(memory_bandwidth=4.8e12, memory=141e9), "H200", "4.8 TB/s, 141 GB"),
+  "h200_ib400": _dgx(H100._replace(memory_bandwidth=4.8e12, memory=141e9, chip="h200"), "H200", "4.8 TB/s, 141 GB"),
   "tpu_v5e": _tpu(
-    "TPU v5e pod: 2D torus of 256 chips", Device(197e12, 819e9, 16e9, START, BFLOAT16), 400e9, 256,
-    "Cloud TPU's v5e page (197 TFLOP/s bfloat16, 16 GB at 819 GB/s, ICI 400 GB/s both ways per chip, 256 chips)",
+    "TPU v5e pod: 2D torus of 256 chips", Device(197e12, 819e9, 16e9, START, BFLOAT16, "tpu_v5e"), 400e9,
+    Torus(axes=2, ring=16), 256,
+    "Cloud TPU's v5e page (197 TFLOP/s bfloat16, 16 GB at 819 GB/s, ICI 400 GB/s both ways per chip, 256 chips); "
+    f"{_BOOK}: axes of fewer than 16 chips are lines",
   ),
   "tpu_v5p": _tpu(
-    "TPU v5p pod: 3D torus of up to 6144 chips in a job", Device(459e12, 2765e9, 95e9, START, BFLOAT16), 1200e9, 6144,
+    "TPU v5p pod: 3D torus of up to 6144 chips in a job", Device(459e12, 2765e9, 95e9, START, BFLOAT16, "tpu_v5p"),
+    1200e9,
+    Torus(axes=3, ring=4), 6144,
     "Cloud TPU's v5p page (459 TFLOP/s bfloat16, 95 GB at 2765 GB/s, ICI 1200 GB/s both ways per chip, 6144 chips in "
-    "the largest job)",
+    f"the largest job); {_BOOK}: axes of a multiple of 4 chips are rings",
   ),
   "cloud_100g": Cluster(
     "Cloud hosts of 8 A100 on 100 Gb/s Ethernet",
-    Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START, width=BFLOAT16),
-    ASSUMED, Network(Link(latency=30e-6, bandwidth=100e9 / 8), Link(2e-6, 600e9 / 2), per_node=8),
+    Device(peak=312e12, memory_bandwidth=1.555e12, memory=40e9, start=START, width=BFLOAT16, chip="a100_40gb"),
+    ASSUMED,
+    Network(Link(latency=30e-6, bandwidth=100e9 / 8), Link(NVLINK_LATENCY, 600e9 / 2), per_node=8, library=NCCL),
     "NVIDIA's A100 data sheet (312 TFLOP/s dense bfloat16, 1555 GB/s, 40 GB, NVLink 600 GB/s); Compute Engine's "
-    "a2-highgpu-8g (8 GPUs, 100 Gb/s); assumed: latencies of 2 and 30 us, full line rate, efficiency 0.5, " + STARTS,
+    f"a2-highgpu-8g (8 GPUs, 100 Gb/s); {_LIBRARY}; assumed: latencies of 1 and 30 us, efficiency 0.5, " + STARTS,
   ),
   "two_sites_1g": Cluster(
     "Two data centres with a host of 8 H100 each, 1 Gb/s between them",

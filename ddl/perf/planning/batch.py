@@ -2,16 +2,20 @@
 
 Zou et al. 2017, arXiv 1709.06622, step 1: a step's memory bounds the mini-batch X; for each X that fits the 0-1 program
 finds the best convolution algorithms in the memory left. The effect of X on convergence is not in the model, so the
-smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere; the program's
-savings are separate, as the quality of a kernel's implementation is not in its models.
+smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere. On a device
+whose algorithms were measured the step has the fastest of each layer, as the program finds them if memory allows; on
+others the program's savings are separate, as the quality of a kernel's implementation is not in its models.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.perf import checks
+from ddl.perf.devices.algorithms import measured_costs
+from ddl.perf.devices.model import Shares
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts, step_seconds
+from ddl.perf.planning.critical_batch import Usual
 from ddl.perf.step.convolution import Choice, best_batch, choose
 from ddl.perf.step.convolution_costs import is_convolution, modelled, other_seconds
 from ddl.perf.step.layers import Table
@@ -34,6 +38,13 @@ class Job(NamedTuple):
   least: int = 32  # examples from which on X is chosen
   most: int | None = None  # examples that each worker has
   data: int | None = None  # examples of all workers
+  shares: Shares | None = None  # of the device's rates, with which `step` was made
+  split: int = 1  # devices over which the parameters' states are split
+  recomputed: bool = False  # activations
+  states: str = ""  # of the parameters, in words
+  source: str = ""  # of the step's efficiency, in words
+  language: bool = False  # whether it is a language model's
+  usual: Usual | None = None  # a global batch that jobs of the kind are known to bear
 
   @property
   def flop_per_example(self) -> float:
@@ -62,6 +73,7 @@ class Batch(NamedTuple):
   best: int  # with the best rate of those tried
   best_rate: float  # examples per second of that
   program: Program | None  # None without convolutions
+  micro: int = 1  # microbatches: needed, exact and program are of one
 
   @property
   def rate(self) -> float:
@@ -69,8 +81,17 @@ class Batch(NamedTuple):
     return self.examples / self.step
 
 
-def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
-  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
+class Sizes(NamedTuple):
+  """Mini-batches that are tried, with the seconds of their steps."""
+
+  largest: int  # that fits
+  steps: dict[int, float]  # X -> seconds
+  best: int  # of them, with the most examples per second
+  enough: int  # the smallest from `job.least` on with ENOUGH of that; the largest where there is none
+
+
+def tried_sizes(job: Job, cluster: Cluster, given: int = 0) -> Sizes:
+  """Powers of two up to the largest X that fits, that one, and `given` or `job.least`.
 
   ValueError if not even one example fits, or the given X does not, with the largest that does.
   """
@@ -89,16 +110,31 @@ def choose_batch(job: Job, cluster: Cluster, given: int = 0) -> Batch:
   most = max(x / steps[x] for x in tried)
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
-  chosen = given or min(enough, default=last)
+  return Sizes(largest, steps, best, min(enough, default=last))
+
+
+def choose_batch(job: Job, cluster: Cluster, given: int = 0, micro: int = 1) -> Batch:
+  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the given X.
+
+  Args:
+    given: X; 0: chosen.
+    micro: number of microbatches, which share the given X evenly.
+
+  Raises:
+    ValueError: as `tried_sizes`, for a microbatch.
+  """
+  sizes = tried_sizes(job, cluster, given // micro)
+  chosen = given // micro or sizes.enough
   return Batch(
-    examples=chosen,
-    largest=largest,
+    examples=chosen * micro,
+    largest=sizes.largest,
     needed=job.memory.total(chosen),
     exact=job.exact(chosen) if job.exact else None,
-    step=steps[chosen],
-    best=best,
-    best_rate=best / steps[best],
-    program=_program(job, cluster, tried, chosen) if any(map(is_convolution, job.table)) else None,
+    step=micro * sizes.steps[chosen],
+    best=sizes.best,
+    best_rate=sizes.best / sizes.steps[sizes.best],
+    program=_program(job, cluster, list(sizes.steps), chosen) if any(map(is_convolution, job.table)) else None,
+    micro=micro,
   )
 
 
@@ -120,7 +156,10 @@ def largest_fitting(job: Job, limit: float) -> int:
 
 def _program(job: Job, cluster: Cluster, tried: list[int], chosen: int) -> Program:
   device, efficiency = cluster.device, cluster.efficiency
-  costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  if job.shares is None or job.shares.whole:
+    costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  else:
+    costs, other = measured_costs(job.table, device, job.shares)
   found = best_batch(job.memory, device.memory, tried, costs, other_seconds=other, shared=True)
   (there,) = (x for x in found if x.examples == chosen)
   here = costs(chosen)

@@ -38,6 +38,7 @@ class Point(NamedTuple):
     return most if self.losses[most] >= 0.01 * self.seconds else "nothing"
 
 
+MOST_JITTER = 10.0  # above, a mean over a simulation's steps is that of its few longest ones
 LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized access")
 
 
@@ -97,10 +98,14 @@ def _at_pace(job: Work, cluster: Cluster, examples: int, batch: int) -> Cluster:
 
 
 def _links(cluster: Cluster, **change: float) -> Cluster:
-  """The cluster with that in all its links."""
+  """The cluster with that in all its links, and in what its library adds to them."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)
+  if "bandwidth" in change:
+    network = network._replace(card=network.card and change["bandwidth"])
+  if "latency" in change:
+    network = network._replace(library=network.library and network.library.instant())
   return cluster._replace(network=network, host=cluster.host and cluster.host._replace(**change))
 
 
@@ -114,8 +119,8 @@ def _check(
     raise ValueError(f"{most} workers: this cluster has {limit}")
   if not weak and batch < most:
     raise ValueError(f"a batch of {batch} has less than one example for each of {most} workers; give at least {most}")
-  checks.amount("jitter", jitter)
-  checks.amount("square of the jitter", jitter * jitter)
+  if not 0 <= jitter <= MOST_JITTER:
+    raise ValueError(f"jitter is {jitter:g} times the mean of a step; invalid: must be from 0 to {MOST_JITTER:g}")
   if not transport.bucket >= 0:
     raise ValueError(f"bucket is {transport.bucket:g} bytes; invalid: must be at least 0")
   check_link("the network", cluster.network.between)

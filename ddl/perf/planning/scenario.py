@@ -1,6 +1,7 @@
 """One number of workers in one run, and the seconds of its step: by the event model, or of a server's queue."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,12 +16,16 @@ from ddl.perf.step.event_model import Exchange, Pass
 from ddl.perf.step.layers import Table
 from ddl.perf.tables.totals import params_bytes, parts
 
+MOST = 200  # layers of a timeline
+SIMULATED = 128  # workers in a server's queue; of more, each of so many stands for several
+
 
 class Work(NamedTuple):
   """Computation and gradients of a step, by layers in the order of the forward pass."""
 
   parts: tuple[Part, ...]  # of a step's roofline
   nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
+  together: int = 1  # parts in a row that are one layer of the timeline, and share a number of `nbytes`
 
 
 class Transport(NamedTuple):
@@ -50,10 +55,19 @@ def work(table: Table) -> Work:
 
 
 def work_of(step: Step, nbytes: float) -> Work:
-  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold."""
+  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold.
+
+  Of more than MOST parts several in a row make a layer, so that a timeline of a deep network takes no longer.
+  """
   found = tuple(step_parts(step))
-  whole = sum(part.held for part in found)
-  return Work(found, tuple(nbytes * part.held / whole for part in found) if whole else (nbytes,))
+  whole, together = sum(part.held for part in found), math.ceil(len(found) / MOST)
+  held = _sums([part.held for part in found], together)
+  return Work(found, tuple(nbytes * each / whole for each in held) if whole else (nbytes,), together)
+
+
+def _sums(numbers: Sequence[float], together: int) -> list[float]:
+  """Sums of so many in a row."""
+  return [sum(numbers[i : i + together]) for i in range(0, len(numbers), together)]
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
@@ -71,7 +85,7 @@ def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
   device, efficiency = cluster.device, cluster.efficiency
   seconds = step_seconds(job.parts, examples, device, efficiency)
   each = [part_seconds(part, examples, device, efficiency) for part in job.parts]
-  thirds = [seconds * layer / sum(each) / 3 for layer in each]
+  thirds = [seconds * layer / sum(each) / 3 for layer in _sums(each, job.together)]
   return Pass(thirds, thirds, thirds, job.nbytes)
 
 
@@ -107,7 +121,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
   assert visits is not None
   up, down, period = visits.up, visits.down, visits.period
   computing = period * step_pass(run.work, cluster, run.examples).seconds  # of a worker round
-  link = cluster.network.main_link(workers) if visits.peers else cluster.server_link(workers)
+  link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   share = visits.delay / period if transport.overlap else 0.0
   visit = server.visit_seconds(up, down, link, 1 if visits.peers else transport.servers)
   exposed = max(0.0, visit - share * computing)
@@ -118,11 +132,13 @@ def _visits(run: Scenario) -> tuple[float, float]:
   if visits.peers:  # two by two
     whole = max(computing + visits.probability * exposed, visits.probability * shared)
     return whole / period, 1 - computing / whole
-  paces = _paces(20 * period, workers, run.jitter).reshape(20, period, workers).mean(axis=1)
+  queued = min(workers, SIMULATED)
+  paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
   nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
-  line = nbytes / transport.servers / link.bandwidth  # a visit takes longer
+  bandwidth = link.bandwidth * queued / workers  # of more workers a message is several, which keep the line as busy
+  line = nbytes / transport.servers / bandwidth  # a visit takes longer
   queue = server_queue.simulate(
-    workers=workers, servers=transport.servers, nbytes=nbytes, bandwidth=link.bandwidth,
+    workers=queued, servers=transport.servers, nbytes=nbytes, bandwidth=bandwidth,
     compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
     rounds=40,
   )  # fmt: skip

@@ -60,8 +60,13 @@ ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
 
 
 def is_convolution(layer: Layer) -> bool:
-  """Whether a layer is neither dense nor a scale per map, for which all algorithms are the same."""
-  return not layer.dense and not (layer.kernel == (1, 1) and layer.groups == layer.inputs == layer.outputs)
+  """Whether a layer slides over a map: neither dense (on a token either) nor a scale per map."""
+  return layer.size_in[0] > 1 and not is_scale(layer)
+
+
+def is_scale(layer: Layer) -> bool:
+  """Whether it scales each map by itself, as normalizations do."""
+  return layer.kernel == (1, 1) and layer.groups == layer.inputs == layer.outputs
 
 
 def stride_one(layer: Layer) -> bool:

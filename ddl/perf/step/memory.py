@@ -3,17 +3,21 @@
 Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X; the parameters of convolutions (M_MP)
 and of the classifier (M_C) are held three times (weights, gradients, aggregated gradients). Only what a table holds is
 counted: the maps of pooling, normalization and separate activation functions come on top.
+Transformers hold states of a format (arXiv 1910.02054) and activations, of which recomputation keeps the blocks' inputs
+alone (arXiv 1604.06174; the bytes of a block agree with arXiv 2205.05198, 34 and 5 heads tokens / width per value).
 """
 
 import math
+from itertools import groupby
 from typing import NamedTuple
 
 from ddl.perf import checks
-from ddl.perf.step.layers import Table
+from ddl.perf.step.layers import Loss, Table
 from ddl.perf.tables.totals import FLOAT, input_values, params
 from ddl.perf.units import bytes_text
 
 COPIES = 3  # of all parameters: weights, gradients, aggregated gradients
+LOSS = 2 * FLOAT  # bytes of a logit in the loss: it and its gradient
 
 
 class StepMemory(NamedTuple):
@@ -25,6 +29,25 @@ class StepMemory(NamedTuple):
   def total(self, examples: float) -> float:
     """M_FM + M_MP + M_C of a mini-batch."""
     return self.fixed + examples * self.per_example
+
+
+class Format(NamedTuple):
+  """Bytes of each parameter's states, and of a value of the activations."""
+
+  title: str
+  weights: int
+  gradients: int
+  optimizer: int  # moments, and a master copy of the weights where they have 16 bits
+  value: int
+
+  @property
+  def states(self) -> int:
+    """Bytes per parameter."""
+    return self.weights + self.gradients + self.optimizer
+
+
+MIXED = Format("mixed precision with Adam", 2, 2, 12, 2)
+SINGLE = Format("float32 with Adam", 4, 4, 8, 4)
 
 
 def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
@@ -41,8 +64,27 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   if not table:
     raise ValueError("invalid table: must have at least one layer")
   copies = COPIES + checks.count("extra_copies", extra_copies, 0)
-  maps = input_values(table[0]) + sum(layer.activations for layer in table)
+  maps = input_values(table[0]) + sum(layer.kept for layer in table)
   return StepMemory(maps * width, params(table) * copies * FLOAT)
+
+
+def training_memory(table: Table, form: Format, *, recomputed: bool = False, split: int = 1) -> StepMemory:
+  """States of all parameters / split, and activations for each example; buffers of messages are not counted.
+
+  Args:
+    recomputed: layers of a block (those whose names begin alike, up to a /) keep its input alone, and are computed
+      again one block at a time.
+    split: number of devices over which the states are split.
+  """
+  kept, largest = float(input_values(table[0]) * form.value), 0.0
+  for block, layers in groupby(table, key=lambda layer: layer.name.rpartition("/")[0]):
+    inside = list(layers)
+    nbytes = sum(LOSS * x.activations if isinstance(x, Loss) else form.value * x.kept for x in inside)
+    if block and recomputed:
+      kept, largest = kept + form.value * input_values(inside[0]), max(largest, nbytes)
+    else:
+      kept += nbytes
+  return StepMemory(kept + largest, params(table) * form.states / checks.count("split", split))
 
 
 def largest_batch(memory: StepMemory, limit: float) -> int:

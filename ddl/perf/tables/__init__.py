@@ -1,7 +1,8 @@
 """Layer tables of networks by name. A new one is an entry here, and its title."""
 
 from ddl.perf.step.layers import Table
-from ddl.perf.tables import googlenet, inception, resnet, sequential
+from ddl.perf.tables import googlenet, inception, language, resnet, sequential
+from ddl.perf.tables.transformer import transformer
 
 TABLES: dict[str, Table] = {
   "lenet": sequential.lenet,
@@ -16,8 +17,13 @@ TABLES: dict[str, Table] = {
   "googlenet": googlenet.googlenet,
   "googlenet_aux": googlenet.googlenet_aux,
   "inception_v3": inception.inception_v3,
+  "resnet18": resnet.resnet18,
+  "resnet34": resnet.resnet34,
   "resnet50": resnet.resnet50,
+  "resnet101": resnet.resnet101,
+  "resnet152": resnet.resnet152,
   "cd_dnn": sequential.cd_dnn,
+  **{name: transformer(net) for name, net in language.MODELS.items()},
 }
 
 TITLES: dict[str, str] = {
@@ -33,8 +39,13 @@ TITLES: dict[str, str] = {
   "googlenet": "GoogLeNet (arXiv 1409.4842)",
   "googlenet_aux": "GoogLeNet with both auxiliary classifiers",
   "inception_v3": "Inception v3, without the auxiliary classifier (arXiv 1512.00567)",
-  "resnet50": "ResNet-50 (arXiv 1512.03385)",
+  "resnet18": "ResNet-18 (arXiv 1512.03385)",
+  "resnet34": "ResNet-34",
+  "resnet50": "ResNet-50",
+  "resnet101": "ResNet-101",
+  "resnet152": "ResNet-152",
   "cd_dnn": "dense network for speech (arXiv 1602.06709)",
+  **{name: f"{title}, sequences of {language.MODELS[name].tokens} tokens" for name, title in language.TITLES.items()},
 }
 
 

@@ -39,6 +39,7 @@ def convolution(
   *,
   same: bool = True,
   bias: bool = True,
+  normalized: bool = False,
 ) -> Layer:
   """On square maps of size x size; kernel: kh, kw or one for both. Output: (size + 2 (k // 2) - k) // stride + 1.
 
@@ -48,7 +49,7 @@ def convolution(
   height, width = ((size + 2 * (k // 2 if same else 0) - k) // stride + 1 for k in sides)
   if min(height, width) < 1:
     raise ValueError(f"{name}: a {sides[0]}x{sides[1]} kernel does not fit into a map of {size}x{size}")
-  return Layer(name, inputs, outputs, sides, (size, size), (height, width), bias=bias)
+  return Layer(name, inputs, outputs, sides, (size, size), (height, width), bias=bias, normalized=normalized)
 
 
 def dense(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Layer:

@@ -4,10 +4,18 @@ Batch normalization has a shift and no scale, as in TF-slim and Keras: a bias. 2
 leave out the second 3x3 convolution of the reduction to 17x17 (83,040 parameters); the architecture has it.
 """
 
+from typing import Any
+
 from ddl.perf.step.layers import Layer, Table
-from ddl.perf.tables.build import convolution, dense
+from ddl.perf.tables import build
+from ddl.perf.tables.build import dense
 
 Step = tuple[int, int | tuple[int, int]]  # outputs, kernel
+
+
+def convolution(name: str, inputs: int, outputs: int, size: int, kernel: Any, stride: int = 1, **more: Any) -> Layer:
+  """Followed by a batch normalization, as all of this network."""
+  return build.convolution(name, inputs, outputs, size, kernel, stride, normalized=True, **more)
 
 
 def _branch(name: str, maps: int, size: int, *steps: Step) -> list[Layer]:

@@ -56,6 +56,7 @@ lenet = sequence(28, 1, *_lenet, Dense("ip1", 500), Dense("ip2", 10))
 # Krizhevsky, Sutskever, Hinton 2012. The original has groups of 2 in conv2, conv4 and conv5 (61.0M parameters). Without
 # them there are 62.4M: the 249 MB of arXiv 1708.02983.
 alexnet = _alexnet(227, 96, 256)
+alexnet_groups = tuple(x._replace(groups=2) if x.name in ("conv2", "conv4", "conv5") else x for x in alexnet)
 # arXiv 1404.5997, as in the nets of PALEO (Qi, Sparks, Talwalkar, ICLR 2017): no padding in conv1, so 5x5 maps at last.
 alexnet_v2 = _alexnet(224, 64, 192)
 

@@ -31,8 +31,8 @@ def train_flop(table: Table) -> int:
 
 
 def input_values(layer: Layer) -> int:
-  """Values of a layer's input for one example: ifm ih iw."""
-  return layer.inputs * layer.size_in[0] * layer.size_in[1]
+  """Values of a layer's input for one example."""
+  return layer.input_values
 
 
 def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
@@ -45,8 +45,8 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
 
 
 def part(layer: Layer) -> Part:
-  """Work of a training step in a layer: 6 macs FLOP and three times `pass_bytes`."""
-  return Part(layer.train_flop, 3 * (input_values(layer) + layer.activations), 3 * layer.params)
+  """Work of a training step in a layer: 6 macs FLOP and three times `pass_bytes`; in an attention see there."""
+  return Part(layer.train_flop, layer.moved, 3 * layer.params)
 
 
 def parts(table: Table) -> tuple[Part, ...]:

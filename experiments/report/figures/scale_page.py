@@ -87,7 +87,8 @@ def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str
 
 def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
-  curve = f"{efficiency.best:g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
+  curve = f"{efficiency.best:.4g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
+  curve += f", and {efficiency.memory:.3g} of the memory bandwidth" if efficiency.memory < 1 else ""
   flop = sum(part.flop for part in work.parts)
   return [
     ("a worker", f"{cluster.device.peak / 1e12:.4g} TFLOP/s at its peak, of which a step reaches {curve}"),

@@ -1,6 +1,7 @@
 """Calibration: terms come back from the times that they make, in a file that is read again, and errors are one line."""
 
 import json
+import re
 
 import numpy as np
 import optax
@@ -8,14 +9,19 @@ import pytest
 from helpers.commands import Command
 
 from ddl.algorithms import COLLECTIVE
+from ddl.group import Group
+from ddl.models import MODELS
 from ddl.perf.hardware import CLUSTERS, Cluster, fit
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
+from ddl.runtime.layout.packed_group import PackedGroup
+from ddl.runtime.layout.workers import make_workers
 from experiments.bench import predictions
 from experiments.config.catalog import make_algorithm
 from experiments.config.factories import hyper
-from experiments.costs import calibration, local_cluster, microbench, microbench_collectives
-from experiments.costs.microbench import Block, Step
+from experiments.costs import local_cluster
+from experiments.costs.calibration import collectives, fits, measure, microbench, model_kinds
+from experiments.costs.calibration.microbench import Block, Step
 
 LINK, RATES = Link(8e-5, 1.5e9), fit.Rates(2e-4, 4e10, 6e9)
 CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), Network(LINK), "a test", workers=2)
@@ -29,10 +35,10 @@ def cache(tmp_path, monkeypatch):
 
 
 def found_here(overlap=False, waiting=0.0):
-  links = dict.fromkeys(microbench_collectives.COLLECTIVES, LINK)
+  links = dict.fromkeys(collectives.COLLECTIVES, LINK)
   link = LINK._replace(latency=LINK.latency + waiting)
   cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
-  return calibration.Calibration(cluster, RATES, links, 0.1, waiting, [])
+  return fits.Calibration(cluster, {}, {"dense": RATES}, links, 0.1, waiting, [])
 
 
 def test_a_calibration_is_read_as_it_was_written(cache):
@@ -68,39 +74,117 @@ def test_a_file_that_is_no_calibration(cache, text):
       read()
 
 
+@pytest.mark.parametrize(
+  ("where", "value", "told"),
+  [
+    ("cluster.device.peak", None, "cluster.device has no key 'peak'"),
+    ("cluster.device.peak", "fast", "cluster.device.peak is 'fast'; invalid: must be a number above 0"),
+    ("cluster.device.peek", 1.0, "cluster.device has an unknown key 'peek'; known are peak"),
+    ("cluster.efficiency.best", 1.5, "cluster.efficiency.best is 1.5; invalid: must be a number above 0 and at most 1"),
+    ("cluster.efficiency.memory", 2, "cluster.efficiency.memory is 2; invalid: must be a number above 0 and at most 1"),
+    ("cluster.device.chip", 3, "cluster.device.chip is 3; invalid: must be a text"),
+    ("cluster.network.between.latency", -1, "cluster.network.between.latency is -1"),
+    ("cluster.network.between.bandwidth", True, "cluster.network.between.bandwidth is True"),
+    ("cluster.network", None, "cluster has no key 'network'"),
+    ("cluster.workers", 1.5, "cluster.workers is 1.5; invalid: must be an integer"),
+    ("cluster.overlap", "no", "cluster.overlap is 'no'; invalid: must be true or false"),
+    ("cluster.title", 3, "cluster.title is 3; invalid: must be a text"),
+    ("efficiencies.dense", {"half": 1.0}, "efficiencies.dense has no key 'best'"),
+    ("efficiencies", [], "efficiencies is []; invalid: must be a table"),
+  ],
+)
+def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
+  local_cluster.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}})
+  figures = json.loads(cache.read_text())
+  *path, last = where.split(".")
+  table = figures
+  for key in path:
+    table = table[key]
+  if value is None:
+    del table[last]
+  else:
+    table[last] = value
+  cache.write_text(json.dumps(figures))
+  with pytest.raises(ValueError, match=re.escape(told)) as error:
+    local_cluster.named("measured")
+  assert "\n" not in str(error.value) and str(cache) in str(error.value)
+
+
+def test_a_model_has_the_efficiency_of_its_kind(cache):
+  local_cluster.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
+  assert local_cluster.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
+  assert local_cluster.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
+  assert local_cluster.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
+  assert local_cluster.for_model("fdr", CLUSTERS["fdr"], "lenet") == CLUSTERS["fdr"]
+
+
+def test_every_model_is_of_a_kind():
+  assert {model_kinds.kind_of(name) for name in MODELS} == {"dense", "convolution", "attention"}
+  assert model_kinds.kind_of("cd_dnn") == "dense" and model_kinds.kind_of("mine.py:model") == ""
+  assert model_kinds.kind_of("llama_7b") == "attention"
+
+
+def test_blocks_run_here():
+  """The trainer and the collectives as they are, on one worker: a calibration calls them in each process."""
+  workers = make_workers(1)
+  case = microbench.Case("mlp", {"hidden": (8,)}, 4)
+  trainer, components, step = microbench.make_trainer(case, "independent", {}, workers)
+  products = 784 * 8 + 8 * 10
+  assert step.flop == pytest.approx(4 * 2 * (3 * products - 784 * 8), rel=0.5)
+  assert sorted(step.messages) == [32, 40, 320, 4 * 784 * 8] and step.kind == "dense"
+  assert step.fed == 4 * (4 * 784 + 4)
+  for block in microbench.trainer_blocks(trainer, components):
+    assert block.run(1) > 0 and block.units >= 1
+  assert collectives.exchange_block("all_reduce", 64, workers).run(1) > 0
+
+
 def test_the_terms_come_back_from_the_times_that_they_make():
   """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
-  steps = {c.name: Step(1e6 * c.batch + 1e5 * i, 1e7 + 1e5 * c.batch, LEAVES) for i, c in enumerate(calibration.CASES)}
-  sizes = microbench_collectives.SIZES
+  steps = {
+    c.name: Step(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, model_kinds.kind_of(c.model), 3e3 * (i + c.batch))
+    for i, c, b in ((i, c, 1e6 * c.batch) for i, c in enumerate(measure.CASES))
+  }
+  sizes = collectives.SIZES
   exact = {f"loop {name}": 1.2 * RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
   exact |= {f"compute {name}": RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
-  message = sum(microbench_collectives.cost("all_reduce", 2)(n, LINK) for n in LEAVES)
-  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in calibration.TOGETHER}
+  message = sum(collectives.cost("all_reduce", 2)(n, LINK) for n in LEAVES)
+  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in measure.TOGETHER}
   exact |= {"product": 2e9 / 5e10, "copy": 2e8 / 8e9}
-  for name in microbench_collectives.COLLECTIVES:
-    exact |= {f"{name} {n}": microbench_collectives.cost(name, 2)(n, LINK) for n in sizes}
+  for name in collectives.COLLECTIVES:
+    exact |= {f"{name} {n}": collectives.cost(name, 2)(n, LINK) for n in sizes}
   paces = np.array([1.0, 1.1]) / 1.05
   times = {name: np.array([[1.0], [1.0], [9.0]]) * t * paces for name, t in exact.items()}  # the last pass disturbed
-  plan = calibration.Plan(dict.fromkeys(exact, Block(lambda count: 0.0)), steps, sizes, 2, 2e9, 2e8)
-  found = calibration.solve(plan, times)
+  plan = measure.Plan(dict.fromkeys(exact, Block(lambda count: 0.0)), steps, sizes, 2, 2e9, 2e8)
+  found = fits.solve(plan, times)
   for name, link in found.links.items():
     np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
   for s in steps.values():
-    np.testing.assert_allclose(found.rates.seconds(s.flop, s.moved), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3)
+    np.testing.assert_allclose(
+      found.rates[s.kind].seconds(s.flop, s.moved, s.fed), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3
+    )
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
-  slow = calibration.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
+  slow = fits.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
   fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
   np.testing.assert_allclose(slow.memory_bandwidth, fastest)
   assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
   link, between = found.links["all_reduce"], found.cluster.network.between
   assert between == link._replace(latency=link.latency + found.waiting)
-  assert {row["fit"] for row in found.rows} == {*microbench_collectives.COLLECTIVES, "step", "sync_sgd", "efficiency"}
+  kinds = {f"efficiency, {kind}" for kind in measure.CURVES}
+  assert {row["fit"] for row in found.rows} == {*collectives.COLLECTIVES, "step", "sync_sgd", *kinds}
+  assert {*found.efficiencies} == {*measure.CURVES} and found.cluster.efficiency == found.efficiencies["dense"]
 
 
-def test_an_exchange_sends_each_array_by_itself():
-  step, cost = 1e-3, microbench_collectives.cost("all_reduce", 2)
+def test_small_arrays_go_together_where_the_group_packs_them():
+  leaves = (100, 2**22, 200, 2**23)
+  assert microbench.messages(leaves, Group("worker")) == leaves
+  assert microbench.messages(leaves, PackedGroup("worker", 2**22)) == (300, 2**22, 2**23)
+  assert microbench.messages((2**22,), PackedGroup("worker", 2**22)) == (2**22,)
+
+
+def test_an_exchange_is_its_messages():
+  step, cost = 1e-3, collectives.cost("all_reduce", 2)
   message = sum(cost(n, LINK) for n in LEAVES)
 
   def predict(name, found, **chosen):
@@ -141,6 +225,8 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["bench", "--perf", "--processes=1"], "--processes=1"),
     (["calibrate", "--processes=100000"], "--processes=100000"),
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
+    (["calibrate", "--json=/proc/place.json"], "--json=/proc/place.json: it can't be written"),
+    (["list", "--markdown=/proc/pages"], "--markdown=/proc/pages: nothing can be written in /proc"),
   ],
 )
 def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, message):
@@ -148,16 +234,19 @@ def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, m
 
 
 @pytest.mark.slow
-def test_this_machine(tmp_path, monkeypatch):
-  """Real steps and collectives of two processes."""
+@pytest.mark.parametrize("processes", [2, 3])
+def test_this_machine(processes, tmp_path, monkeypatch):
+  """Real steps and collectives of several processes."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  done = Command(file="tests/helpers/process_calibrate.py").end(600)
+  done = Command(str(processes), file="tests/helpers/process_calibrate.py").end(600)
   assert done.code == 0, done
   told = json.loads(done.out.splitlines()[-1])
-  assert told["shapes"] == [[3, 2]] and told["overlap"] is False and 0 <= told["overhead"] < 100
+  assert told["shapes"] == [[3, processes]] and told["overlap"] is False and 0 <= told["overhead"] < 100
   cluster, figures = local_cluster.load() or pytest.fail("nothing was kept")
   figures_of = cluster.network.between.bandwidth, cluster.device.peak, cluster.device.memory_bandwidth
-  assert cluster.workers == 2 and all(0 < each < float("inf") for each in figures_of)  # how large: the load's matter
+  assert cluster.workers == processes and all(
+    0 < each < float("inf") for each in figures_of
+  )  # how large: the load's matter
   sizes = [row for row in figures["rows"] if row["fit"] == "all_reduce"]
   assert [row["of"] for row in sizes] == ["1024 bytes", "1048576 bytes"]
   assert all(row["measured_s"] > 0 for row in sizes)

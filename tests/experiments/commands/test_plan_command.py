@@ -1,6 +1,7 @@
 """`python run.py plan`: a table for a person, a file for a program, and one line for an invalid flag."""
 
 import json
+import re
 from itertools import pairwise
 
 import jax
@@ -14,10 +15,12 @@ from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, train_flop
-from experiments.commands import plan
+from ddl.perf.units import percent
 from experiments.config import default_experiment
 from experiments.costs.job_description import counted, experiment_job, feature_maps
 from experiments.costs.param_flops import leaves
+from experiments.costs.plan import critical_batch
+from experiments.costs.plan.text import text
 from experiments.costs.xla_cost import batch_shapes, compiled_step
 from experiments.train.build import build
 
@@ -44,11 +47,18 @@ def test_a_layer_table(tmp_path):
   table = TABLES["alexnet"]
   assert told["settings"]["params_bytes"] == params_bytes(table)
   assert told["settings"]["workers"] == 16
-  assert told["settings"]["step"] == pytest.approx(told["examples"] * train_flop(table) / 7.8e12)
+  row = next(row for row in told["rows"] if row["quantity"] == "efficiency of the step")
+  share = told["examples"] * train_flop(table) / (15.7e12 * told["settings"]["step"])
+  assert row["value"] == percent(share) and "published steps" in row["why"] and "Winograd" in row["limit"]
   for speed in told["speeds"]:
     assert speed["rate"] == pytest.approx(16 * told["examples"] / speed["seconds"])
-  best = max(told["speeds"], key=lambda speed: speed["rate"])
-  assert f"{best['algorithm']} keeps the most: {best['rate']:,.0f} examples/s of 16 workers" in done.out
+  best = told["recommended"]
+  assert (best["algorithm"], told["examples"]) == ("sync_sgd", 512) and told["enough"]["examples"] in (512, 1024)
+  plain = " ".join(done.out.split())
+  assert f"Recommended: sync_sgd ({best['setting']}) with 512 examples per worker, 8,192 a step: " in plain
+  assert f"{best['rate']:,.0f} examples/s" in plain
+  assert plain.index("Recommended") < plain.index("examples each a step") < plain.index("why, and what limits")
+  assert told["sizes"][0]["examples"] == 32
   assert "compare --config=FILE --cluster=dasgd_v100_10g sets accuracy against" in " ".join(done.out.split())
   assert "Warning" not in done.out
   for row in told["rows"]:
@@ -56,6 +66,28 @@ def test_a_layer_table(tmp_path):
   for speed in told["speeds"]:
     assert speed["algorithm"] in done.out
   assert max(map(len, done.out.splitlines())) <= 120
+
+
+def test_a_range_shows_both_ends(tmp_path):
+  """Nothing is known of convolutions on TPUs: the middle is planned, and the same settings follow at both ends."""
+  file = tmp_path / "plan.json"
+  done = Command("plan", "--model=resnet50", "--cluster=tpu_v5e", "--workers=8", f"--json={file}").end()
+  assert done.code == 0, done.error
+  steps = [float(took) for took in re.findall(r"a step on \d+ takes ([\d.]+) ms", " ".join(done.out.split()))]
+  low, high = steps
+  told = json.loads(file.read_text())
+  assert high < 1e3 * told["settings"]["step"] < low
+  assert [1e3 * end["step"] for end in told["ends"]] == pytest.approx(steps, rel=5e-3)
+  assert done.out.count("of the memory bandwidth: a step") == 2 and "a range" in done.out
+
+
+def test_a_transformer_says_how_its_states_fit(tmp_path):
+  file = tmp_path / "plan.json"
+  done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
+  assert done.code == 0, done.error
+  rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
+  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes a parameter" in done.out
+  assert "a sequence of 4,096 tokens" in done.out
 
 
 def test_a_config_and_what_is_asked(tmp_path):
@@ -88,8 +120,12 @@ def test_a_config_and_what_is_asked(tmp_path):
     (("--model=vgg", "--cluster=cori_fdr"), "no network named 'vgg'; known are"),
     (("--cluster=cori_fdr",), "give either --config=FILE or --model=NAME"),
     ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "give either --config=FILE or --model=NAME"),
-    (("--model=vgg_a", "--cluster=knl_16_parts"), "not even one example fits in 1.07 GB: a step on one needs 2.16 GB"),
+    (
+      ("--model=vgg_a", "--cluster=knl_16_parts", "--workers=1"),
+      "not even one example fits in 1.07 GB: a step on one needs",
+    ),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
+    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "need 2 devices; give --workers=2 or more"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
       "--workers=0 is invalid",
@@ -100,6 +136,8 @@ def test_a_config_and_what_is_asked(tmp_path):
     (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
     ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--run=/no/such"), "--run=/no/such: no metrics.jsonl there"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--gradients=int3"), "should be one of <float32|bfloat16"),
   ],
 )
 def test_invalid_arguments(wrong, arguments, words):
@@ -111,29 +149,35 @@ def test_steps_shorter_than_their_start_are_warned_of():
   job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
   for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
     there = CLUSTERS[name]
-    told = plan.text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
+    told = text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
     assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
-    assert not warned or told.index("Warning") < told.index("quantity")  # of what it warns
+    assert not warned or told.index("Warning") < told.index("Recommended")  # of what it warns
 
 
 def test_columns_are_as_wide_as_what_is_in_them():
   job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), CLUSTERS["cori_fdr"]
   found = planner.plan(job, there, planner.Wish(batch=1, workers=4))
   long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
-  lines = plan.text(job, "cori_fdr", there, long).splitlines()
-  table = lines[next(i for i, line in enumerate(lines) if line.startswith("at these settings")) :][
-    : 1 + len(long.speeds)
-  ]
+  lines = text(job, "cori_fdr", there, long).splitlines()
+  first = next(i for i, line in enumerate(lines) if line.startswith("with 1 per worker"))
+  table = lines[first : first + 1 + len(long.speeds)]
   assert len(set(map(len, table))) == 1
   for line in table[1:]:
     assert line.endswith("  135,000,000,000") and f"  {'s' * 40}  " in line
 
 
-def test_algorithms_that_are_equally_fast_are_all_named():
-  job, there = Job("large", 4e6, 1e10, StepMemory(1e3, 1e4)), CLUSTERS["cori_fdr"]
-  found = planner.plan(job, there, planner.Wish(batch=64, workers=4))
-  named = plan.verdict(found, "cori_fdr").split(" keep")[0]
-  assert {"dasgd", "easgd"} <= set(named.replace(" and ", ", ").split(", ")) and "async_sgd" not in named
+def test_the_critical_batch_is_that_of_the_run_that_is_named(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text(
+    "\n".join(json.dumps({"step": step, "noise_scale": scale}) for step, scale in ((0, 10.0), (5, 4000.0))) + "\n"
+  )
+  assert critical_batch.read(str(tmp_path)) == 4000
+  done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--run={tmp_path}").end()
+  assert done.code == 0, done.error
+  plain = " ".join(done.out.split())
+  assert "The critical batch is 4,000 examples" in plain and "time to a loss" in plain
+  (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0}) + "\n")
+  with pytest.raises(ValueError, match="has measured no noise scale; train it with"):
+    critical_batch.read(str(tmp_path))
 
 
 # ---- what the planner is told of an experiment

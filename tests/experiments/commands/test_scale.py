@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.perf.comm.patterns import Exchange, Op, Pattern
+from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
 from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.device import Part
 from ddl.perf.hardware.network import Network
 from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.scenario import Transport
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
+from ddl.runtime import traffic
 from experiments.bench.workloads import SIZES, synthetic
 from experiments.config import default_experiment
 from experiments.costs import local_cluster, scale_curves, scale_text, xla_cost
@@ -162,6 +164,30 @@ def test_the_order_of_gradients():
     how = Transport(overlap=overlap, order="priority")
     with pytest.raises(ValueError, match="--order=priority changes nothing"):
       scale_curves.curves(work, there, [1, 128], {name: {}}, how, batch=512, weak=False, jitter=0.0)
+
+
+@pytest.mark.parametrize(("bandwidth", "jitter"), [(1e9, 0.3), (1e10, 0.0), (1e10, 0.3)])  # full, and at its knee
+def test_few_in_a_servers_queue_stand_for_many(bandwidth, jitter, monkeypatch):
+  cluster, job = CLUSTERS["ethernet_10g"].with_bandwidth(128, bandwidth), scenario.Work((Part(1e10),), (4e6,))
+  run = scenario.Scenario(Pattern(visits=Visits(4e6, 4e6)), job, cluster, 128, 32, Transport(), jitter)
+  seconds = []
+  for queued in (64, 128):
+    monkeypatch.setattr(scenario, "SIMULATED", queued)
+    seconds.append(scenario.seconds_and_waiting(run)[0])
+  assert seconds[0] == pytest.approx(seconds[1], rel=0.02) and seconds[0] != seconds[1]
+
+
+def test_graphs_of_more_workers_than_a_matrix_holds_are_refused():
+  with pytest.raises(ValueError, match=r"d_psgd with 8,192 workers.*up to 4,096"):
+    scale_curves.recorded("d_psgd", 4e6)(8192)
+
+
+def test_what_a_visit_moves_is_found_once(monkeypatch):
+  asked = []
+  found = traffic.visit_nbytes
+  monkeypatch.setattr(traffic, "visit_nbytes", lambda *args: asked.append(1) or found(*args))
+  pattern = scale_curves.recorded("async_sgd", 4e6)
+  assert [pattern(n).visits for n in (4, 16, 64)] == [Visits(4e6, 4e6)] * 3 and len(asked) == 1
 
 
 SYNC = Pattern(local=(Op("all_reduce", 4e6),))
@@ -340,6 +366,8 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),
     (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),
     (["--jitter=-1"], "jitter"),
+    (["--jitter=1e9"], "jitter"),
+    (["--workdir=/proc/nothing"], "--workdir=/proc/nothing: nothing can be written in /proc"),
     (["--measure", "--model=mlp"], "--cluster=measured"),
     (["--scaling=weak", "--batch=100000"], "100,000 examples on each of 2 workers do not fit"),
     (["--order=priority", "--algorithms=dasgd"], "--order=priority changes nothing"),
@@ -354,3 +382,21 @@ def test_invalid_flags_are_one_line(wrong, arguments, says, tmp_path):
   kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
   wrong([*kept, *arguments], says, command="scale")
   assert not (tmp_path / "out").exists()
+
+
+def test_where_the_efficiency_is_from_and_both_ends_of_a_range(tmp_path):
+  done = Command("scale", "--model=alexnet", "--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path}").end()
+  assert done.code == 0, done.error
+  assert "efficiency: 31 % to 80 % of the peak in whole steps: " in done.out
+  low, high = done.out.split("with 31 % of the peak:")[1].split("with 80 % of the peak:")
+  assert all(part.count("  sync_sgd: ") == part.count("  dasgd: ") == 1 for part in (low, high))
+
+
+def test_fewer_workers_than_hold_the_states_are_left_out():
+  placed = scale_curves.placed("llama_7b", None, CLUSTERS["h100_ib400"])
+  assert scale_curves.enough([1, 4, 8, 16], placed.job) == [8, 16]
+  with pytest.raises(ValueError, match="split over 8 devices; give --workers=8 or more"):
+    scale_curves.enough([1, 4], placed.job)
+  work, room, title = scale_curves.work_and_room(placed.job)
+  assert sum(work.nbytes) == pytest.approx(4 * 6_738_415_616) and room(80e9) == 3 and "4,096 tokens" in title
+  assert len(work.nbytes) <= 200

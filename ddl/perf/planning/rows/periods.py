@@ -1,7 +1,7 @@
 """Delays and periods of a plan that hide their exchanges, with their rows."""
 
 from ddl.perf.planning import delays
-from ddl.perf.planning.advice import Row
+from ddl.perf.planning.rows import Row
 from ddl.perf.units import percent, seconds_text
 
 LONG = 500  # steps of a period, as in DiLoCo
@@ -9,7 +9,7 @@ LONG = 500  # steps of a period, as in DiLoCo
 
 def choose_periods(
   message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
-) -> tuple[int, list[int], list[Row]]:
+) -> tuple[int, tuple[int, int, int, int], list[Row]]:
   """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and the rows of all.
 
   Args:
@@ -33,7 +33,8 @@ def choose_periods(
   queue = delays.smallest_queued_period(served, step, share=share)
   if queue > periods[-1]:
     periods[-1], rows[-1] = queue, _queued(rows[-1].quantity, queue, served, step, share)
-  return delay, periods, rows
+  dasgd, local, easgd, served_by = periods
+  return delay, (dasgd, local, easgd, served_by), rows
 
 
 def _delay(delay: int, message: float, step: float, overlap: bool) -> Row:

@@ -9,10 +9,11 @@ from jax import lax
 from ddl.perf.comm import patterns
 from ddl.perf.comm.patterns import Op
 from ddl.perf.hardware.network import Link, Network
+from ddl.runtime.layout.workers import AXIS as AXES
 from ddl.runtime.layout.workers import Workers
-from experiments.costs.microbench import Block, timed
+from experiments.costs.calibration.microbench import Block, timed
 
-AXIS = "device"
+AXIS = AXES[0]
 SIZES = tuple(2**k for k in range(10, 25, 2))  # bytes: 1 kB to 16 MB
 CALL_BYTES = 8 * 2**20  # of one compiled loop
 CALL_LENGTH = 16  # exchanges at most

@@ -1,22 +1,13 @@
 """Rows of a plan on the exchange: the cheapest all-reduce against its bound, packed or not, and hybrid groups."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ddl.perf.comm import collectives
 from ddl.perf.hardware.network import Network
 from ddl.perf.planning import hybrid
+from ddl.perf.planning.rows import Row
 from ddl.perf.step.layers import Table
 from ddl.perf.units import bytes_text, seconds_text
-
-
-class Row(NamedTuple):
-  """One recommendation."""
-
-  quantity: str
-  value: str
-  why: str  # the formula with its numbers
-  limit: str  # what keeps it from being larger, or smaller
 
 
 def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
@@ -26,9 +17,12 @@ def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
   each = ", ".join(f"{name} {seconds_text(took)} ({ratio:.3g})" for name, (took, ratio) in found.items())
   bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
   factor = 2 * (2 - network.main_link(workers).duplex)
+  formula = f"ceil(log2 p) L + {factor:g} n G (p - 1) / p"
+  if ("between" if nodes > 1 else "inside") in network.reduces:
+    formula = f"L + {factor / 2:g} n G of switches that add up"
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)}, in brackets as multiples of the lower bound: {each}"
-  limit = f"the bound ceil(log2 p) L + {factor:g} n G (p - 1) / p = {bound} with p = {count}"
+  limit = f"the bound {formula} = {bound} with p = {count}"
   return Row("all-reduce", best, why, limit)
 
 
@@ -37,7 +31,7 @@ def messages(nbytes: Sequence[float], workers: int, network: Network) -> Row:
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   apart = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
   why = f"one message takes {seconds_text(packed)}, {len(nbytes)} of a layer each {seconds_text(apart)}"
-  saved = (apart - packed) / apart if apart else 0.0
+  saved = max(0.0, apart - packed) / apart if apart else 0.0
   limit = f"latency: packing saves {100 * saved:.3g} %; apart, the first can leave while the rest is computed"
   return Row("messages", "packed" if saved > 0.1 else "by layer", why, limit)
 

@@ -6,7 +6,7 @@ on the machine affects all of them.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +14,18 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ddl.api import Algorithm
+from ddl.group import Group
 from ddl.runtime.calls import Kind
+from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.runtime.layout.workers import Workers
+from ddl.runtime.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
 from ddl.schedule import Due
 from experiments.bench.workloads import synthetic
 from experiments.config import default_experiment
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
+from experiments.costs.calibration.model_kinds import kind_of
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.xla_cost import analyse
 from experiments.train import build, trainers
@@ -56,7 +60,9 @@ class Step(NamedTuple):
 
   flop: float  # of one worker, XLA's count
   moved: float  # bytes read and written, likewise
-  leaves: tuple[int, ...]  # bytes of each array of parameters
+  messages: tuple[int, ...]  # bytes of each, of all parameters
+  kind: str  # of its model
+  fed: float = 0.0  # bytes of a worker's input
 
 
 def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
@@ -119,7 +125,7 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
     first = state["step"]
     (call,) = trainer.plan(first, first + whole, 10**9)
     batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
-    data = trainer.workers.replicate(jax.random.key_data(key))
+    data = _keys(trainer)
     fn = trainer.compiled(call.kind, state["carry"], batches, step, data, ())
     jax.block_until_ready((state["carry"], batches))
 
@@ -130,6 +136,11 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
     return timed(run)(count)
 
   return Block(loop, whole), Block(compute, whole)
+
+
+def _keys(trainer: Trainer) -> jax.Array:
+  """Key data of each worker, as `Trainer.run` draws them."""
+  return trainer.workers.put(np.asarray(worker_keys(training_key(0), trainer.workers.local)))
 
 
 def make_trainer(
@@ -147,7 +158,7 @@ def make_trainer(
   assert isinstance(components.algorithm, Algorithm)
   execution = trainers.execution(components, workers, RunOptions())
   trainer = Trainer(components.algorithm, components.model, workers, execution)
-  step = step or _describe(trainer, components)
+  step = step or _describe(trainer, components, case.model)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
   trainer.execution = execution._replace(steps_per_call=longest)
   return trainer, components, step
@@ -156,13 +167,23 @@ def make_trainer(
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: Trainer, components: build.Components) -> Step:
+def _describe(trainer: Trainer, components: build.Components, model: str) -> Step:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
-  batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, 1))
-  key = trainer.workers.replicate(jax.random.key_data(training_key(0)))
+  given = components.training_feed(trainer.workers.local)(0, 1)
+  fed = sum(x.nbytes for x in jax.tree.leaves(given)) / len(trainer.workers.local)
+  batches = trainer.workers.put(given)
+  key = _keys(trainer)
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
-  leaves = jax.tree.leaves(param_shapes(components.model))
-  return Step(counted.flop, counted.nbytes, tuple(x.size * x.dtype.itemsize for x in leaves))
+  leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
+  return Step(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model), fed)
+
+
+def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
+  """Return the bytes of the messages of a mean of arrays of so many bytes: small ones go together in some groups."""
+  if not isinstance(group, PackedGroup):
+    return tuple(leaves)
+  small = sum(n for n in leaves if n < group.below)
+  return (*([small] if small else []), *(n for n in leaves if n >= group.below))

@@ -1,0 +1,21 @@
+"""Both lemmas of Zou et al. 2017, arXiv 1709.06622, worked out, and against simulated GPUs and servers.
+
+  python run.py reproduce
+
+Expected: the simulations agree with the lemmas where their conditions hold. At once.
+"""
+
+import ml_collections
+
+
+def get_config():
+  config = ml_collections.ConfigDict()
+  config.overheads = (0.05, 0.10, 0.20)  # R_O: overhead of one GPU's step over its compute
+  config.gpus = (2, 4, 8, 16)
+  config.share = 0.8  # of each GPU's speed that shall be left
+  config.grown = {"network": "alexnet", "batch": 1024, "cluster": "pcie_8gpu", "gpus": (2, 4, 8)}  # nothing overlapped
+  config.nbytes = 244e6  # S_p: AlexNet
+  config.workers = 4  # N_w
+  config.seconds = 1.0  # T_C
+  config.gigabits = (10, 1)  # of a server's link, one way at a time
+  return config.lock()

@@ -1,0 +1,152 @@
+"""A cluster from a TOML file of one's own, for `--cluster=my.toml`: the keys are in docs/howto/clusters.md."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ddl import files
+from ddl.perf import checks
+from ddl.perf.devices.sheets import SHEETS
+from ddl.perf.hardware.cluster import Cluster
+from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.library import NCCL
+from ddl.perf.hardware.network import Link, Network, check_link
+
+SUFFIX = ".toml"
+LIBRARIES = {"": None, "NCCL": NCCL}
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
+
+
+class Key(NamedTuple):
+  """A key of a table of the file."""
+
+  meaning: str  # with the unit and an example
+  kind: type = float  # float takes integers too
+  default: Any = None  # None: it has to be there
+
+
+REQUIRED_LINK = {
+  "latency": Key("seconds of a message, such as 30e-6"),
+  "bandwidth": Key("bytes per second one way, such as 1.25e9 for 10 Gbit/s"),
+  "duplex": Key("share of receiving that overlaps sending", default=1.0),
+}
+TABLES: dict[str, dict[str, Key]] = {
+  "": {
+    "title": Key("what the cluster is, in a line", str),
+    "source": Key("where the figures are from, and what is assumed", str),
+    "overlap": Key("whether an exchange runs while the devices compute", bool, True),
+  },
+  "device": {
+    "format": Key(f"number format of the peak: {', '.join(WIDTHS)}", str),
+    "peak": Key("FLOP per second in that format, such as 165e12"),
+    "memory_bandwidth": Key("bytes per second, such as 1008e9"),
+    "memory": Key("bytes, such as 24e9"),
+    "efficiency": Key("share of the peak that a step of many examples reaches, such as 0.4"),
+    "half": Key("examples with which half of that efficiency is reached", default=0.0),
+    "chip": Key(f"one of {', '.join(sorted(SHEETS))}, whose published steps then tell the efficiency", str, ""),
+    "start": Key("seconds of every step, whatever it computes, such as 100e-6", default=0.0),
+  },
+  "nodes": {
+    "devices": Key("devices of a node", int, 1),
+    "count": Key("nodes that there are; 0: no limit known", int, 0),
+    "card": Key("bytes per second of a device's own network card; 0: all of a node share its link", default=0.0),
+    "library": Key("of the collectives: NCCL, or empty for the costs of textbooks", str, ""),
+    "sites": Key("sites over which the devices are spread, each with one node", int, 1),
+  },
+  "link.device": REQUIRED_LINK,  # between the devices of a node, of each
+  "link.node": REQUIRED_LINK,  # between nodes, of each node
+  "link.host": REQUIRED_LINK,  # between a device and its host
+}
+
+
+def read(name: str) -> Cluster:
+  """Return the cluster.
+
+  Raises:
+    ValueError: one line that names the file and the key, for one that is missing, unknown or cannot be.
+    FileNotFoundError: if there is no such file.
+  """
+  try:
+    found = tomllib.loads(files.regular(name).read_text(encoding="utf-8"))
+  except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    raise ValueError(f"{name} is no TOML ({error}); docs/howto/clusters.md has an example") from error
+  try:
+    return _cluster(found)
+  except ValueError as error:
+    raise ValueError(f"{name}: {error}") from error
+
+
+def _cluster(found: Mapping[str, Any]) -> Cluster:
+  links = found.get("link", {})
+  tables = {"": {key: value for key, value in found.items() if key not in ("device", "nodes", "link")}}
+  tables |= {name: found.get(name, {}) for name in ("device", "nodes")}
+  if not isinstance(links, Mapping):
+    raise ValueError("link is no table; write [link.node] with latency and bandwidth")
+  tables |= {f"link.{name}": table for name, table in links.items()}
+  values = {name: _values(name, table) for name, table in tables.items()}
+  device, nodes, head = values["device"], values["nodes"], values[""]
+  per_node = checks.count("nodes.devices", nodes["devices"])
+  count, sites = checks.count("nodes.count", nodes["count"], 0), checks.count("nodes.sites", nodes["sites"])
+  if count and sites > count:
+    raise ValueError(f"nodes.sites is {sites}; invalid: must be at most nodes.count, {count}")
+  link = {name.removeprefix("link."): _link(name, values[name]) for name in values if name.startswith("link.")}
+  if per_node > 1 and "device" not in link:
+    raise ValueError(f"[link.device] is missing, as a node has {per_node} devices; it has latency and bandwidth")
+  if "node" not in link and (count != 1 or per_node == 1):
+    raise ValueError("[link.node] is missing; it has latency and bandwidth between nodes")
+  if device["format"] not in WIDTHS:
+    raise ValueError(f"device.format is '{device['format']}'; invalid: must be one of {', '.join(WIDTHS)}")
+  if not 0 < device["efficiency"] <= 1:
+    raise ValueError(f"device.efficiency is {device['efficiency']:g}; invalid: must be above 0 and at most 1")
+  peak, bandwidth, memory = (checks.positive(f"device.{x}", device[x]) for x in ("peak", "memory_bandwidth", "memory"))
+  start, half = (checks.amount(f"device.{x}", device[x]) for x in ("start", "half"))
+  near, card = link["device"] if per_node > 1 else None, checks.amount("nodes.card", nodes["card"])
+  if nodes["library"] not in LIBRARIES:
+    raise ValueError(f"nodes.library is '{nodes['library']}'; invalid: must be NCCL, or left out")
+  if device["chip"] and device["chip"] not in SHEETS:
+    raise ValueError(f"device.chip is '{device['chip']}'; invalid: must be one of {', '.join(sorted(SHEETS))}")
+  return Cluster(
+    title=head["title"],
+    device=Device(peak, bandwidth, memory, start, WIDTHS[device["format"]], device["chip"]),
+    efficiency=Efficiency(device["efficiency"], half),
+    network=Network(
+      link.get("node") or link["device"], near, per_node, sites, card=card or None, library=LIBRARIES[nodes["library"]]
+    ),
+    source=head["source"],
+    host=link.get("host"),
+    workers=count * per_node or None,
+    overlap=head["overlap"],
+  )
+
+
+def _values(name: str, table: Any) -> dict[str, Any]:
+  """Return the values of a table, with defaults. name: "" for the keys above all tables."""
+  keys, shown = TABLES.get(name), f"[{name}] " if name else ""
+  if keys is None:
+    raise ValueError(f"[{name}] is unknown; tables are {', '.join(f'[{each}]' for each in TABLES if each)}")
+  if not isinstance(table, Mapping):
+    raise ValueError(f"{name} is no table; write [{name}] with {', '.join(keys)}")
+  for key in table:
+    if key not in keys:
+      known = [*keys, *([] if name else ["device", "nodes", "link"])]
+      near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+      hint = f"did you mean '{near[0]}'? " if near else ""
+      raise ValueError(f"{shown}has no key '{key}': {hint}keys are {', '.join(known)}")
+  out = {}
+  for key, (meaning, kind, default) in keys.items():
+    value = table.get(key, default)
+    if value is None:
+      raise ValueError(f"{shown}lacks '{key}': {meaning}")
+    wanted = (int, float) if kind is float else kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+      raise ValueError(f"{shown}{key} is {value!r}; invalid: must be {_TYPES[kind]}: {meaning}")
+    out[key] = value
+  return out
+
+
+_TYPES = {float: "a number", int: "an integer", str: "a text in quotes", bool: "true or false"}
+
+
+def _link(name: str, values: Mapping[str, Any]) -> Link:
+  return check_link(f"[{name}]", Link(float(values["latency"]), float(values["bandwidth"]), float(values["duplex"])))

@@ -1,0 +1,124 @@
+"""Published rates of training on several devices against the event model, given the rate of the fewest of them."""
+
+from functools import cache
+from typing import NamedTuple
+
+from ddl.perf import hardware
+from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.hardware.device import Part
+from ddl.perf.hardware.library import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY
+from ddl.perf.hardware.network import Link, Network
+from ddl.perf.planning import scenario
+from ddl.perf.step.event_model import Pass
+from ddl.perf.step.timeline import simulate
+from ddl.perf.tables import TABLES
+from experiments.papers.allreduce import summed
+from experiments.papers.page import Config, Section, remarks, table
+
+
+class Point(NamedTuple):
+  """Rates of one number of devices: examples per second of all."""
+
+  devices: int
+  published: float
+  hidden: float  # predicted, where messages leave during the backward pass
+  after: float  # predicted, where they leave after it
+  ideal: float  # without communication
+
+  @property
+  def efficiency(self) -> float:
+    """As published, over the base."""
+    return self.published / self.ideal
+
+  def error(self, column: str) -> float:
+    """Predicted / published - 1."""
+    return getattr(self, column) / self.published - 1
+
+
+COLUMNS = {
+  "hidden": "messages beside the backward pass", "after": "messages after it", "ideal": "baseline: no communication",
+}  # fmt: skip
+
+
+def section(config: Config) -> Section:
+  """The median and the largest error, and all points."""
+  found = {name: points(config, system) for name, system in config.systems.items()}
+  flat = [point for each in found.values() for point in each]
+  sets = {"all": flat, f"efficiency under {config.hard:g}": [p for p in flat if p.efficiency < config.hard]}
+  rows = [
+    (name, shown, *summed([abs(point.error(column)) for point in each]))
+    for column, name in COLUMNS.items()
+    for shown, each in sets.items()
+  ]
+  body = []
+  for name, each in found.items():
+    cells = ", ".join(
+      f"{p.devices}: {p.published:.5g} ({p.error('hidden'):+.1%}, {p.error('after'):+.1%})" for p in each
+    )
+    base = config.systems[name]
+    body.append((name, f"{base.devices[0]}: {base.rates[0]:.5g}", cells.replace("%", " %"), base.source))
+  head = ("", "base: examples per second", "devices: examples per second (errors: beside it, after it)", "source")
+  return Section(
+    "Scaling: given the rate of the fewest devices", "configs/reproduce_scaling.py", "nothing.", [],
+    remarks=[
+      table(("predicted", "points", "number", "median error", "largest"), rows),
+      *remarks("scaling", config=config, systems=len(found)), table(head, body),
+    ],
+  )  # fmt: skip
+
+
+def points(config: Config, system: Config) -> list[Point]:
+  """All but the first, which is the base."""
+  rate, found = system.rates[0] / system.devices[0], []
+  steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
+  for index, count in enumerate(system.devices[1:], 1):
+    examples = count * system.batch * system.each[index]
+    hidden, after = (examples / seconds(config, system, index, steps[way], way) for way in (True, False))
+    found.append(Point(count, system.rates[index], hidden, after, count * rate))
+  return found
+
+
+def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:
+  """Of steps of so many seconds and the exchange after them, on the index-th number of devices."""
+  work = _work(config, system)
+  shares = scenario.step_pass(work, hardware.named("h100_ib400"), system.batch)
+  each = [step * layer / shares.seconds for layer in shares.forward]
+  before = (system.each[index] - 1) * step  # seconds until the last of the steps: after the exchange of the last ones
+  whole = Pass([*each, before], [*each, 0.0], [*each, 0.0], [*work.nbytes, 0.0])
+  on = network(config, system)
+
+  @cache
+  def cost(nbytes: float) -> float:
+    return all_reduce(nbytes, system.devices[index], on)
+
+  return simulate(whole, cost, bucket=config.bucket, overlap=overlap).seconds
+
+
+def network(config: Config, system: Config) -> Network:
+  """Of NCCL; or of servers on the nodes, which send and receive what a ring of nodes does."""
+  inside = Link(NVLINK_LATENCY, system.nvlink)
+  if system.library:
+    return Network(Link(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
+  return Network(Link(config.ethernet, system.between), inside, system.per_node)
+
+
+def _step(config: Config, system: Config, overlap: bool) -> float:
+  """Seconds of a step with which the base, with its own exchanges, has its rate."""
+  base = step = system.devices[0] * system.batch / system.rates[0]
+  if system.devices[0] == 1:
+    return base
+  for _ in range(config.rounds):
+    step += base - seconds(config, system, 0, step, overlap) / system.each[0]
+  return step
+
+
+def _work(config: Config, system: Config) -> scenario.Work:
+  """Of the table, or of equal layers."""
+  if system.network in TABLES:
+    return scenario.work(TABLES[system.network])
+  parts = (Part(1e9),) * config.pieces  # FLOP: their number has no effect
+  return scenario.Work(parts, (system.network / config.pieces,) * config.pieces)
+
+
+def _percent(point: Point, column: str) -> str:
+  return f"{100 * point.error(column):+.1f} %"

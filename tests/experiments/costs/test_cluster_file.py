@@ -1,0 +1,138 @@
+"""A cluster of one's own: what the file says is what the model computes with, and a wrong key is named."""
+
+from pathlib import Path
+
+import pytest
+from helpers.commands import Command
+from helpers.pages import ROOT, blocks
+
+from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf.hardware.library import NCCL
+from ddl.perf.hardware.network import Link, Network
+from experiments.costs import cluster_file, local_cluster
+
+TEXT = """
+title = "Four hosts of two"
+source = "a test"
+overlap = false
+
+[device]
+format = "bfloat16"
+peak = 100e12
+memory_bandwidth = 1e12
+memory = 24e9
+efficiency = 0.4
+half = 8
+start = 1e-4
+chip = "v100"
+
+[nodes]
+devices = 2
+count = 4
+card = 1e9
+library = "NCCL"
+
+[link.device]
+latency = 1e-5
+bandwidth = 12e9
+
+[link.node]
+latency = 3e-5
+bandwidth = 1.25e9
+duplex = 0.5
+
+[link.host]
+latency = 2e-5
+bandwidth = 16e9
+"""
+NODE = "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n"
+
+
+def written(tmp_path: Path, text: str) -> str:
+  (tmp_path / "my.toml").write_text(text)
+  return str(tmp_path / "my.toml")
+
+
+def test_every_key_arrives(tmp_path):
+  found = local_cluster.named(written(tmp_path, TEXT))
+  assert (found.title, found.source, found.overlap, found.workers) == ("Four hosts of two", "a test", False, 8)
+  assert found.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and found.efficiency == Efficiency(0.4, 8)
+  assert found.network == Network(Link(3e-5, 1.25e9, 0.5), Link(1e-5, 12e9), 2, card=1e9, library=NCCL)
+  assert found.host == Link(2e-5, 16e9)
+
+
+def test_what_may_be_left_out(tmp_path):
+  start, end = TEXT.index("[nodes]"), TEXT.index("[link.node]")
+  short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
+  for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
+    short = short.replace(line, "")
+  found = cluster_file.read(written(tmp_path, short))
+  assert found.overlap and found.workers is None and found.host is None
+  assert found.efficiency.half == found.device.start == 0
+  assert found.network == Network(Link(3e-5, 1.25e9))
+  one = TEXT.replace("count = 4", "count = 1").replace(
+    "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n", ""
+  )
+  found = cluster_file.read(written(tmp_path, one))
+  assert found.workers == 2 and found.network.main_link(2) == Link(1e-5, 12e9)
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "words"),
+  [
+    ("peak = 100e12\n", "", r"my.toml: \[device\] lacks 'peak': FLOP per second in that format, such as 165e12"),
+    ("peak =", "peek =", r"\[device\] has no key 'peek': did you mean 'peak'\? keys are format, peak"),
+    ('source = "a test"\n', "", "lacks 'source': where the figures are from"),
+    ("100e12", '"fast"', r"\[device\] peak is 'fast'; invalid: must be a number: FLOP per second"),
+    ("devices = 2", "devices = 2.5", r"\[nodes\] devices is 2.5; invalid: must be an integer: devices of a node"),
+    ("overlap = false", "overlap = 0", "overlap is 0; invalid: must be true or false"),
+    ("peak = 100e12", "peak = -1", "device.peak is -1; invalid: must be finite and above 0"),
+    ("efficiency = 0.4", "efficiency = 40", "device.efficiency is 40; invalid: must be above 0 and at most 1"),
+    ('"NCCL"', '"nccl"', "nodes.library is 'nccl'; invalid: must be NCCL, or left out"),
+    ('"v100"', '"v99"', "device.chip is 'v99'; invalid: must be one of a100"),
+    ("bfloat16", "bf16", "device.format is 'bf16'; invalid: must be one of float32, bfloat16, float16"),
+    ("devices = 2\n", "devices = 0\n", "nodes.devices is 0; invalid: must be an integer of 1 or more"),
+    ("count = 4", "count = 1\nsites = 2", "nodes.sites is 2; invalid: must be at most nodes.count, 1"),
+    ("[link.device]\nlatency = 1e-5\nbandwidth = 12e9\n", "", r"\[link.device\] is missing, as a node has 2 devices"),
+    (NODE, "", r"\[link.node\] is missing; it has latency"),
+    ("bandwidth = 1.25e9", "bandwidth = 0", r"\[link.node\]: bandwidth \(bytes/s\) is 0; invalid: must be above 0"),
+    ("[link.host]", "[link.hots]", r"\[link.hots\] is unknown; tables are \[device\], \[nodes\], \[link.device\]"),
+    ("[nodes]", "[node]", "has no key 'node': did you mean 'nodes'"),
+    ("[nodes]\n", "[device.nodes]\n", r"\[device\] has no key 'nodes'"),
+    (TEXT, 'title = "t"\nsource = "s"\ndevice = 3', r"device is no table; write \[device\] with format, peak"),
+    (TEXT, 'title = "t"\nsource = "s"\nlink = 3', r"link is no table; write \[link.node\]"),
+    ("peak = 100e12", "peak = ", "is no TOML .* has an example"),
+  ],
+)  # fmt: skip
+def test_a_wrong_key_is_named_in_one_line(tmp_path, old, new, words):
+  assert old in TEXT
+  with pytest.raises(ValueError, match=words) as error:
+    cluster_file.read(written(tmp_path, TEXT.replace(old, new)))
+  assert "\n" not in str(error.value)
+
+
+def test_the_page_shows_every_key(tmp_path):
+  (block,) = blocks(ROOT / "docs" / "howto" / "clusters.md", "toml")
+  cluster_file.read(written(tmp_path, block.text))
+  for table in cluster_file.TABLES.values():
+    for key in table:
+      assert f"{key} = " in block.text, key
+
+
+def test_a_file_that_is_not_there():
+  with pytest.raises(FileNotFoundError, match="no such file"):
+    local_cluster.named("my.toml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.toml")), ids=lambda path: path.stem)
+def test_the_examples_can_be(path):
+  found = cluster_file.read(str(path))
+  assert found.title and len(found.source) > 40 and found.workers
+
+
+def test_scale_and_compare_take_it(tmp_path):
+  name = written(tmp_path, TEXT)
+  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,2", f"--workdir={tmp_path / 'page'}").end()
+  assert done.code == 0 and "Four hosts of two" in done.out, done.error
+  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,8").end()
+  assert done.code == 2 and "has 4 nodes" in done.error

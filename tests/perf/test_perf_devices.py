@@ -1,0 +1,153 @@
+"""Shares of devices: the fit, its errors on steps that it has not seen, and what is said where nothing is known."""
+
+import statistics
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from ddl.perf.devices import convolutional, fit, fitted, language
+from ddl.perf.devices.algorithms import measured_costs
+from ddl.perf.devices.lookup import ERRORS, find, kind_of
+from ddl.perf.devices.model import Shares, cost, device_step, extra, fastest, flop
+from ddl.perf.devices.networks import network
+from ddl.perf.devices.points import SOURCES
+from ddl.perf.devices.sheets import SHEETS
+from ddl.perf.hardware.device import Device, step_seconds
+from ddl.perf.step.layers import Layer
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params
+
+GOAL = 0.15  # of the median error
+V100 = SHEETS["v100"].device("float32")._replace(chip="v100")
+
+
+@pytest.fixture(scope="module")
+def results():
+  return fit.results()
+
+
+def test_the_held_out_steps_are_within_the_goal(results):
+  errors = defaultdict(list)
+  for result in results:
+    errors[result.role].append(abs(result.error))
+  assert {role: len(found) for role, found in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
+  for role in ("network", "device", "run"):
+    assert statistics.median(errors[role]) < 0.6 * GOAL, role
+  assert max(map(max, errors.values())) < 0.5
+
+
+def test_the_errors_that_plan_tells_are_those_of_the_held_out_steps(results):
+  errors = defaultdict(list)
+  for result in results:
+    if result.role != "fitted":
+      errors[kind_of(network(result.point.network)), result.point.form].append(abs(result.error))
+  assert errors.keys() == ERRORS.keys()
+  for key, found in errors.items():
+    count, median, largest = ERRORS[key]
+    assert (len(found), round(statistics.median(found), 3), round(max(found), 2)) == (count, median, largest), key
+
+
+def test_no_point_is_in_two_roles_and_all_have_a_source(results):
+  keys = [(r.point.device, r.point.form, r.point.network, r.point.source, r.point.examples, r.point.recomputed,
+           r.point.devices) for r in results]  # fmt: skip
+  assert len(set(keys)) == len(keys)
+  assert all(result.point.source in SOURCES and result.point.seconds > 0 for result in results)
+  chosen = {r.point.device for r in results if r.role == "fitted" and r.point.form == "float32"}
+  assert not chosen & {r.point.device for r in results if r.role == "device" and r.point.source != "torch_5.0"}
+
+
+def total(points, shares):
+  """The sum that `fit` minimizes."""
+  logs = np.log([fit.predict(point, shares(point)) / point.seconds for point in points]) / fit.SCALE
+  return float(np.sum(np.sqrt(1 + logs**2) - 1))
+
+
+@pytest.mark.parametrize("generation", ["kepler", "maxwell", "pascal", "volta"])
+@pytest.mark.parametrize("name", ["product", "winograd"])
+def test_no_other_share_of_a_generation_is_nearer(generation, name):
+  points = [
+    p for p in convolutional.points()
+    if p.form == "float32" and fit.role(p) == "fitted" and SHEETS[p.device].generation == generation
+  ]  # fmt: skip
+  found = total(points, fit.shares_of)
+  for factor in (0.98, 1.02):
+    other = total(points, lambda p, f=factor: (s := fit.shares_of(p))._replace(**{name: f * getattr(s, name)}))
+    assert found < other
+
+
+@pytest.mark.parametrize("name", ["product", "memory", "attention"])
+def test_no_other_share_of_transformers_is_nearer(name):
+  points = [p for p in language.points() if p.source == "mosaic" and fit.role(p) == "fitted"]
+  found = total(points, fit.shares_of)
+  for factor in (0.98, 1.02):
+    assert found < total(points, lambda p, f=factor: (s := fit.shares_of(p))._replace(**{name: f * getattr(s, name)}))
+
+
+def test_where_libraries_have_no_winograd_the_step_has_none(results):
+  """Kepler with cuDNN 5.0: direct convolutions are near, the algorithms of cuDNN 5.1 would be half of the seconds."""
+  points = [r.point for r in results if r.point.source == "torch_5.0" and r.point.device == "k40c"]
+  direct = [fit.predict(p) / p.seconds - 1 for p in points]
+  fast = [fit.predict(p, fitted.convolution_shares("kepler", "2016")) / p.seconds - 1 for p in points]
+  assert abs(statistics.median(direct)) < 0.15 and statistics.median(fast) < -0.4 and len(points) == 8
+
+
+def test_tiles_and_traffic_by_hand():
+  eighty = Layer("c", 64, 80, (1, 1), (73, 73), (73, 73))
+  assert flop(eighty, first=False) == pytest.approx(eighty.forward_flop * (2 * 128 / 80 + 128 / 64))
+  assert flop(eighty, first=True) == pytest.approx(eighty.forward_flop * 2 * 128 / 80)
+  assert extra(eighty) == 8 * eighty.activations and extra(eighty._replace(normalized=True)) == 13 * eighty.activations
+  scale = Layer("n", 80, 80, (1, 1), (73, 73), (73, 73), groups=80)
+  assert extra(scale) == 13 * scale.activations and flop(scale, first=False) == 0
+  dense = Layer("d", 100, 10)
+  assert extra(dense) == 0 and flop(dense, first=False) == dense.train_flop
+
+
+def test_the_fastest_algorithm_that_applies():
+  shares = Shares(0.5, winograd=0.4)
+  three, strided = Layer("a", 64, 64, (3, 3), (28, 28), (28, 28)), Layer("b", 64, 64, (3, 3), (28, 28), (14, 14))
+  five = Layer("c", 64, 64, (5, 5), (28, 28), (28, 28))
+  assert [fastest(x, shares) for x in (three, strided, five)] == ["winograd", "direct", "fft"]
+  assert cost("winograd", shares) == pytest.approx(0.5 / 0.4 * 16 / 36) and cost("fft", shares) == 0.5
+  assert fastest(three, Shares(0.5)) == fastest(five, Shares(0.5)) == "direct"
+  assert fastest(three, Shares(0.5, winograd=0.2)) == "direct"  # so slow that fewer products do not help
+
+
+def test_a_step_is_the_sum_of_its_parts():
+  table, shares = TABLES["vgg16"], fitted.convolution_shares("volta")
+  step = device_step(table, V100, shares)
+  assert step.seconds(32) == pytest.approx(step_seconds(step.parts, 32, step.device, step.efficiency))
+  assert step.device.start == pytest.approx(16 * shares.start)
+  assert step.seconds(32) < device_step(table, V100, shares, algorithms={x.name: "direct" for x in table}).seconds(32)
+  whole = device_step(table, V100, Shares(0.5, whole=True))
+  assert sum(part.flop for part in whole.parts) == sum(layer.train_flop for layer in table)
+  net = TABLES["gpt2_124m"]
+  once, again = (device_step(net, V100, Shares(0.5), recomputed=x) for x in (0.0, 1.0))
+  more = sum(p.flop for p in again.parts) - sum(p.flop for p in once.parts)
+  assert more == pytest.approx(sum(layer.forward_flop for layer in net))
+  assert (
+    once.parts[0].update == 28 / 4 * params(net) == 8 * device_step(net, V100, Shares(0.5), split=8).parts[0].update
+  )
+
+
+def test_the_program_and_the_step_have_the_same_seconds():
+  table, shares = TABLES["vgg16"], fitted.convolution_shares("volta")
+  step = device_step(table, V100, shares)
+  costs, other = measured_costs(table, step.device, shares)
+  assert costs(32).seconds.min(axis=1).sum() + other(32) == pytest.approx(step.seconds(32))
+
+
+def test_what_is_known_has_one_end_and_what_is_not_has_two():
+  known, unknown = (
+    find(V100, "convolutions"),
+    find(SHEETS["h100"].device("bfloat16")._replace(chip="h100"), "convolutions"),
+  )
+  assert len(known.ends) == 1 and known.middle == known.ends[0] == fitted.convolution_shares("volta")
+  low, high = unknown.ends
+  assert low.product < unknown.middle.product < high.product and low.memory < unknown.middle.memory < high.memory
+  assert find(Device(1e12, 1e11, 1e9), "convolutions") is None
+  node = find(Device(1e12, 1e11, 1e9, chip="haswell"), "convolutions")
+  assert all(end.whole for end in node.ends) and node.ends[0].product < node.middle.product < node.ends[1].product
+  for device in ("knl", "m40", "tpu_v5p"):
+    for kind in ("convolutions", "transformer", ""):
+      assert find(V100._replace(chip=device), kind).source

@@ -1,0 +1,189 @@
+"""Costs of a library's all-reduces, of cards, oversubscribed switches, tori, and switches that add up."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.perf.comm import collectives, library_costs, server
+from ddl.perf.comm.patterns import Pattern, Visits
+from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.device import Part
+from ddl.perf.hardware.library import NCCL
+from ddl.perf.hardware.network import Link, Network, Uplink
+from ddl.perf.hardware.torus import Torus
+from ddl.perf.planning import scaling
+from ddl.perf.planning.scenario import Work
+from ddl.perf.tables import TABLES
+from ddl.perf.tables.totals import params_bytes
+
+KB, GB = 1e3, 1e9
+H100 = CLUSTERS["h100_ib400"].network
+NVLINK, CARD = H100.inside or H100.between, H100.card or 0.0
+ABOVE = 1 - 1e-9  # for the rounding of sums
+bytes_ = st.just(0.0) | st.floats(1, 1e10)
+links = st.builds(Link, st.floats(0, 1e-2), st.floats(1e5, 1e12), st.just(1.0))
+with_library = st.builds(
+  Network, links, st.none() | links, st.integers(1, 16), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
+  uplink=st.none() | st.builds(Uplink, st.integers(1, 8), st.floats(0.05, 1)), torus=st.none(),
+  reduces=st.sampled_from([(), ("inside",), ("between",), ("inside", "between")]),
+  library=st.sampled_from([None, NCCL, NCCL.without("LL128"), NCCL.instant()]),
+)  # fmt: skip
+in_torus = st.builds(
+  Network, links, st.none(), st.just(1), st.just(1), card=st.none(), uplink=st.none(), reduces=st.just(()),
+  torus=st.builds(Torus, st.integers(1, 3), st.sampled_from([4, 16])), library=st.none(),
+)  # fmt: skip
+networks = with_library | in_torus
+
+
+@given(bytes_, st.integers(1, 300), networks)
+@settings(deadline=None)
+def test_no_cost_is_under_its_bound(nbytes, p, network):
+  bound = collectives.network_bound(nbytes, p, network)
+  found = collectives.table(nbytes, p, network)
+  best = collectives.all_reduce(nbytes, p, network)
+  assert best == min(seconds for seconds, _ in found.values())
+  if network.torus is None:  # all links of a chip are one link in its bound, and its steps are not in turn
+    assert best >= bound * ABOVE
+  for name, (seconds, _) in found.items():
+    assert collectives.all_reduce(nbytes, p, network, name) == seconds >= 0
+
+
+@given(bytes_, st.integers(1, 300), networks, st.floats(1, 1e6))
+@settings(deadline=None)
+def test_fewer_bytes_and_better_links_are_never_slower(nbytes, p, network, faster):
+  now = collectives.all_reduce(nbytes, p, network)
+  assert collectives.all_reduce(nbytes / faster, p, network) * ABOVE <= now
+  assert collectives.all_reduce(nbytes, p, network._replace(uplink=None)) * ABOVE <= now
+  assert collectives.all_reduce(nbytes, p, network._replace(card=None)) * ABOVE <= now
+  for kind in collectives.ONE_WAY:
+    assert collectives.one_way(kind, nbytes / faster, p, network) * ABOVE <= collectives.one_way(
+      kind, nbytes, p, network
+    )
+
+
+@given(bytes_, networks)
+@settings(deadline=None)
+def test_one_worker_sends_nothing(nbytes, network):
+  assert collectives.all_reduce(nbytes, 1, network) == 0
+  assert all(collectives.one_way(kind, nbytes, 1, network) == 0 for kind in collectives.ONE_WAY)
+
+
+@given(bytes_, st.integers(2, 300), with_library)
+@settings(deadline=None)
+def test_half_of_an_all_reduce_is_no_dearer_than_all_of_it(nbytes, p, network):
+  if network.library:
+    ring = [s for name, s in library_costs.all_reduce(nbytes, p, network).items() if name.startswith("ring")]
+    assert collectives.one_way("all_gather", nbytes, p, network) * ABOVE <= min(ring)
+
+
+@pytest.mark.parametrize("kind, times", [("all_gather", 0.5), ("reduce_scatter", 0.5), ("broadcast", 4 / 7)])
+def test_one_way_a_large_message_takes_half(kind, times):
+  """Of a ring's all-reduce: n (p - 1) / p of 2 n (p - 1) / p bytes; the tree's broadcast sends n."""
+  whole = library_costs.all_reduce(1e13, 8, H100)["ring/Simple"]
+  assert collectives.one_way(kind, 1e13, 8, H100) == pytest.approx(times * whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("p, bandwidth", [(8, 1e13), (64, 4e11), (64, 1e11)])
+def test_large_messages_take_the_share_of_the_slower_level(p, bandwidth):
+  ring = H100._replace(reduces=(), card=None, between=H100.between._replace(bandwidth=bandwidth))
+  nbytes, reached = 1e13, min(0.72 * NVLINK.bandwidth, 0.89 * bandwidth)
+  found = collectives.table(nbytes, p, ring)
+  assert next(iter(found)) in ("ring/Simple", "tree/Simple")
+  assert found["ring/Simple"][0] == pytest.approx(2 * nbytes * (p - 1) / p / reached, rel=1e-3)
+
+
+def test_small_messages_take_their_call_and_steps_whatever_their_bytes():
+  found = collectives.table(8.0, 16, H100)
+  assert next(iter(found)) == "tree/LL"
+  hop = NCCL.protocols[0]
+  steps = 2 * 7 * (hop.inside + NVLINK.latency) + 2 * (hop.between + hop.trips * H100.between.latency)
+  assert found["tree/LL"][0] == pytest.approx(hop.call + steps, rel=1e-3)
+  assert collectives.all_reduce(8.0, 16, H100) == pytest.approx(collectives.all_reduce(8 * KB, 16, H100), rel=0.02)
+
+
+def test_protocols_give_way_to_those_with_more_bandwidth():
+  chosen = [next(iter(collectives.table(n, 8, H100._replace(reduces=())))) for n in (KB, 1e6, GB)]
+  assert [name.partition("/")[2] for name in chosen] == ["LL", "LL128", "Simple"]
+  without = H100._replace(library=NCCL.without("LL128"))
+  assert not any("LL128" in name for name in collectives.table(1e6, 8, without))
+
+
+def test_a_process_of_several_devices_starts_one_after_the_other():
+  apart, alone = (min(library_costs.all_reduce(KB, 8, H100, processes=each).values()) for each in (True, False))
+  assert alone == 8 * NCCL.launch > apart
+  large = [min(library_costs.all_reduce(GB, 8, H100, processes=each).values()) for each in (True, False)]
+  assert large[0] == large[1]
+
+
+def test_an_instant_library_has_only_its_share_of_the_bandwidth():
+  free = Network(Link(0.0, 1e9), library=NCCL.instant())
+  assert collectives.all_reduce(1e6, 4, free, "ring/Simple") == pytest.approx(1.5e-3 / 0.89)
+  assert collectives.all_reduce(0.0, 4, free) == 0
+
+
+def test_a_worker_has_one_card():
+  """A visit to a server with ResNet-50 is eight times as long as with all cards of a node; the node's link is whole."""
+  nbytes = params_bytes(TABLES["resnet50"])
+  alone, whole = H100.worker_link(16), H100._replace(card=None).worker_link(16)
+  seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (alone, whole)]
+  assert seconds == pytest.approx([4.1e-3, 0.52e-3], rel=0.02)
+  assert alone.bandwidth * 8 == H100.between.bandwidth == H100.way_out(16).bandwidth
+  assert CLUSTERS["h100_ib400"].server_link(16).bandwidth == alone.bandwidth
+  assert H100.worker_link(8) == H100.inside  # in one node
+  assert H100.of_groups(4).card == 4 * CARD > 0
+
+
+def test_no_loss_to_bandwidth_where_the_card_has_no_limit():
+  pattern, job = Pattern(visits=Visits(up=1e8, down=1e8, period=1)), Work((Part(1e9),), (1e8,))
+  (point,) = scaling.curve(lambda _: pattern, job, CLUSTERS["h100_ib400"], [16], batch=16, weak=True)
+  assert point.losses["bandwidth"] == pytest.approx(point.seconds, rel=0.1)
+
+
+def test_oversubscribed_switches_slow_what_crosses_them():
+  flat = Network(Link(0.0, 1e9))
+  under = flat._replace(uplink=Uplink(nodes=4, share=0.125))
+  assert under.way_out(4).bandwidth == 1e9
+  assert under.way_out(8).bandwidth == 0.5e9  # one of four sends: 4 * 1 / 8
+  assert under.way_out(8, everyone=True).bandwidth == 0.125e9
+  assert collectives.all_reduce(1e9, 8, under, "ring") == 2 * collectives.all_reduce(1e9, 8, flat, "ring")
+  assert collectives.all_reduce(1e9, 8, under, "butterfly") == 8 * collectives.all_reduce(1e9, 8, flat, "butterfly")
+  assert collectives.all_reduce(1e9, 4, under) == collectives.all_reduce(1e9, 4, flat)
+
+
+@pytest.mark.parametrize(
+  "axes, ring, chips, box, share",
+  [
+    (2, 16, 8, (2, 4), 0.5), (2, 16, 128, (8, 16), 0.75), (2, 16, 256, (16, 16), 1.0), (3, 4, 64, (4, 4, 4), 1.0),
+    (3, 4, 2, (1, 1, 2), 1 / 6), (1, 4, 7, (7,), 0.5),
+  ],
+)  # fmt: skip
+def test_slices_of_a_torus(axes, ring, chips, box, share):
+  torus = Torus(axes, ring)
+  assert torus.slice(chips) == box and torus.share(chips) == pytest.approx(share)
+  assert torus.steps(chips) == sum(length - 1 for length in box)
+  network = Network(Link(0.0, 1e9), torus=torus)
+  found = collectives.all_reduce(1e9, chips, network, "torus")
+  assert found == pytest.approx(2 * (chips - 1) / chips / share)
+  assert collectives.one_way("all_gather", 1e9, chips, network) == pytest.approx(found / 2)
+
+
+def test_switches_that_add_up_need_half_of_the_bytes():
+  inside, between = Link(0.0, 1e10), Link(0.0, 1e9)
+  plain = Network(between, inside, 8)
+  sums = plain._replace(reduces=("inside", "between"))
+  assert collectives.all_reduce(1e9, 8, sums, "switches") == pytest.approx(0.1 * (1 + 1 / 8))
+  assert collectives.all_reduce(1e9, 64, sums, "switches") == pytest.approx(0.1 * (1 + 1 / 8) + 1.0)
+  assert collectives.all_reduce(1e9, 64, plain) > 1.5 * collectives.all_reduce(1e9, 64, sums)
+  assert math.isclose(collectives.network_bound(1e9, 64, sums), 1.0)
+
+
+def test_switches_where_they_are_not_are_no_algorithm():
+  with pytest.raises(ValueError, match="'switches'"):
+    collectives.all_reduce(1.0, 8, Network(Link(0.0, 1e9)), "switches")
+
+
+def test_a_library_is_needed_for_its_costs():
+  with pytest.raises(ValueError, match="has no library"):
+    library_costs.all_reduce(1.0, 8, Network(Link(0.0, 1e9)))
