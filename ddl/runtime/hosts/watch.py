@@ -114,7 +114,7 @@ class _Server:
     self._heard[who], self._at[who] = rest, time.monotonic()
     bye = BYE.strip() in lines
     for line in lines:
-      said = _said(line)
+      said = said_in(line)
       if who not in self._ranks and hmac.compare_digest(str(said.get("secret", "")), self._secret):
         self._ranks[who] = int(said["rank"])
     if data and not bye and len(rest) <= LIMIT and (who in self._ranks or not lines):
@@ -160,7 +160,7 @@ def _follow(connection: socket.socket, count: int, watch: Watch) -> str:
       if BYE.strip() in lines:
         return ""
       for line in lines:
-        if "lost" in (said := _said(line)):
+        if "lost" in (said := said_in(line)):
           return str(said["lost"])
       watch.ending.wait(EVERY / 2)
     try:
@@ -178,7 +178,7 @@ def _line(said: dict[str, Any]) -> bytes:
   return json.dumps(said).encode() + b"\n"
 
 
-def _said(line: bytes) -> dict[str, Any]:
+def said_in(line: bytes) -> dict[str, Any]:
   """Return what a line says; {} for a sign of life, and for what is none of ours."""
   try:
     said = json.loads(line) if line else {}

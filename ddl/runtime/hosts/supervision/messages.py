@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ddl.runtime.hosts.addresses import resolved
+from ddl.runtime.hosts.watch import EVERY, said_in
 
-EVERY = 1.0  # seconds between two signs of life
 LIMIT = 2**22  # bytes of a line: a greeting has the whole config
 Address = tuple[str, int]
 
@@ -77,7 +77,7 @@ class Line:
         self.heard = time.monotonic()
       *new, self._rest = (self._rest + data).split(b"\n")
       lines += new
-    return before + [said for said in map(_parsed, lines) if said]
+    return before + [said for said in map(said_in, lines) if said]
 
   def wait(self, seconds: float) -> dict[str, Any] | None:
     """Return the next line, or None after so many seconds, or where the connection has ended."""
@@ -134,12 +134,3 @@ def free_port(host: str) -> int:
 
 def _address(said: Sequence[Any]) -> Address:
   return str(said[0]), int(said[1])
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-  """Return what a line says; {} for a sign of life, and for what is none of ours."""
-  try:
-    said = json.loads(line) if line else {}
-  except (ValueError, RecursionError):
-    return {}
-  return said if isinstance(said, dict) else {}
