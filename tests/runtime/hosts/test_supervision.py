@@ -124,6 +124,9 @@ def test_the_loss_of_the_one_that_leads(job):
 
 def test_where_the_training_alone_is_killed_nobody_is_lost(job):
   jobs = job(2)
+  for hello in ({"rank": "x", "same": "", "address": 1, "generation": 0}, [1], "x"):  # of strangers
+    with socket.create_connection(("127.0.0.1", jobs.port)) as stranger:
+      stranger.sendall(json.dumps(hello).encode() + b"\n")
   os.kill(jobs.log(1)[0][-1], signal.SIGKILL)
   ends = jobs.end()
   assert [code for code, _ in ends] == [0, 0]

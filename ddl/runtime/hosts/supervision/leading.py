@@ -92,7 +92,13 @@ class Leading:
     self._site.strangers = left
 
   def _greeted(self, line: Line, hello: dict[str, Any]) -> None:
-    rank, before = int(hello["rank"]), self._leader.order
+    before = self._leader.order
+    try:
+      rank, (host, port), free = int(hello["rank"]), hello["address"], int(hello["free"])
+      address, held = (str(host), int(port)), [int(step) for step in hello["held"]]
+    except (KeyError, TypeError, ValueError):  # a stranger
+      line.close()
+      return
     if why := self._refused(rank, hello):
       line.say(refused=why)
       line.close()
@@ -103,15 +109,14 @@ class Leading:
     known = before is not None and hello["generation"] == before.generation
     if not known and before is not None and rank in self._leader.expected:
       self._leader.gone(rank, "has ended", silent=False)
-    host, port = hello["address"]
-    self._leader.come(rank, Member((str(host), int(port)), int(hello["free"]), hello["held"] if known else ()))
+    self._leader.come(rank, Member(address, free, held if known else ()))
     self._lines[rank] = line
     line.say(welcome=self._site.me.rank)
 
   def _refused(self, rank: int, hello: dict[str, Any]) -> str:
     count, same = self._site.me.count, self._site.job.same
-    if hello["count"] != count:
-      return f"process {rank} has --num_processes={hello['count']}, and process {self._site.me.rank} has {count}"
+    if hello.get("count") != count:
+      return f"process {rank} has --num_processes={hello.get('count')}, and process {self._site.me.rank} has {count}"
     there = self._lines.get(rank)
     if rank == self._site.me.rank or not 0 <= rank < count or (there and time.monotonic() - there.heard < ALIVE):
       return f"two processes have --process_id={rank}; each needs its own, from 0 to {count - 1}"
