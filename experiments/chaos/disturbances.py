@@ -93,7 +93,7 @@ KINDS = {
 }
 NETWORK = ("blink", "cut")  # which take a network of the job's own
 GOING_ON = ("stall",)  # of jobs that go on without a process that is lost
-ALL = ("freeze", "cut", "damage")  # which such a job has no answer to, as nobody or too few are left
+ENDING = ("freeze", "cut", "damage")  # which such a job has no answer to, as nobody or too few are left
 SEVERAL = ("freeze", *GOING_ON, *NETWORK)  # and those that another process has to notice
 
 

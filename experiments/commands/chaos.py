@@ -12,7 +12,7 @@ from absl import flags
 
 from ddl.perf.units import counted
 from experiments.chaos.chaos import Chaos, Setting
-from experiments.chaos.disturbances import ALL, GOING_ON, KINDS, NETWORK, SEVERAL
+from experiments.chaos.disturbances import ENDING, GOING_ON, KINDS, NETWORK, SEVERAL
 from experiments.commands import train as _  # noqa: F401 (its flags)
 from experiments.commands.config_flag import CommandLine
 from experiments.netbench import network
@@ -42,7 +42,7 @@ def main(line: CommandLine) -> int:
   several = flags.FLAGS.processes > 1 or not flags.FLAGS["processes"].present
   apart = several and _may_cut()
   elastic = flags.FLAGS.elastic or (line.config is not None and line.config.elastic)
-  without_any = ALL if elastic else GOING_ON
+  without_any = ENDING if elastic else GOING_ON
   kinds = [
     kind
     for kind in KINDS
