@@ -67,6 +67,15 @@ def test_a_short_one(processes, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_short_elastic_one(tmp_path):
+  flags = ("--config.workers=3", "--processes=3", "--peer_timeout=5", "--elastic")
+  quick = [word for word in QUICK if not word.startswith(("--steps_per_call", "--config.workers"))]
+  done = Command("chaos", *quick, *flags, f"--workdir={tmp_path / 'chaos'}", "--minutes=0.5").end(400)
+  assert done.code == 0, done
+  assert re.search(r"^\d+ jobs? ended as its replay in virtual time", done.out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_a_job_that_fails_or_is_told_to_end_leaves_nothing_behind(tmp_path):
   wrong = Command("chaos", *QUICK, "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path / 'a'}").end()
   assert wrong.code == 1, wrong

@@ -321,6 +321,14 @@ def test_who_is_asked_to_end_leaves_unless_all_are():
   assert found.decide(settled=True, progressed=True) == [End(143, "", (0, 2))]
 
 
+def test_a_job_that_has_not_begun_ends_with_one_that_is_asked_to():
+  found = Leader(2, lambda: False, range(2))
+  found.come(0, Member(("127.0.0.1", 1), 1))
+  assert found.decide(True, True) == []
+  found.leave(0, signal.SIGINT)
+  assert found.decide(False, False) == [End(130, "", (0,))]
+
+
 # --- memory
 
 

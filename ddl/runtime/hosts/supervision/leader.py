@@ -109,6 +109,8 @@ class Leader:
     settled: whether who is asked to leave with the others has said so; progressed: whether this generation has made a
     round, so that those who came may be let in.
     """
+    if self.order is None and self._leaving:  # nothing has begun that the others could go on with
+      return [End(128 + next(iter(self._leaving.values())), "", tuple(self.members))]
     if self.expected:
       return []
     if self.order is None:

@@ -42,10 +42,8 @@ class Supervisor:
           paused = now
         if (code := site.ended()) is not None:
           role.ended(code)
-        if LAUNCHER in os.environ and os.getppid() != int(os.environ[LAUNCHER]):  # it has ended
-          self._asked = self._asked or signal.SIGTERM
-        if self._asked and not told:
-          role.leave(self._asked)
+        if (number := self._to_end()) and not told:
+          role.leave(number)
           told = True
         found = role.turn(now - paused < site.job.silence)
         if isinstance(found, int):
@@ -76,7 +74,7 @@ class Supervisor:
         raise ValueError(f"process 0 cannot listen at {site.me.coordinator}: {told}") from error
     seconds = site.job.join_timeout if site.me.rank else 2 * ANSWER
     until, why = time.monotonic() + seconds, "no answer"
-    while (left := until - time.monotonic()) > 0 and not self._asked:
+    while (left := until - time.monotonic()) > 0 and not self._to_end():
       places = meeting.noted(site.job.file, site.me.rank)
       if site.me.rank:
         places.append(self._where)
@@ -124,6 +122,12 @@ class Supervisor:
   def _follow(self, found: meeting.Found) -> Following:
     self._site.listen(found.line.host)
     return Following(self._site, found)
+
+  def _to_end(self) -> int:
+    """Return the signal that this process was asked to end by, or 0; the end of its launcher counts as one."""
+    if LAUNCHER in os.environ and os.getppid() != int(os.environ[LAUNCHER]):
+      self._asked = self._asked or signal.SIGTERM
+    return self._asked
 
   def _note(self, number: int, _frame: object) -> None:
     if self._asked:  # the second time
