@@ -9,7 +9,7 @@ import jax
 
 from ddl.api import Algorithm
 from ddl.events import presence
-from ddl.events.presence import Ids, Presence, everyone
+from ddl.events.presence import Presence, everyone
 from ddl.runtime import elastic, hosts
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.layout.workers import Workers, divisors, make_workers
@@ -67,23 +67,25 @@ def make(
 
 
 def of_processes(
-  experiment: Experiment, trainer: Callable[[Experiment, Workers], Trainer], generation: Generation, there: Presence
+  experiment: Experiment, trainer: Callable[[Experiment, Workers], Trainer], generation: Generation
 ) -> Elastic:
-  """Return the trainers of a run whose processes come and go, in one of them.
+  """Return the trainers of a run whose processes come and go, in one of them, as if nobody had been lost before.
 
-  trainer: as of `make`; there: who has been present up to now.
+  trainer: as of `make`.
 
   Raises:
     ValueError: for an algorithm that cannot go on with fewer workers.
   """
 
   @cache
-  def of(ids: Ids) -> Trainer:
-    workers = generation.layout(ids)
-    return trainer(replace(experiment, workers=len(ids)), workers)
+  def of(workers: Workers) -> Trainer:
+    return trainer(replace(experiment, workers=workers.count), workers)
 
-  found = Elastic(of, there, generation.mine, hosts.share)
-  _check(experiment, found, Presence(experiment.workers, ((0, generation.ids()),)))
+  found = Elastic(
+    lambda ids: of(generation.layout(ids)), generation.alone, generation.mine, hosts.share,
+    lambda ids: of(generation.here(ids)),
+  )  # fmt: skip
+  _check(experiment, found, generation.alone)
   return found
 
 

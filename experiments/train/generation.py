@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +19,15 @@ from ddl.runtime.elastic import Elastic, Held, Rows
 from ddl.runtime.hosts.supervision import Memory, Order
 from ddl.runtime.layout.workers import Workers, divisors, on_devices
 from experiments.train.run_dir import PRESENCE, RunFolder
+
+
+class Kept(NamedTuple):
+  """What memory holds after the step from which a generation goes on."""
+
+  figures: dict[str, Any]
+  held: Held  # by the workers of now
+  streams: dict[str, Any]  # where those of this process's workers are
+  presence: Presence  # up to that step
 
 
 @dataclass
@@ -48,15 +57,12 @@ class Generation:
     return self.ids((self.rank,))
 
   def layout(self, ids: Ids) -> Workers:
-    """Return these workers on the devices of their processes; with one that is lost, all on a device of this one."""
-    devices = [
-      device
-      for index, rank in enumerate(self.order.ranks)
-      if {*self.ids((rank,))} <= {*ids}
-      for device in self._devices(index)
-    ]
-    if len(devices) == len(self._devices(0)) * self.processes * len(ids) // self.workers:
-      return on_devices(len(ids), devices, 1)
+    """Return these workers, of whole processes that are in the generation, on the devices of those."""
+    there = [index for index, rank in enumerate(self.order.ranks) if {*self.ids((rank,))} <= {*ids}]
+    return on_devices(len(ids), [device for index in there for device in self._devices(index)], 1)
+
+  def here(self, ids: Ids) -> Workers:
+    """Return these workers, some of whom may be lost, all on a device of this process."""
     return on_devices(len(ids), jax.local_devices()[:1], 1)
 
   def _devices(self, index: int) -> list[Any]:
@@ -64,16 +70,15 @@ class Generation:
     even = divisors(self.workers // self.processes)
     return found[: max(d for d in even if d <= len(found))]
 
-  def presence(self, folder: RunFolder) -> Presence:
-    """Return who has been present up to now, as far as it is known before a checkpoint is read."""
-    if self.order.stay:
-      text = next(text for text in hosts.exchange(self._kept[0]) if text)
-      found = Presence(self.workers, tuple((step, tuple(ids)) for step, ids in json.loads(text)["presence"]))
-    elif (file := folder.path / PRESENCE).exists() and self.order.resume:
-      found = presence.load(file, self.workers)
-    else:
-      found = Presence(self.workers, ((0, self.ids()),))
-    return self.gone_on(found, self.order.step) if self.order.stay else found
+  @property
+  def alone(self) -> Presence:
+    """The presence of a run that begins with this generation."""
+    return Presence(self.workers, ((0, self.ids()),))
+
+  def before(self, folder: RunFolder) -> Presence:
+    """Return who was present up to the last checkpoint, and perhaps later, of a run that goes on from there."""
+    file = folder.path / PRESENCE
+    return presence.load(file, self.workers) if file.exists() else self.alone
 
   def gone_on(self, before: Presence, step: int) -> Presence:
     """Return the presence with the workers of this generation from a step on."""
@@ -89,11 +94,8 @@ class Generation:
     own = [bool(each) for each in jax.tree.leaves(rows.own)]
     self.memory.write(step, json.dumps(told | {"own": own}), jax.tree.leaves(rows.carry))
 
-  def kept(self, trainer: Elastic, key: jax.Array) -> tuple[dict[str, Any], Held, dict[str, Any]] | None:
-    """Return figures, state and places of streams of the step that memory holds, of those that stay; None without.
-
-    key: of the start, for those that join.
-    """
+  def kept(self, trainer: Elastic, key: jax.Array) -> Kept | None:
+    """Return what memory holds of those that stay; None without. key: of the start, for those that join."""
     if not self.order.stay:
       return None
     text, arrays = self._kept
@@ -105,7 +107,8 @@ class Generation:
       rows = Rows(treedef.unflatten(arrays), treedef.unflatten(mine["own"]), self.mine)
       streams = mine["streams"]
     before = self.ids(self.order.stay)
-    return told["figures"], trainer.placed(rows, before, self.ids(), self.order.step, key), streams
+    there = Presence(self.workers, tuple((step, tuple(ids)) for step, ids in told["presence"]))
+    return Kept(told["figures"], trainer.placed(rows, before, self.ids(), self.order.step, key), streams, there)
 
   @cached_property
   def _kept(self) -> tuple[str, list[np.ndarray]]:

@@ -125,7 +125,7 @@ def _simulated(
 ) -> tuple[Runner, Any]:
   """In compiled calls: a collective algorithm, or a server's in virtual time; and the virtual seconds of a step."""
   if generation:
-    lasting = trainer_of_generation(components, options, generation, folder)
+    lasting = trainer_of_generation(components, options, generation)
     say(f"{describe(lasting)}\n{_data_text(components.data)}")
     return CompiledRun([components], lasting, every=options.checkpoint_every, generation=generation), None
   recorded = replay.schedule(options.replay, folder.path if options.resume else None, components)

@@ -24,7 +24,6 @@ from experiments.train import elastic, virtual_time
 from experiments.train.auto_sharding import with_auto
 from experiments.train.build import Components
 from experiments.train.generation import Generation
-from experiments.train.run_dir import RunFolder
 
 AnyTrainer = Trainer | Simulator | Elastic
 
@@ -47,13 +46,10 @@ def make_trainer(components: Components, options: RunOptions, recorded: Events |
   return Simulator(algorithm, components.model, workers, chosen, *whole)
 
 
-def trainer_of_generation(
-  components: Components, options: RunOptions, generation: Generation, folder: RunFolder
-) -> Elastic:
+def trainer_of_generation(components: Components, options: RunOptions, generation: Generation) -> Elastic:
   """The trainer of an experiment whose processes come and go, in one of them."""
   quick = _quick(components, options, generation.layout(generation.ids()))
-  there = generation.presence(folder)
-  return elastic.of_processes(components.experiment, partial(_trainer, components, quick), generation, there)
+  return elastic.of_processes(components.experiment, partial(_trainer, components, quick), generation)
 
 
 def _quick(components: Components, options: RunOptions, workers: Workers) -> RunOptions:

@@ -24,6 +24,7 @@ class Held(NamedTuple):
 
   carry: Carry
   ids: Ids  # of the workers that have its rows
+  read: bool = False  # from a checkpoint of other workers than those of now, by each process for itself
 
 
 # (a tree of host arrays in the process that has it, None in the others; its shapes) -> the tree, in all processes
@@ -37,19 +38,27 @@ class Elastic:
   """
 
   def __init__(
-    self, make: Callable[[Ids], Trainer], presence: Presence, fed: Ids = (), share: Share = lambda tree, _: tree
+    self,
+    make: Callable[[Ids], Trainer],
+    presence: Presence,
+    fed: Ids = (),
+    share: Share = lambda tree, _: tree,
+    reader: Callable[[Ids], Trainer] | None = None,
   ):
     """make: workers -> their trainer, which may serve others too. Workers that stay are all of one process, or of none.
 
-    fed: those whose batches a feed has, by default all; share: to the processes of workers that join.
+    fed: those whose batches a feed has, by default all; share: to the processes of workers that join; reader: workers
+    of a checkpoint -> their trainer in this process alone, where some of them are elsewhere or lost.
 
     Raises:
       ValueError: as `make` does for the workers that come last.
     """
     self.presence = presence
     self._make, self._made, self._initial = make, dict[int, Trainer](), jax.random.key(0)
+    self._reader = reader
     self._fed, self._share = fed or tuple(range(presence.workers)), share
-    self.all = self.of(presence.changes[-1][1])
+    self._now = presence.changes[-1][1]
+    self.all = self.of(self._now)
     self.workers, self.execution, self.placement = self.all.workers, self.all.execution, self.all.placement
 
   def of(self, ids: Ids) -> Trainer:
@@ -70,16 +79,18 @@ class Elastic:
   def start(self, key: jax.Array, step: int = 0) -> Held:
     """Return what is held before the first step; with a step the same of those that have made the step before it."""
     self._initial, ids = key, self.presence.at(max(step - 1, 0))
-    return Held(self.of(ids).start(key), ids)
+    trainer, read = self._of_checkpoint(ids)
+    return Held(trainer.start(key), ids, read)
 
   def saved(self, held: Held) -> Carry:
     """Return the carry for a checkpoint, which has a row for each worker that has just been there."""
-    return self.of(held.ids).saved(held.carry)
+    return self._of_held(held).saved(held.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
     """Invert `saved` after so many steps."""
     ids = self.presence.at(max(step - 1, 0))
-    return Held(self.of(ids).restored(saved), ids)
+    trainer, read = self._of_checkpoint(ids)
+    return Held(trainer.restored(saved), ids, read)
 
   def consensus(self, held: Held) -> Consensus:
     """See `Trainer.consensus`."""
@@ -117,7 +128,7 @@ class Elastic:
 
   def rows(self, held: Held) -> Rows:
     """Return this process's part."""
-    return rows_of(self.of(held.ids), held.carry, held.ids)
+    return rows_of(self._of_held(held), held.carry, held.ids)
 
   def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
     """Return what these workers hold before a step, from the rows of those before it.
@@ -150,6 +161,15 @@ class Elastic:
     params, extra = model
     new = self.rows(Held(after.start_from(params, extra, key), ids))
     return Held(put(after, rows, ids, step, first, new), ids)
+
+  def _of_checkpoint(self, ids: Ids) -> tuple[Trainer, bool]:
+    """Return the trainer that a checkpoint of these workers is read for, and whether it is a reader's."""
+    if self._reader is None or ids == self._now:
+      return self.of(ids), False
+    return self._reader(ids), True
+
+  def _of_held(self, held: Held) -> Trainer:
+    return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)
 
   def _model(self, held: Held) -> tuple[Tree, Tree]:
     found = self.consensus(held)

@@ -81,21 +81,25 @@ class CompiledRun:
     """See `Runner`. ValueError for a damaged checkpoint or one of another layout, or a model that does not fit."""
     experiment = self._runs[0].experiment
     kept = self._generation.kept(self.trainer, initial_key(experiment.seed)) if self._generation else None
-    self._carry = kept[1] if kept else self._start()
+    self._carry = kept.held if kept else self._start()
     self._checkpoints = RunCheckpoints(folders, self.layout, self._relay)
     if resume or self._every or self._keep_final:
       self._checkpoints.open()
     figures, first = None, 0  # calls are planned for the whole run, as that decides which are alike
+    before = kept.presence if kept else None
     if kept:
-      figures, self._places = [kept[0]], [(kept[0]["step"], kept[2])]
+      figures, self._places = [kept.figures], [(kept.figures["step"], kept.streams)]
     elif resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
+      if self._generation:
+        before = self.trainer.presence = self._generation.before(folders[0])
       found = self._checkpoints.newest(self._shapes_by_step())
       figures, first = found.figures, found.step if found.relaid else 0
       self._places = [(found.step, each.pop("streams", {})) for each in figures]
       at = (found.step,) if isinstance(self.trainer, Elastic) else ()
       self._carry = self._joined([self.trainer.restored(each, *at) for each in found.carries])
     if self._generation:
-      self.trainer.presence = self._generation.gone_on(self.trainer.presence, figures[0]["step"] if figures else 0)
+      if before and figures:
+        self.trainer.presence = self._generation.gone_on(before, figures[0]["step"])
       self._generation.note(folders[0], self.trainer.presence)
     self._calls: list[Any] = self.trainer.plan(first, experiment.steps, experiment.eval_every)
     return figures

@@ -39,7 +39,10 @@ class Following:
     self._line.say(leave=number)
 
   def turn(self, paused: bool) -> int | Lost | Deposed | None:
-    """Look after everything once; return the exit code at the end. paused: whether this process was stopped lately."""
+    """Look after everything once; return the exit code at the end.
+
+    paused: not read: one that was stopped finds that the one that led is there, and has done without it.
+    """
     self._line.show()
     for said in self._line.hear():
       code = self._do(said)
@@ -50,7 +53,7 @@ class Following:
       self._redirect()
       return None
     self._line.close()
-    if paused or order is None or self._site.me.rank not in order.ranks:
+    if order is None or self._site.me.rank not in order.ranks:
       return DEPOSED
     if quiet <= silence and meeting.is_there(order.addresses[self._rank]):  # of one that is stopped the system answers
       return DEPOSED

@@ -61,6 +61,7 @@ class Leader:
     self._news: list[str] = []
     self._attempts: list[int] = []  # the steps of generations that ended by themselves
     self._stopping = False
+    self.whole = before is None  # whether all have to come, as to a job that begins
 
   def come(self, rank: int, member: Member) -> None:
     """Of a supervisor that was expected, or has come back."""
@@ -78,7 +79,7 @@ class Leader:
     self.expected.discard(rank)
     self.members.pop(rank, None)
     self._leaving.pop(rank, None)
-    if self.order is None:  # it has not begun without it
+    if self.whole:  # it does not begin without it
       self.expected.add(rank)
       return
     if silent:
@@ -109,7 +110,7 @@ class Leader:
     settled: whether who is asked to leave with the others has said so; progressed: whether this generation has made a
     round, so that those who came may be let in.
     """
-    if self.order is None and self._leaving:  # nothing has begun that the others could go on with
+    if self.whole and self._leaving:  # nothing has begun that the others could go on with
       return [End(128 + next(iter(self._leaving.values())), "", tuple(self.members))]
     if self.expected:
       return []
@@ -136,6 +137,10 @@ class Leader:
       return []
     if text := self._minority() or self._stuck():
       return [End(1, text, tuple(self.members))]
+    if not self.whole and not any(each.held for each in self.members.values()):
+      # The folder may hold the state of others than those that are here.
+      self.whole, self.expected = True, {*range(self._count)} - {*self.members}
+      return self.decide(settled, progressed) if not self.expected else []
     return [self._next()]
 
   def news(self) -> str:
@@ -206,7 +211,7 @@ class Leader:
       (first.address[0], first.free),
       {rank: each.address for rank, each in self.members.items()},
     )
-    self._lost = self._came = self._halting = self._stopping = False
+    self._lost = self._came = self._halting = self._stopping = self.whole = False
     self._silent = set()
     for each in self.members.values():
       each.code, each.halting = None, False

@@ -61,7 +61,11 @@ class Leading:
       self._missing()
     held, order = self._site.memory.held(), self._leader.order
     progressed = bool(order and held and held[-1] > order.step)
-    for decision in self._leader.decide(time.monotonic() - self._asked > SETTLED, progressed):
+    whole = self._leader.whole
+    decisions = self._leader.decide(time.monotonic() - self._asked > SETTLED, progressed)
+    if self._leader.whole and not whole:
+      self._until = time.monotonic() + self._site.job.join_timeout
+    for decision in decisions:
       code = self._carry_out(decision)
       if code is not None:
         return code
@@ -107,7 +111,7 @@ class Leading:
       self._lines.pop(rank).close()
       self._leader.gone(rank, "has ended", silent=False)
     known = before is not None and hello["generation"] == before.generation
-    if not known and before is not None and rank in self._leader.expected:
+    if not known and before is not None and rank in self._leader.expected and not self._leader.whole:
       self._leader.gone(rank, "has ended", silent=False)
     self._leader.come(rank, Member(address, free, held if known else ()))
     self._lines[rank] = line
@@ -125,7 +129,7 @@ class Leading:
   def _missing(self) -> None:
     """Of those that were expected and have not come in time."""
     who, job, order = sorted(self._leader.expected), self._site.job, self._leader.order
-    if order is None:
+    if self._leader.whole or order is None:
       several = len(who) > 1
       text = (
         f"process{'es' * several} {', '.join(map(str, who))} of {self._site.me.count} ha{'ve' if several else 's'} not "

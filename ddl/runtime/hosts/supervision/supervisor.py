@@ -13,6 +13,7 @@ from ddl.runtime.hosts.supervision.leader import Leader
 from ddl.runtime.hosts.supervision.leading import Leading
 from ddl.runtime.hosts.supervision.meeting import ANSWER, PAUSE
 from ddl.runtime.hosts.supervision.site import Job, Site
+from ddl.runtime.hosts.watch import EVERY
 
 Role = Leading | Following
 
@@ -38,7 +39,7 @@ class Supervisor:
       while True:
         site.wait(role.lines)
         now = time.monotonic()
-        if now - at > site.job.silence / 2:
+        if now - at > site.job.silence - EVERY:
           paused = now
         if (code := site.ended()) is not None:
           role.ended(code)
