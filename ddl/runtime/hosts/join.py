@@ -88,6 +88,7 @@ class _Service:
       [sys.executable, "-c", SERVICE, json.dumps([address, count, settings])],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,  # pages of C++ log where a process ends before all have registered
       start_new_session=True,  # a terminal's Ctrl-C is for those that are to save
     )
     assert self._process.stdout
