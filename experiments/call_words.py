@@ -57,6 +57,8 @@ def _argument(found: re.Match[str]) -> str:
     return f"{LISTS[name]}={value.split(',') if value and not value.isupper() else _value(value)}"
   if name in ARGUMENTS:
     return f"{ARGUMENTS[name]}={_value(value)}"
+  if name == "elastic":  # short for the config's
+    return f"elastic={_value(value or 'True')}"
   if name not in OPTIONS:
     return found[0]
   if name == "overlap":

@@ -122,6 +122,17 @@ def test_the_loss_of_the_one_that_leads(job):
   assert "process 0 of 3 has ended; processes 1, 2 of 3 go on" in ends[1][1]
 
 
+def test_one_that_led_and_is_back_at_once_does_not_lead(job):
+  jobs = job(3)
+  jobs.send(0)
+  jobs.again(0)
+  ends = jobs.end()
+  assert [code for code, _ in ends] == [0, 0, 0]
+  assert [jobs.log(rank)[-1] for rank in (1, 2)] == [["end", STEPS]] * 2  # they kept their state
+  assert ends[1][1].startswith("process 0 of 3 has ended")
+  assert not [line for line in ends[1][1].splitlines() if line.startswith(("process 1", "process 2"))]
+
+
 def test_where_the_training_alone_is_killed_nobody_is_lost(job):
   jobs = job(2)
   for hello in ({"rank": "x", "same": "", "address": 1, "generation": 0}, [1], "x"):  # of strangers

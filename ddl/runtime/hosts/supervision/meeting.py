@@ -82,8 +82,11 @@ def greet_until(address: Address, hello: Hello, seconds: float) -> Found | None:
 def is_there(address: Address) -> bool | None:
   """Return whether a supervisor listens at an address; None where nothing answers."""
   try:
-    connect(address, CONNECT).close()
-    return True
+    line = connect(address, CONNECT)
+    line.wait(PAUSE)
+    there = line.open  # else it was a socket that has outlived it, in a fork about to close it
+    line.close()
+    return there
   except ConnectionRefusedError:
     return False
   except OSError:

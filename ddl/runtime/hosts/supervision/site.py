@@ -1,5 +1,6 @@
 """What a supervisor has whether it leads or follows: its training process, its memory, the socket where it listens."""
 
+import contextlib
 import select
 import signal
 import socket
@@ -40,11 +41,17 @@ class Site:
     self.training = TrainingProcess(self.memory)
     self.order: Order | None = None  # of the generation that it is in
     self.strangers: list[Line] = []  # connections of those that have not said who they are
-    self._server: socket.socket | None = None
+    self._server: socket.socket | None = None  # at a port that no other process has had: where it is gone, so is this
+    self._meeting: socket.socket | None = None  # of process 0
 
-  def listen(self, host: str, port: int = 0) -> None:
-    """Listen at this address, unless it does at some already. OSError if it cannot."""
-    self._server = self._server or listen(host, port)
+  def listen(self, host: str) -> None:
+    """Listen at this host, unless it does at some already."""
+    self._server = self._server or listen(host)
+
+  def listen_at(self, host: str, port: int) -> None:
+    """Listen also where all look for it at first, unless it does. OSError if it cannot."""
+    self._meeting = self._meeting or listen(host, port)
+    self.listen(str(self._meeting.getsockname()[0]))
 
   def hello(self, line: Line) -> dict[str, Any]:
     """Return what it says of itself over a new connection, to whose address others come."""
@@ -64,12 +71,12 @@ class Site:
   def wait(self, lines: Iterable[Line]) -> None:
     """Wait a moment for anything to be heard, and accept who comes."""
     sockets = [each.socket for each in (*self.strangers, *lines) if each.open]
-    ready, _, _ = select.select([*sockets, *([self._server] if self._server else [])], [], [], TICK)
-    if self._server in ready:
-      try:
-        self.strangers.append(Line(self._server.accept()[0]))
-      except OSError:
-        return
+    servers = [each for each in (self._server, self._meeting) if each]
+    ready, _, _ = select.select([*sockets, *servers], [], [], TICK)
+    for server in servers:
+      if server in ready:
+        with contextlib.suppress(OSError):
+          self.strangers.append(Line(server.accept()[0]))
 
   def start(self, order: Order, lines: Iterable[Line]) -> None:
     """Train as an order says. lines: that are not the training process's."""
@@ -99,5 +106,6 @@ class Site:
     """Close all connections."""
     for each in (*self.strangers, *lines):
       each.close()
-    if self._server:
-      self._server.close()
+    for server in (self._server, self._meeting):
+      if server:
+        server.close()

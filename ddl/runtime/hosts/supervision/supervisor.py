@@ -69,7 +69,7 @@ class Supervisor:
     site.order = None
     if site.me.rank == 0:
       try:
-        site.listen(*self._where)
+        site.listen_at(*self._where)
       except OSError as error:
         told = str(error.strerror or error).lower()
         raise ValueError(f"process 0 cannot listen at {site.me.coordinator}: {told}") from error
