@@ -42,7 +42,7 @@ def main() -> int:
     return 2
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:
-    from experiments.commands import cli  # only now: JAX takes a second to import
+    from experiments.command_line import cli  # only now: JAX takes a second to import
   except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("ddl", "experiments"):
       raise

@@ -91,7 +91,7 @@ def call(monkeypatch, capfd, tmp_path):
   from helpers.comparisons import undrawn
 
   from ddl.runtime import hosts
-  from experiments.commands import cli
+  from experiments.command_line import cli
   from experiments.compare import compare, sweep
   from experiments.train import processes, train
 

@@ -9,7 +9,7 @@ import pytest
 
 import ddl
 from ddl import public
-from experiments import library
+from experiments.library import functions as library
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,7 +19,7 @@ from ddl.precision import in_bfloat16, ravel
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.placement import Placement
 from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.local_step import gradient_of
+from ddl.runtime.rounds.local_step import gradient_of
 from ddl.runtime.threads.worker_threads import Threads
 from ddl.runtime.trainer import Trainer
 from experiments.train.build import build

@@ -18,11 +18,11 @@ from jax import lax
 from ddl.api import Algorithm, Tree
 from ddl.group import Group
 from ddl.group_recorder import record
-from ddl.runtime.calls import Kind
 from ddl.runtime.device_functions import Carry
 from ddl.runtime.layout.replication import pack, unpack
 from ddl.runtime.layout.workers import Workers
-from ddl.runtime.rounds import Rounds, over_unit, step_keys
+from ddl.runtime.rounds.calls import Kind
+from ddl.runtime.rounds.rounds import Rounds, over_unit, step_keys
 from ddl.runtime.xla.hlo import collectives
 
 Program = Callable[..., Any]

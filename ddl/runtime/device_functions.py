@@ -17,7 +17,7 @@ from ddl.api import Algorithm, Model, Tree
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.replication import Replication, axes
 from ddl.runtime.layout.workers import AXIS, Workers
-from ddl.runtime.local_step import gradient_of, make_local_step, over_steps, over_workers
+from ddl.runtime.rounds.local_step import gradient_of, make_local_step, over_steps, over_workers
 
 UNROLLED = 8  # steps beside a message in flight, at most: more take longer to compile, and seldom hide more
 

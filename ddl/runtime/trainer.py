@@ -11,14 +11,14 @@ import numpy as np
 
 from ddl.api import Algorithm, Model, Tree
 from ddl.runtime import background, traffic
-from ddl.runtime.calls import Call, Kind, plan_parts
-from ddl.runtime.consensus import Consensus, agree, unstacked
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.placement import Placement, shardings
 from ddl.runtime.layout.replication import axes, find_replication, pack, unpack
 from ddl.runtime.layout.workers import Workers, placed
-from ddl.runtime.rounds import Rounds, worker_keys
+from ddl.runtime.rounds.calls import Call, Kind, plan_parts
+from ddl.runtime.rounds.consensus import Consensus, agree, unstacked
+from ddl.runtime.rounds.rounds import Rounds, worker_keys
 from ddl.runtime.xla.compiler_options import compiled, options
 from ddl.schedule import Due, Schedule
 
@@ -118,7 +118,7 @@ class Trainer:
     return self.plan_parts([(first, last)], every)
 
   def plan_parts(self, parts: Sequence[tuple[int, int]], every: int) -> list[Call]:
-    """Return the calls of parts of a run, as `ddl.runtime.calls.plan_parts` has them."""
+    """Return the calls of parts of a run, as `ddl.runtime.rounds.calls.plan_parts` has them."""
     longest = self.execution.steps_per_call
     return plan_parts(self.schedule, parts, every, longest, longest if self.execution.steps == "scan" else 1)
 

@@ -22,7 +22,7 @@ from experiments.costs.calibration import fits, measure, microbench
 from experiments.costs.calibration.fits import Calibration
 from experiments.costs.calibration.microbench import Case, Step
 from experiments.costs.patterns import pattern_of, vector
-from experiments.train.run_dir import about
+from experiments.train.folder.run_dir import about
 
 HELD_OUT = (
   Case("mlp", {"hidden": (640, 320)}, 48),

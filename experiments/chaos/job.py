@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from experiments.train.folder.run_dir import RunFolder
 from experiments.train.processes import ROOT
-from experiments.train.run_dir import RunFolder
 
 APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 RESTARTS = (": restart ", ": it is started again")  # of what a launcher says of each

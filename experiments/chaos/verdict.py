@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.train.folder.run_dir import METRICS, PRESENCE
+from experiments.train.folder.workdir import without
 from experiments.train.processes import ROOT
-from experiments.train.run_dir import METRICS, PRESENCE
-from experiments.train.workdir import without
 
 PROCESSES = ("processes", "peer_timeout", "join_timeout", "checkpoint_every", "max_restarts")  # flags of theirs
 RELATIVE, ABSOLUTE = 0.05, 0.01  # by which rounding on other layouts moves losses, accuracies and distances at most

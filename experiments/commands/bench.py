@@ -18,10 +18,10 @@ from absl import flags as absl_flags
 
 from experiments.bench import predictions, rivals
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
-from experiments.commands.flags import run_options
-from experiments.train.run_dir import about
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
+from experiments.command_line.flags import run_options
+from experiments.train.folder.run_dir import about
 
 ONLY = shared_flags.only()
 JSON = shared_flags.json()

@@ -14,14 +14,14 @@ import numpy as np
 
 from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.runtime import hosts
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
 from experiments.costs import local_cluster
 from experiments.costs.calibration import fits, measure, microbench
 from experiments.costs.calibration.fits import Calibration
 from experiments.costs.calibration.record import plain
-from experiments.train.run_dir import about
-from experiments.train.workdir import writable
+from experiments.train.folder.run_dir import about
+from experiments.train.folder.workdir import writable
 
 JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()

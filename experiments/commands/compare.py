@@ -2,13 +2,13 @@
 
 from absl import flags
 
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
-from experiments.commands.flags import run_options
-from experiments.commands.resume import record
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
+from experiments.command_line.flags import run_options
+from experiments.command_line.resume import record
 from experiments.compare.compare import compare
 from experiments.config import unread_keys
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
 
 TUNED = shared_flags.tuned()
 ONLY = shared_flags.only()

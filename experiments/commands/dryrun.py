@@ -11,15 +11,15 @@ from absl import flags
 from ddl.api import Data
 from ddl.perf.hardware import Cluster
 from ddl.perf.units import bytes_text, counted
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
-from experiments.commands.flags import run_options
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
+from experiments.command_line.flags import run_options
 from experiments.config.base import renamed
-from experiments.config.catalog import takes
+from experiments.config.comparisons.variants import of_label, variants
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config
 from experiments.config.options import RunOptions
-from experiments.config.variants import of_label, variants
+from experiments.config.parts.catalog import takes
+from experiments.config.parts.factories import Config
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()

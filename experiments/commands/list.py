@@ -11,16 +11,16 @@ from ddl.events import times
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.tables import TABLES, TITLES
 from ddl.perf.tables.totals import params
+from experiments.command_line.config_flag import CommandLine
 from experiments.commands import reference
-from experiments.commands.config_flag import CommandLine
-from experiments.config import catalog
-from experiments.config.comparison import Comparison
-from experiments.config.factories import Config
-from experiments.config.own_objects import is_address
-from experiments.config.part import NETWORK, Network
-from experiments.config.variants import variants
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import variants
+from experiments.config.parts import catalog
+from experiments.config.parts.factories import Config
+from experiments.config.parts.own_objects import is_address
+from experiments.config.parts.part import NETWORK, Network
 from experiments.short_name import short_name
-from experiments.train.workdir import writable
+from experiments.train.folder.workdir import writable
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 

@@ -11,13 +11,13 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ddl.perf.units import seconds_text
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
 from experiments.netbench import measure, network, table, units
 from experiments.netbench.cases import CASES, Measured
 from experiments.netbench.group import Group
-from experiments.train.run_dir import about, write_whole
-from experiments.train.workdir import writable
+from experiments.train.folder.run_dir import about, write_whole
+from experiments.train.folder.workdir import writable
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()

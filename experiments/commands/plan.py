@@ -14,8 +14,8 @@ from ddl.perf.planning.batch import Job
 from ddl.perf.planning.families.formats import FORMATS
 from ddl.perf.planning.placement import place, table_job
 from ddl.perf.planning.scaling import Recorded
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
 from experiments.config.experiment import Experiment
 from experiments.costs import local_cluster
 from experiments.costs.plan import critical_batch

@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.events import times
 from experiments.config import base
-from experiments.config.catalog import REGISTRIES
-from experiments.config.factories import keywords
-from experiments.config.part import NETWORK, Network
+from experiments.config.parts.catalog import REGISTRIES
+from experiments.config.parts.factories import keywords
+from experiments.config.parts.part import NETWORK, Network
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "python run.py list --markdown=docs/reference"

@@ -16,10 +16,10 @@ from configs import (
   reproduce_scaling,
   reproduce_zou,
 )
-from experiments.commands.config_flag import CommandLine
+from experiments.command_line.config_flag import CommandLine
 from experiments.papers import allreduce, das, dasgd, device_steps, easgd, gossip, sc17_gpus, sc17_knl, scaling, zou
 from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
-from experiments.train.workdir import writable
+from experiments.train.folder.workdir import writable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"

@@ -12,10 +12,12 @@ from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scenario import Transport
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
-from experiments.costs import local_cluster, scale_curves, scale_text
-from experiments.train.workdir import writable
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
+from experiments.costs import local_cluster
+from experiments.costs.scale import curves as scale_curves
+from experiments.costs.scale import text as scale_text
+from experiments.train.folder.workdir import writable
 
 MODEL = shared_flags.model()
 shared_flags.cluster()
@@ -69,7 +71,7 @@ def main(line: CommandLine) -> int:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
       raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
-    from experiments.costs import scale_process
+    from experiments.costs.scale import process as scale_process
 
     share = batch if weak else max(1, batch // most)
     found = scale_process.measure(model, settings, workers=most, alone=batch, together=share)

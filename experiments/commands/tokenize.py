@@ -8,9 +8,9 @@ import time
 
 from absl import flags
 
-from ddl.data import token_files
+from ddl.data.language import token_files
 from ddl.perf.units import bytes_text
-from experiments.commands.config_flag import CommandLine
+from experiments.command_line.config_flag import CommandLine
 
 TEXT = flags.DEFINE_string("text", "", "the text, a file")
 OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json, made where there is none")

@@ -2,10 +2,10 @@
 
 from absl import flags
 
-from experiments.commands import shared_flags
-from experiments.commands.config_flag import CommandLine
-from experiments.commands.flags import run_options
-from experiments.commands.resume import record
+from experiments.command_line import shared_flags
+from experiments.command_line.config_flag import CommandLine
+from experiments.command_line.flags import run_options
+from experiments.command_line.resume import record
 from experiments.config import unread_keys
 from experiments.config.experiment import Experiment
 from experiments.train.train import train

@@ -12,19 +12,20 @@ from ddl.perf.hardware import Cluster
 from ddl.perf.units import counted
 from ddl.runtime import hosts
 from experiments.compare import comparison_record, label_runs, previous_record
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import slug, trials
 from experiments.config.options import RunOptions
-from experiments.config.variants import slug, trials
 from experiments.costs import cluster_clock, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
-from experiments.train import agreement, compilation_cache, run_dir, trainers
+from experiments.train import agreement, compilation_cache, trainers
 from experiments.train import build as made
 from experiments.train.build import Components
-from experiments.train.evaluate import judged_by
 from experiments.train.exit_codes import Failed, resumable
+from experiments.train.folder import run_dir
+from experiments.train.folder.workdir import check_folder, resume_command, workdir
+from experiments.train.metrics.evaluate import judged_by
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
-from experiments.train.workdir import check_folder, resume_command, workdir
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:

@@ -8,17 +8,18 @@ from typing import Any
 import jax
 
 from experiments.compare import traffic_text
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import slug
 from experiments.config.options import RunOptions
-from experiments.config.part import jsonable
-from experiments.config.variants import slug
+from experiments.config.parts.part import jsonable
 from experiments.grid_point import Place, words
 from experiments.short_name import short_name
-from experiments.train import run_dir, virtual_time
+from experiments.train import virtual_time
 from experiments.train.build import Components
+from experiments.train.folder import run_dir
+from experiments.train.folder.workdir import without
 from experiments.train.processes import say
 from experiments.train.trainers import clock_is_virtual
-from experiments.train.workdir import without
 
 
 def write(file: Path, page: dict[str, Any]) -> None:

@@ -14,22 +14,24 @@ from ddl.runtime import execution, hosts
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.simulator import Simulator
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import slug
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.config.variants import slug
 from experiments.report.reader import SCORES
 from experiments.train import build as made
-from experiments.train import elastic, run_dir, saved_model, train_loop, trainers, virtual_time
+from experiments.train import train_loop, trainers, virtual_time
 from experiments.train.build import Components
-from experiments.train.evaluate import Evaluator
+from experiments.train.elastic import runs as elastic
 from experiments.train.exit_codes import Stopped
+from experiments.train.folder import run_dir, saved_model
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.folder.workdir import resume_command
+from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.processes import say
-from experiments.train.run_dir import RunFolder
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.train_loop import Diverged, Part
 from experiments.train.trainers import AnyTrainer
-from experiments.train.workdir import resume_command
 
 GROUPS = "together.json"  # the seeds of a label that are made together, in the order of their lanes
 

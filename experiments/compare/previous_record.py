@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import restored
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.config.part import jsonable
-from experiments.config.variants import restored
+from experiments.config.parts.part import jsonable
 from experiments.grid_point import Place
-from experiments.train import run_dir
+from experiments.train.folder import run_dir
+from experiments.train.folder.workdir import without
 from experiments.train.processes import say
-from experiments.train.workdir import without
 
 
 class Joined(NamedTuple):

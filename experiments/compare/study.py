@@ -15,8 +15,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
-from experiments.train.run_dir import STUDY, differences
+from experiments.config.comparisons.sweep import Bounds, Point, Space, Sweep, logarithmic, points
+from experiments.train.folder.run_dir import STUDY, differences
 
 STARTUP = 4  # Halton points before TPE, which needs results to go by
 RUNGS = (1, 3)  # ninths of the steps, after each of which about a third of the trials go on

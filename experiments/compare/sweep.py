@@ -17,17 +17,18 @@ from ddl.perf.units import counted
 from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.compare import study
+from experiments.config.comparisons.sweep import RATE, Point, Sweep, by_section, edges, points
+from experiments.config.comparisons.variants import slug
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.config.sweep import RATE, Point, Sweep, by_section, edges, points
-from experiments.config.variants import slug
-from experiments.train import agreement, compilation_cache, run_dir, train_loop, trainers
+from experiments.train import agreement, compilation_cache, train_loop, trainers
 from experiments.train import build as made
-from experiments.train.evaluate import Evaluator, judged_by
 from experiments.train.exit_codes import Stopped, resumable
+from experiments.train.folder import run_dir
+from experiments.train.folder.workdir import resume_command, workdir
+from experiments.train.metrics.evaluate import Evaluator, judged_by
 from experiments.train.processes import launch, launches, say, start_devices
 from experiments.train.runners.compiled import CompiledRun
-from experiments.train.workdir import resume_command, workdir
 
 METRICS = ("accuracy", "loss", "perplexity")
 Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned

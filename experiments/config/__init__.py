@@ -4,6 +4,6 @@
 """
 
 from experiments.config.base import base, default_experiment
-from experiments.config.own_objects import own
+from experiments.config.parts.own_objects import own
 
 __all__ = ["base", "default_experiment", "own"]

@@ -8,11 +8,11 @@ from typing import Any
 import ml_collections
 from ml_collections import ConfigDict, config_dict
 
-from experiments.config.catalog import NO_WRAPPER, REGISTRIES, factory, takes, with_keys
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config, section
-from experiments.config.own_objects import is_address
-from experiments.config.part import Network
+from experiments.config.parts.catalog import NO_WRAPPER, REGISTRIES, factory, takes, with_keys
+from experiments.config.parts.factories import Config, section
+from experiments.config.parts.own_objects import is_address
+from experiments.config.parts.part import Network
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
 DEFAULTS = {  # name of each section

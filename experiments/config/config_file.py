@@ -9,9 +9,9 @@ from typing import Any
 import ml_collections
 
 from ddl import files
-from experiments.config import catalog, modules, own_objects
 from experiments.config.base import base, with_own
-from experiments.config.factories import Config, check_keys
+from experiments.config.parts import catalog, modules, own_objects
+from experiments.config.parts.factories import Config, check_keys
 
 NEEDED = "a config file defines it, and it returns what experiments.config.base() gives, with its changes"
 NAMED = 12  # config files that a message names

@@ -14,11 +14,11 @@ from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.group_recorder import record
 from ddl.precision import PRECISIONS
 from ddl.schedule import Schedule
-from experiments.config.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
-from experiments.config.factories import Config, hyper, settings
-from experiments.config.optimizers import elementwise
-from experiments.config.part import PARTS, Network, Part
-from experiments.config.schedules import recorded
+from experiments.config.parts.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
+from experiments.config.parts.factories import Config, hyper, settings
+from experiments.config.parts.optimizers import elementwise
+from experiments.config.parts.part import PARTS, Network, Part
+from experiments.config.parts.schedules import recorded
 
 MOST_BLOCKS = 1024
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters

@@ -5,9 +5,9 @@ from typing import Any
 
 import optax
 
-from experiments.config.catalog import REGISTRIES, entry, has_server, make_algorithm, takes
 from experiments.config.experiment import Experiment
-from experiments.config.factories import Config, hyper
+from experiments.config.parts.catalog import REGISTRIES, entry, has_server, make_algorithm, takes
+from experiments.config.parts.factories import Config, hyper
 from experiments.short_name import short_name
 
 UNREAD = {  # command: what it does not read of the config, and why

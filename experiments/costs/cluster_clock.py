@@ -22,7 +22,7 @@ from ddl.perf.hardware.device import Step, step_seconds
 from ddl.runtime.layout.workers import nbytes
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
-from experiments.config.factories import keywords
+from experiments.config.parts.factories import keywords
 from experiments.costs import local_cluster
 from experiments.costs.member_step import ALONE, Members
 from experiments.costs.param_flops import param_shapes

@@ -11,7 +11,7 @@ from ddl.perf.hardware import CLUSTERS, Cluster
 from experiments.costs import cluster_file
 from experiments.costs.calibration.model_kinds import kind_of
 from experiments.costs.calibration.record import Record, plain, read
-from experiments.train.run_dir import read_json
+from experiments.train.folder.run_dir import read_json
 
 NAME = "measured"
 

@@ -21,8 +21,9 @@ from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of
 from experiments.report.inference.statistics import crossing, log_summary
 from experiments.report.reader import read_run
-from experiments.train import run_dir, virtual_time
+from experiments.train import virtual_time
 from experiments.train.build import Components
+from experiments.train.folder import run_dir
 
 BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
 

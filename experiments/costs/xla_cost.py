@@ -15,11 +15,11 @@ from ddl.group_recorder import Recorder
 from ddl.perf import checks
 from ddl.perf.hardware.device import Part
 from ddl.perf.tables.totals import FLOAT
-from ddl.runtime.calls import Call, Kind
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import Workers, on_devices
+from ddl.runtime.rounds.calls import Call, Kind
+from ddl.runtime.rounds.worker_round import FULL, Worker, make_worker_round
 from ddl.runtime.trainer import Trainer
-from ddl.runtime.worker_round import FULL, Worker, make_worker_round
 from ddl.schedule import Due
 from experiments.costs.param_flops import leaves
 from experiments.train.auto_sharding import with_auto

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ddl.api import Tree
-from ddl.runtime.calls import Call
+from ddl.runtime.rounds.calls import Call
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.xla import compiler_options
 from ddl.runtime.xla import schedule as hlo_schedule

@@ -11,7 +11,7 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.xla import schedule as hlo_schedule
 from ddl.runtime.xla.hlo import Collective
 from experiments.config.experiment import Experiment
-from experiments.config.part import Part as ConfigPart
+from experiments.config.parts.part import Part as ConfigPart
 from experiments.costs import cluster_clock
 from experiments.costs.param_flops import param_shapes
 from experiments.costs.patterns import pattern_of

@@ -11,7 +11,7 @@ from experiments.netbench.network import Network
 from experiments.netbench.units import bandwidth_text
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import COLOURS, DASHES, MARKERS, PHONE, SLIDE, blank
-from experiments.train.run_dir import METRICS
+from experiments.train.folder.run_dir import METRICS
 
 STEPS = 120  # about, of each: whole rounds
 LEARNING_RATE = 0.02

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.train.run_dir import ABOUT, COMPARISON, METRICS, read_json
+from experiments.train.folder.run_dir import ABOUT, COMPARISON, METRICS, read_json
 
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (

@@ -12,7 +12,7 @@ import numpy as np
 from ddl.api import Data, Source
 from ddl.runtime import hosts
 from experiments.config.options import RunOptions
-from experiments.train import run_dir
+from experiments.train.folder import run_dir
 
 ROOT = Path(__file__).parents[2]
 OWN = (

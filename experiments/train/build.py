@@ -13,7 +13,7 @@ from ddl.precision import in_bfloat16
 from ddl.runtime import hosts
 from ddl.runtime.trainer import Feed
 from experiments.config.experiment import Experiment
-from experiments.config.own_objects import is_address
+from experiments.config.parts.own_objects import is_address
 from experiments.train import doubtful_settings
 
 

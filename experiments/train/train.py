@@ -16,25 +16,27 @@ from ddl.runtime import hosts
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.hosts.supervision import Memory, Order
 from ddl.runtime.virtual.simulator import Simulator
-from experiments.config.catalog import has_server
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import agreement, compilation_cache, elastic, saved_model, train_loop, virtual_time
+from experiments.config.parts.catalog import has_server
+from experiments.train import agreement, compilation_cache, train_loop, virtual_time
 from experiments.train.build import Components, build
-from experiments.train.evaluate import Evaluator
+from experiments.train.elastic import runs as elastic
+from experiments.train.elastic.generation import Generation
+from experiments.train.elastic.supervised import supervise
 from experiments.train.exit_codes import Stopped, resumable
-from experiments.train.generation import Generation
+from experiments.train.folder import saved_model
+from experiments.train.folder.run_dir import EVENTS, RESULT, RunFolder, about, read_result
+from experiments.train.folder.workdir import check_folder, resume_command, workdir
+from experiments.train.metrics.evaluate import Evaluator
+from experiments.train.metrics.progress import has_bar
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
-from experiments.train.progress import has_bar
-from experiments.train.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.runners import replay
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.ray_run import RayRun
 from experiments.train.runners.runner import Runner
 from experiments.train.runners.threads_run import ThreadsRun
-from experiments.train.supervised import supervise
 from experiments.train.trainers import check_members, describe, make_trainer, trainer_of_generation, virtual_seconds
-from experiments.train.workdir import check_folder, resume_command, workdir
 
 IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ddl.runtime.consensus import NotFinite
-from experiments.train import saved_model
+from ddl.runtime.rounds.consensus import NotFinite
 from experiments.train.build import Components
-from experiments.train.evaluate import Evaluator
 from experiments.train.exit_codes import Stopped
-from experiments.train.metrics import Metrics
+from experiments.train.folder import saved_model
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics.evaluate import Evaluator
+from experiments.train.metrics.lines import Metrics
+from experiments.train.metrics.progress import Progress
 from experiments.train.processes import say
-from experiments.train.progress import Progress
-from experiments.train.run_dir import RunFolder
 from experiments.train.runners.runner import Report, Runner, StopRequest
 
 

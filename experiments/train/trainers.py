@@ -20,10 +20,11 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.train import elastic, virtual_time
+from experiments.train import virtual_time
 from experiments.train.auto_sharding import with_auto
 from experiments.train.build import Components
-from experiments.train.generation import Generation
+from experiments.train.elastic import runs as elastic
+from experiments.train.elastic.generation import Generation
 
 AnyTrainer = Trainer | Simulator | Elastic
 

@@ -19,7 +19,7 @@ from ddl.perf.comm.patterns import LATE, Op
 from ddl.runtime.traffic import Traffic
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
-from experiments.config.part import Network
+from experiments.config.parts.part import Network
 
 ROUNDS = 50  # that a record of a collective algorithm holds
 

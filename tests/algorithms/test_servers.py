@@ -36,7 +36,7 @@ CASES = {  # what is not here runs with the defaults of its Spec
 @pytest.mark.parametrize("workers, inner", [(1, "momentum"), (3, "adam"), (4, "sgd"), (5, "nesterov"), (5, "momentum")])
 @pytest.mark.parametrize("name", SERVER)
 def test_equals_its_twin(name, workers, inner):
-  assert name in server_reference.TWINS, f"{name} has no NumPy twin: write it in tests/server_reference.py"
+  assert name in server_reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference/server.py"
   order, peers = visits(workers, seed=workers)
   for hyper in CASES.get(name) or [hyper_of(name, workers)]:
     x0, grad = reference.problem(workers, 4 * EVENTS)

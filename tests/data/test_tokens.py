@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers.data_files import everything, one_line, write_tokens
 
-from ddl.data import DATA, tokens
+from ddl.data import DATA
+from ddl.data.language import tokens
 
 RNG = np.random.default_rng(0)
 MANY = RNG.integers(0, 1000, 1001)

@@ -7,9 +7,9 @@ import pytest
 from absl import flags
 
 import ddl
-from experiments.call_words import words
 from experiments.config.options import RunOptions
-from experiments.train.workdir import resume_command
+from experiments.library.words import words
+from experiments.train.folder.workdir import resume_command
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 2, "eval_every": 2}
 
@@ -28,7 +28,10 @@ def test_every_flag_of_these_commands_has_words():
   for command in ("train", "compare", "sweep"):
     importlib.import_module(f"experiments.commands.{command}")
   ours = flags.FLAGS.flags_by_module_dict()
-  modules = [f"experiments.commands.{name}" for name in ("flags", "train", "compare", "sweep")]
+  modules = [
+    "experiments.command_line.flags",
+    *(f"experiments.commands.{name}" for name in ("train", "compare", "sweep")),
+  ]
   names = [flag.name for module in modules for flag in ours[module]] + ["workdir", "only", "cluster", "tuned", "config"]
   assert {each.name for each in dataclasses.fields(RunOptions)} & {*names}
   for name in {*names} - {"coordinator", "num_processes", "process_id"}:  # of a process, before any call

@@ -11,7 +11,7 @@ from helpers.twins import build
 from ddl.models import MODELS
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.rounds import worker_keys
+from ddl.runtime.rounds.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
 from ddl.runtime.xla.hlo import collectives
 

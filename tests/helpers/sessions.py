@@ -23,8 +23,8 @@ from experiments.config import default_experiment
 from experiments.config.experiment import Experiment, initial_key
 from experiments.train import train_loop
 from experiments.train.build import build
-from experiments.train.evaluate import Evaluator
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.runners import compiled
 from experiments.train.runners.compiled import CompiledRun
 

@@ -13,7 +13,7 @@ from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.sequential import Sequential
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config import default_experiment
-from experiments.config.factories import keywords
+from experiments.config.parts.factories import keywords
 from experiments.train.build import build
 
 WORKERS, STEPS = 4, 9

@@ -8,7 +8,7 @@ import pytest
 from ddl.models import MODELS
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params
-from ddl.runtime.local_step import gradient_of
+from ddl.runtime.rounds.local_step import gradient_of
 from experiments.costs.param_flops import loss_jaxpr, products
 
 IMAGENET = {side: {"task": "classification", "shape": (side, side, 3), "num_outputs": 1000} for side in (224, 227, 231)}

@@ -24,7 +24,7 @@ from ddl.schedule import Schedule
 from experiments.config import default_experiment
 from experiments.costs import cluster_clock
 from experiments.costs.patterns import pattern_of, vector
-from experiments.costs.scale_curves import recorded
+from experiments.costs.scale.curves import recorded
 from experiments.train import virtual_time
 
 LINK = Link(1e-5, 1e9, 0.5)
@@ -120,8 +120,8 @@ def nbytes_of(tree):
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
 def test_vectors_of_as_many_bytes_stand_for_a_model(name):
-  from experiments.config.catalog import make_algorithm
-  from experiments.config.factories import hyper
+  from experiments.config.parts.catalog import make_algorithm
+  from experiments.config.parts.factories import hyper
 
   spec, workers = (COLLECTIVE | SERVER)[name], 4
   unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}

@@ -23,7 +23,7 @@ from ddl.perf.planning.scenario import Scenario, Transport, Work, step_pass, tim
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts
-from experiments.costs.scale_curves import recorded
+from experiments.costs.scale.curves import recorded
 
 JOB = Work(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
 FLOP = 16e9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddl.group import Group
-from ddl.runtime.consensus import agree
+from ddl.runtime.rounds.consensus import agree
 
 
 def distance(x):

@@ -14,10 +14,10 @@ from reference.churn import churn
 from ddl.api import Model
 from ddl.events.presence import Presence, everyone
 from ddl.runtime import elastic
-from ddl.runtime.calls import MOST_KINDS
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.rounds.calls import MOST_KINDS
 from ddl.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("x64")

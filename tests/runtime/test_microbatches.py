@@ -12,7 +12,7 @@ from helpers.simulations import events_of, experiment, leaves, of_workers, one_b
 
 from ddl.api import Model
 from ddl.runtime.layout.placement import gather
-from ddl.runtime.local_step import gradient_of
+from ddl.runtime.rounds.local_step import gradient_of
 from experiments.train.build import build
 
 DIGITS = "--config=configs/digits.py"

@@ -18,7 +18,7 @@ from ddl.api import LockFree, Model
 from ddl.events import barriers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, operations
 from ddl.events.record import check
-from ddl.runtime.consensus import NotFinite
+from ddl.runtime.rounds.consensus import NotFinite
 from ddl.runtime.threads import shared_memory
 from ddl.runtime.threads.shared_memory import FairLock, SharedCenter
 from ddl.runtime.threads.shared_server import SharedServer

@@ -11,13 +11,14 @@ from helpers.commands import metrics
 from helpers.sessions import config
 
 from ddl.api import Model
-from ddl.runtime.consensus import Consensus
+from ddl.runtime.rounds.consensus import Consensus
 from experiments.config.options import RunOptions
-from experiments.train import noise_scale, train_loop
+from experiments.train import train_loop
 from experiments.train.build import build
-from experiments.train.evaluate import Evaluator
-from experiments.train.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics import noise_scale
+from experiments.train.metrics.evaluate import Evaluator
+from experiments.train.metrics.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.ray_run import covered
 from experiments.train.runners.threads_run import ThreadsRun

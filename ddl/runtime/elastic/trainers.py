@@ -12,10 +12,10 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.presence import Ids, Presence
-from ddl.runtime.calls import Call
-from ddl.runtime.consensus import Consensus
 from ddl.runtime.device_functions import Carry
 from ddl.runtime.elastic.rows import Rows, local, one_of, put, rows_of, shapes_of_one
+from ddl.runtime.rounds.calls import Call
+from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.trainer import Feed, Trainer
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import TYPES, Events
-from ddl.runtime.consensus import Progress
+from ddl.runtime.rounds.consensus import Progress
 
 
 class Snapshot(NamedTuple):

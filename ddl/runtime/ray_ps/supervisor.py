@@ -8,8 +8,8 @@ import numpy as np
 
 from ddl.api import Tree
 from ddl.events.record import Events
-from ddl.runtime.consensus import NotFinite
 from ddl.runtime.ray_ps.record import Snapshot
+from ddl.runtime.rounds.consensus import NotFinite
 
 ATTEMPTS = 3  # deaths of a worker in a row, without a visit between, that end the run
 PAUSE = 1.0  # seconds between two looks at a shard that serves nobody

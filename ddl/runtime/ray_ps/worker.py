@@ -13,8 +13,8 @@ import numpy as np
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.cluster import draw_peers
 from ddl.runtime.flat_params import flatten, leads_of, packed, visit_trees
-from ddl.runtime.local_step import make_local_step
 from ddl.runtime.ray_ps import transport as wire
+from ddl.runtime.rounds.local_step import make_local_step
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process

@@ -12,7 +12,7 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import Events, Row, make_events
-from ddl.runtime.consensus import Progress
+from ddl.runtime.rounds.consensus import Progress
 from ddl.runtime.threads.shared_memory import Clock, FairLock, RoundGate, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
 

@@ -22,10 +22,10 @@ from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations
 from ddl.events.record import Events, Row
 from ddl.group import Group
-from ddl.runtime.consensus import Consensus, NotFinite, Progress, agree
-from ddl.runtime.local_step import make_local_step
+from ddl.runtime.rounds.consensus import Consensus, NotFinite, Progress, agree
+from ddl.runtime.rounds.local_step import make_local_step
+from ddl.runtime.rounds.worker_round import Worker
 from ddl.runtime.threads.shared_server import SharedServer, make_rules
-from ddl.runtime.worker_round import Worker
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
 Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, snapshot)

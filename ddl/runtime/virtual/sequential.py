@@ -10,9 +10,9 @@ from ddl.api import Model, ServerAlgorithm, Tree, Visit
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule
-from ddl.runtime.local_step import make_local_step
+from ddl.runtime.rounds.local_step import make_local_step
+from ddl.runtime.rounds.worker_round import first_step
 from ddl.runtime.virtual.server_state import Sent, collect, from_blocks, nothing, to_blocks
-from ddl.runtime.worker_round import first_step
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 

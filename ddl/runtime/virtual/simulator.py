@@ -16,10 +16,10 @@ import numpy as np
 from ddl.api import Model, ServerAlgorithm
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
-from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig, packs
 from ddl.runtime.flat_params import divides, packed
 from ddl.runtime.layout.workers import Workers, nbytes, placed
+from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.traffic import visit_nbytes
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
 from ddl.runtime.virtual.wave_program import SimulatorCarry, WaveProgram

@@ -10,8 +10,8 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule, visits
 from ddl.events.waves import Wave, stops, waves
+from ddl.runtime.rounds.worker_round import DROPPED, FULL, REST, RESTART, first_step
 from ddl.runtime.virtual.server_state import Step
-from ddl.runtime.worker_round import DROPPED, FULL, REST, RESTART, first_step
 
 
 class SimulatorCall(NamedTuple):

@@ -11,10 +11,10 @@ from jax import lax
 from ddl.api import Model, ServerAlgorithm, Tree
 from ddl.events.operations import COLLECT, DROP, LOOK
 from ddl.group import Group
-from ddl.runtime.consensus import Consensus, agree
 from ddl.runtime.layout.workers import AXIS, Workers
+from ddl.runtime.rounds.consensus import Consensus, agree
+from ddl.runtime.rounds.worker_round import DROPPED, Worker, make_worker_round
 from ddl.runtime.virtual.server_state import Sent, ServerState, from_blocks, make_serving, open_server
-from ddl.runtime.worker_round import DROPPED, Worker, make_worker_round
 
 
 class SimulatorCarry(NamedTuple):

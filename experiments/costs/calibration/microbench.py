@@ -15,10 +15,10 @@ from jax.experimental import multihost_utils
 
 from ddl.api import Algorithm
 from ddl.group import Group
-from ddl.runtime.calls import Kind
 from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.runtime.layout.workers import Workers
-from ddl.runtime.rounds import worker_keys
+from ddl.runtime.rounds.calls import Kind
+from ddl.runtime.rounds.rounds import worker_keys
 from ddl.runtime.trainer import Trainer
 from ddl.schedule import Due
 from experiments.bench.workloads import synthetic

@@ -6,8 +6,8 @@ import numpy as np
 
 from ddl import files
 from experiments.report.reader import read_run
-from experiments.train import run_dir
-from experiments.train.noise_scale import SCALE
+from experiments.train.folder import run_dir
+from experiments.train.metrics.noise_scale import SCALE
 
 
 def read(folder: str) -> float:

@@ -9,8 +9,8 @@ from ddl.perf.hardware.network import Link
 from ddl.perf.planning.scaling import Point
 from ddl.perf.planning.scenario import Work
 from ddl.perf.units import bytes_text, seconds_text
-from experiments.costs import scale_text
-from experiments.costs.scale_curves import Curve
+from experiments.costs.scale import text as scale_text
+from experiments.costs.scale.curves import Curve
 from experiments.report import templates
 from experiments.report.figures import step_plot
 from experiments.report.figures.picture import Picture, save_all

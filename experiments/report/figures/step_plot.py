@@ -8,7 +8,7 @@ from ddl.perf.planning import scenario
 from ddl.perf.planning.scenario import Scenario, Work
 from ddl.perf.step.timeline import Timeline
 from ddl.perf.units import seconds_text
-from experiments.costs.scale_curves import Curve
+from experiments.costs.scale.curves import Curve
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.style import COLOURS, PHONE, SLIDE, blank
 

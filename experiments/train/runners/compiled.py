@@ -12,17 +12,17 @@ import numpy as np
 
 from ddl.data.stream import StreamFeed
 from ddl.events.presence import Presence
-from ddl.runtime.consensus import Consensus
 from ddl.runtime.elastic import Elastic
 from ddl.runtime.hosts import Vote, exchange
 from ddl.runtime.layout.placement import shardings
 from ddl.runtime.layout.workers import placed
+from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.trainer import Trainer
 from experiments.config.experiment import initial_key, training_key
 from experiments.train.build import Components
-from experiments.train.generation import Generation
-from experiments.train.progress import bar
-from experiments.train.run_dir import RunFolder
+from experiments.train.elastic.generation import Generation
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics.progress import bar
 from experiments.train.runners.run_checkpoints import RunCheckpoints
 from experiments.train.runners.runner import Report, StopRequest
 from experiments.train.trainers import AnyTrainer

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.perf.units import counted
-from ddl.runtime.consensus import Consensus
+from ddl.runtime.rounds.consensus import Consensus
 from experiments.config.experiment import initial_key
 from experiments.config.options import RunOptions
-from experiments.train import noise_scale
 from experiments.train.build import Components, build
-from experiments.train.metrics import FIGURES
+from experiments.train.folder.run_dir import METRICS, RunFolder
+from experiments.train.metrics import noise_scale
+from experiments.train.metrics.lines import FIGURES
 from experiments.train.processes import say
-from experiments.train.run_dir import METRICS, RunFolder
 from experiments.train.runners.realtime import RealTimeRun, stop_when, take_batches
 from experiments.train.runners.runner import Report, StopRequest
 

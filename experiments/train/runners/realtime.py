@@ -13,13 +13,13 @@ from ddl.events.barriers import Quorum
 from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
-from ddl.runtime.consensus import Consensus, Progress
+from ddl.runtime.rounds.consensus import Consensus, Progress
 from ddl.runtime.traffic import exchange_nbytes
 from experiments.config.experiment import initial_key, training_key
 from experiments.costs.cluster_clock import params_bytes
 from experiments.train import virtual_time
 from experiments.train.build import Components
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 from experiments.train.runners import replay
 from experiments.train.runners.runner import Report, StopRequest
 

@@ -16,7 +16,7 @@ from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from experiments.train.build import Components
-from experiments.train.run_dir import ABOUT, CONFIG, EVENTS, PRESENCE, read_json
+from experiments.train.folder.run_dir import ABOUT, CONFIG, EVENTS, PRESENCE, read_json
 
 PICTURE = "schedule.png"
 SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier", "name"))  # as the recorded run's

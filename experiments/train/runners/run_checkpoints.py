@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from ddl.perf.units import counted
 from ddl.runtime.checkpoint import Checkpoints, Damaged
-from experiments.train.metrics import FIGURES
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics.lines import FIGURES
 from experiments.train.processes import say
-from experiments.train.run_dir import RunFolder
 
 
 class Found(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ddl.events.presence import Presence
-from ddl.runtime.consensus import Consensus
 from ddl.runtime.hosts import leave
-from experiments.train.run_dir import RunFolder
+from ddl.runtime.rounds.consensus import Consensus
+from experiments.train.folder.run_dir import RunFolder
 
 
 class Report(NamedTuple):

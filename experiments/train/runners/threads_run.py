@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.runtime import execution
-from ddl.runtime.consensus import Consensus
+from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.threads.worker_threads import Threads
 from experiments.train.build import Components
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 from experiments.train.runners.realtime import RealTimeRun, stop_when, take_batches
 from experiments.train.runners.runner import Report, StopRequest
 

@@ -17,8 +17,8 @@ from ddl.perf.hardware.network import Link, Network
 from ddl.runtime.layout.packed_group import PackedGroup
 from ddl.runtime.layout.workers import make_workers
 from experiments.bench import predictions
-from experiments.config.catalog import make_algorithm
-from experiments.config.factories import hyper
+from experiments.config.parts.catalog import make_algorithm
+from experiments.config.parts.factories import hyper
 from experiments.costs import local_cluster
 from experiments.costs.calibration import collectives, fits, measure, microbench, model_kinds
 from experiments.costs.calibration.microbench import Block, Step

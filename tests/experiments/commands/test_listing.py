@@ -6,10 +6,10 @@ from absl import flags
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.perf.tables import TABLES, TITLES
-from experiments.commands import cli
+from experiments.command_line import cli
 from experiments.config import base
-from experiments.config.factories import keywords
-from experiments.config.part import NETWORK, Network
+from experiments.config.parts.factories import keywords
+from experiments.config.parts.part import NETWORK, Network
 
 
 @pytest.fixture

@@ -21,8 +21,10 @@ from ddl.perf.tables import TABLES
 from ddl.runtime import traffic
 from experiments.bench.workloads import SIZES, synthetic
 from experiments.config import default_experiment
-from experiments.costs import local_cluster, scale_curves, scale_text, xla_cost
-from experiments.costs.scale_curves import counts
+from experiments.costs import local_cluster, xla_cost
+from experiments.costs.scale import curves as scale_curves
+from experiments.costs.scale import text as scale_text
+from experiments.costs.scale.curves import counts
 from experiments.report.figures import scale_page, step_plot
 from experiments.train.build import build
 

@@ -9,7 +9,7 @@ from helpers.commands import Command, metrics
 from helpers.comparisons import Tags
 
 from experiments.config import default_experiment
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
 
 SMALL = (
   "--config=configs/digits_compare.py",

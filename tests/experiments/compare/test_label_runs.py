@@ -16,7 +16,7 @@ from ddl.api import Model
 from ddl.runtime import execution
 from experiments.compare.compare import compare
 from experiments.config import default_experiment
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.train.exit_codes import Stopped
 

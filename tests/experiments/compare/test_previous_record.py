@@ -10,7 +10,7 @@ from helpers.comparisons import undrawn
 import ddl
 from experiments.compare import previous_record
 from experiments.config import default_experiment
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
 from experiments.config.options import RunOptions
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}

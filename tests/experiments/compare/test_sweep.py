@@ -14,11 +14,11 @@ from helpers.commands import metrics
 
 import ddl
 from experiments.config import default_experiment
+from experiments.config.comparisons.sweep import edges
 from experiments.config.options import RunOptions
-from experiments.config.sweep import edges
 from experiments.train import train_loop
 from experiments.train.exit_codes import Stopped
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 
 LABELS = {"a": {"algorithm": {"name": "local_sgd", "period": 2}}, "b": {"algorithm": {"name": "sync_sgd"}}}
 SMALL = {

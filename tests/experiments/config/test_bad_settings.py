@@ -13,22 +13,23 @@ from helpers.commands import ROOT
 
 from ddl.algorithms import COLLECTIVE
 from ddl.data import source
-from ddl.data.npz import npz
+from ddl.data.images.npz import npz
 from ddl.models import MODELS
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli, compare, train
+from experiments.command_line import cli
+from experiments.commands import compare, train
 from experiments.compare import sweep
 from experiments.config import base, config_file, default_experiment, unread_keys
+from experiments.config.comparisons.sweep import Sweep, points
+from experiments.config.comparisons.variants import only, variants
 from experiments.config.experiment import Experiment
-from experiments.config.factories import as_type, hyper, settings
 from experiments.config.options import RunOptions
-from experiments.config.part import Network
-from experiments.config.sweep import Sweep, points
-from experiments.config.variants import only, variants
+from experiments.config.parts.factories import as_type, hyper, settings
+from experiments.config.parts.part import Network
 from experiments.train import virtual_time
 from experiments.train.build import build
-from experiments.train.run_dir import RunFolder
-from experiments.train.workdir import workdir
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.folder.workdir import workdir
 
 DIGITS = str(ROOT / "configs" / "digits.py")
 

@@ -5,13 +5,13 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from experiments.commands import config_flag
+from experiments.command_line import config_flag
 from experiments.config import base, own
-from experiments.config.comparison import Comparison
-from experiments.config.sweep import Sweep
-from experiments.config.variants import recorded, restored, slug
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.sweep import Sweep
+from experiments.config.comparisons.variants import recorded, restored, slug
 from experiments.grid_point import Place, comparable
-from experiments.library import resolve
+from experiments.library.functions import resolve
 
 LABELS = {
   "sync SGD": {"algorithm": {"name": "sync_sgd"}},

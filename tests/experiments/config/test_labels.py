@@ -5,12 +5,12 @@ import re
 import pytest
 
 from ddl.algorithms import COLLECTIVE
-from experiments.commands import config_flag
+from experiments.command_line import config_flag
 from experiments.config import base, own
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.variants import variants
 from experiments.config.unread_keys import check_taken
-from experiments.config.variants import variants
-from experiments.library import resolve
+from experiments.library.functions import resolve
 from experiments.short_name import short_name
 
 

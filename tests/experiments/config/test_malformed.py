@@ -13,16 +13,16 @@ from helpers.commands import Command
 from ddl import files
 from ddl.api import Arrivals
 from ddl.data import DATA
-from ddl.data.npz import npz
+from ddl.data.images.npz import npz
 from ddl.events.barriers import BARRIERS
 from ddl.events.lockstep import finish
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from experiments.config import base, default_experiment
-from experiments.config.comparison import Comparison
-from experiments.config.factories import check_keys, keywords
-from experiments.config.schedules import SCHEDULES
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.parts.factories import check_keys, keywords
+from experiments.config.parts.schedules import SCHEDULES
 from experiments.costs import local_cluster
 from experiments.train import virtual_time
 

@@ -11,8 +11,8 @@ from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
 from experiments.config import default_experiment
-from experiments.config.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
-from experiments.config.schedules import SCHEDULES
+from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
+from experiments.config.parts.schedules import SCHEDULES
 
 PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
 GRADS = jax.tree.map(lambda x: 0.3 * x**2 - 1, PARAMS)

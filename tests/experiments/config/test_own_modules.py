@@ -6,8 +6,9 @@ import sys
 import pytest
 from helpers.commands import ROOT, Command, complaint
 
-from experiments.config import config_file, modules, own_objects
+from experiments.config import config_file
 from experiments.config.experiment import Experiment
+from experiments.config.parts import modules, own_objects
 
 MINE = """
 import jax.numpy as jnp

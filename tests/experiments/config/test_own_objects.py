@@ -7,8 +7,9 @@ from helpers.commands import metrics
 
 import ddl
 from ddl.api import ServerAlgorithm
-from experiments.config import base, catalog, own_objects
+from experiments.config import base
 from experiments.config.experiment import Experiment
+from experiments.config.parts import catalog, own_objects
 
 FILE = '''
 """Own objects."""

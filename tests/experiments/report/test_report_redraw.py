@@ -8,9 +8,9 @@ from helpers.commands import Command, complaint
 from helpers.comparisons import comparison, rising, undrawn, undrawn_page
 
 from experiments.config import base, default_experiment
-from experiments.config.variants import variants
+from experiments.config.comparisons.variants import variants
 from experiments.report import report
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 
 SMALL = (
   "--config=configs/digits_compare.py", "--config.steps=20", "--config.eval_every=10", "--config.workers=2",

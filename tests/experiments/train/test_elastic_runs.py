@@ -11,7 +11,7 @@ from helpers.sessions import at_call, config, snapshot
 
 from ddl.events import lockstep, presence
 from experiments.compare.compare import compare
-from experiments.config.comparison import Comparison
+from experiments.config.comparisons.comparison import Comparison
 from experiments.config.options import RunOptions
 from experiments.train.train import train
 

@@ -9,13 +9,13 @@ import pytest
 from helpers.commands import ROOT, metrics
 
 from ddl.runtime.checkpoint import Checkpoints
-from experiments.commands import cli
+from experiments.command_line import cli
 from experiments.compare import compare, sweep
 from experiments.config import config_file
 from experiments.config.experiment import Experiment
 from experiments.train import build, train
-from experiments.train.run_dir import RunFolder
-from experiments.train.workdir import without
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.folder.workdir import without
 
 RUNS = (train, compare, sweep)
 

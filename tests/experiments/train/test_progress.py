@@ -7,7 +7,8 @@ import types
 import pytest
 
 from ddl import Data, Source
-from experiments.train import progress, train
+from experiments.train import train
+from experiments.train.metrics import progress
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import Command, complaint, metrics
 
 from ddl.events import record
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 from experiments.train.runners.ray_run import covered
 
 SMALL = (

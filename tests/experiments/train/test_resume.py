@@ -14,7 +14,8 @@ from helpers.sessions import Run, at_call, config, normalized, send, snapshot
 from ddl.runtime.checkpoint import Checkpoints
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
-from experiments.train import progress, train_loop
+from experiments.train import train_loop
+from experiments.train.metrics import progress
 
 
 @pytest.fixture(autouse=True)

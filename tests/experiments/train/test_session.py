@@ -10,14 +10,14 @@ import pytest
 from helpers.commands import metrics
 from helpers.sessions import Run, config, normalized
 
-from ddl.runtime.consensus import Consensus
 from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.rounds.consensus import Consensus
 from experiments.config.experiment import initial_key, training_key
 from experiments.config.options import RunOptions
 from experiments.train import train_loop
 from experiments.train.build import build
-from experiments.train.evaluate import Evaluator
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
+from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.runners.compiled import CompiledRun
 from experiments.train.runners.threads_run import ThreadsRun
 from experiments.train.trainers import make_trainer

@@ -15,7 +15,7 @@ from ddl.runtime import hosts
 from experiments.config.options import RunOptions
 from experiments.train import processes
 from experiments.train.exit_codes import Failed
-from experiments.train.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder
 
 JOB = (
   "train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.workers=2", "--steps_per_call=4",

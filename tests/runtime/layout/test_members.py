@@ -19,7 +19,7 @@ from ddl.runtime.layout.placement import Placement, gather
 from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
 from ddl.sharding import MEMBER, Rules
-from experiments.train import evaluate
+from experiments.train.metrics import evaluate
 
 
 @pytest.mark.parametrize("workers, members", [(1, 8), (2, 4), (4, 2), (2, 2), (1, 2)])

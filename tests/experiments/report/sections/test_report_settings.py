@@ -4,7 +4,7 @@ import json
 
 from helpers.comparisons import comparison, rising, undrawn_page
 
-from experiments.config.variants import trials
+from experiments.config.comparisons.variants import trials
 from experiments.report.sections import settings_table
 
 COMMON = {

@@ -1,0 +1,1 @@
+"""Sets of text: bytes, tokens, and files of them."""

@@ -1,0 +1,1 @@
+"""The round that every algorithm is run by, and what compiles and calls it."""

@@ -1,0 +1,77 @@
+"""One worker's worker round of a server algorithm: what it does between two visits, as one pure function."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.runtime.rounds.local_step import make_local_step, over_steps
+
+REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; back after a failure
+
+
+class Worker(NamedTuple):
+  """The state that a worker keeps between rounds."""
+
+  params: Tree
+  state: Tree
+  extra: Tree  # the model's non-trained state
+
+
+def first_step(delay: int, round_: int, period: int) -> int:
+  """Return the number of the first step that a worker computes before its visit `round_`; negative for none."""
+  return (round_ - 1 if delay else round_) * period
+
+
+def make_worker_round(
+  algorithm: ServerAlgorithm, model: Model, steps: str, drops: bool
+) -> Callable[..., tuple[Worker, jax.Array]]:
+  """Return worker_round(mode, worker, reply, fresh, take) -> (worker, losses [period]).
+
+  mode: [] int32, one of REST, FULL, DROPPED, RESTART; reply: of the last visit; fresh: the model from which a worker
+  restarts, None where no worker does; take() returns the batches [period, batch, ...] and keys [period]. Losses are 0
+  where no step was made.
+
+  Args:
+    steps: "scan" or "unroll".
+    drops: some workers are DROPPED: they merge the reply of the last visit and make no steps.
+  """
+  step, delay = make_local_step(model, algorithm.local), algorithm.delay
+
+  def run(worker: Worker, batches_and_keys: Any) -> tuple[Worker, list[jax.Array]]:
+    if not len(batches_and_keys[1]):
+      return worker, []
+    carry, losses = over_steps(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
+    params, state, extra = carry
+    return Worker(params, state, extra), [losses]
+
+  def full(worker: Worker, reply: Tree, batches_and_keys: Any) -> tuple[Worker, jax.Array]:
+    worker, before = run(worker, jax.tree.map(lambda x: x[:delay], batches_and_keys))
+    params, state = algorithm.merge(reply, worker.state, worker.params)
+    worker = worker._replace(params=params, state=state)
+    worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
+    return worker, jnp.concatenate(before + after)
+
+  def worker_round(mode: Any, worker: Worker, reply: Tree, fresh: Tree | None, take: Callable[[], Any]) -> Any:
+    losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
+    nothing = jnp.zeros(losses.shape, losses.dtype)
+
+    def restart() -> tuple[Worker, jax.Array]:
+      state, _, first_reply = algorithm.init(fresh)
+      restarted = worker._replace(params=fresh, state=state)
+      return (restarted, nothing) if delay else full(restarted, reply if algorithm.read else first_reply, take())
+
+    def rest() -> tuple[Worker, jax.Array]:
+      return worker, nothing
+
+    def dropped() -> tuple[Worker, jax.Array]:
+      params, state = algorithm.merge(reply, worker.state, worker.params)
+      return worker._replace(params=params, state=state), nothing
+
+    branches = [rest, lambda: full(worker, reply, take()), dropped if drops else rest, restart]
+    return lax.switch(mode, branches[: (3 if drops else 2) if fresh is None else 4])
+
+  return worker_round

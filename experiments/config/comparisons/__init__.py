@@ -1,0 +1,1 @@
+"""Several experiments in one config: comparisons, their grids, and sweeps."""

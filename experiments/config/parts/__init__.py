@@ -1,0 +1,1 @@
+"""Parts that a config names: ddl's, libraries' and the user's own."""

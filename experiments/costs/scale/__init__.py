@@ -1,0 +1,1 @@
+"""What `scale` computes and says."""

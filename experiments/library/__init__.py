@@ -1,0 +1,1 @@
+"""The commands as functions of Python, and what they return."""

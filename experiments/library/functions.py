@@ -1,0 +1,186 @@
+"""`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as functions, whose results are values."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments.compare import compare as comparing
+from experiments.config.base import base, renamed, with_own
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.sweep import Sweep
+from experiments.config.comparisons.variants import apply, recorded
+from experiments.config.config_file import absolute
+from experiments.config.config_file import load as load_config
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.config.parts import own_objects
+from experiments.config.parts.catalog import REGISTRIES
+from experiments.config.parts.factories import Config, check_keys
+from experiments.config.parts.own_objects import own
+from experiments.library import resume as library_resume
+from experiments.library.results import Compared, Run, Swept, load
+from experiments.library.words import in_calls
+from experiments.train import train as training
+from experiments.train.folder import run_dir
+from experiments.train.folder.workdir import workdir
+
+__all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
+NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
+Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
+
+
+@in_calls()
+def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
+  """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
+
+  Args:
+    config: a config file, a config of `experiments.config.base()`, or nothing for the defaults.
+    workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
+    options: how it is run; `RunOptions(resume=True)` goes on in `workdir`, without a config and changes with those that
+      the folder records.
+    changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a function of
+      one's own in its place.
+
+  Raises:
+    ValueError: for an invalid config, options or folder; `Diverged`, one of them, if the loss is not finite.
+    Stopped: after Ctrl-C; the run is saved.
+  """
+  record = library_resume.recorded("train", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
+  experiment = Experiment.from_config(chosen)
+  options = library_resume.with_recorded(options, record)
+  options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
+  training.train(experiment, options)
+  return Run(Path(options.workdir))
+
+
+@in_calls()
+def compare(
+  config: Given = None,
+  *,
+  only: Sequence[str] = (),
+  clusters: Sequence[str] = (),
+  tuned: str | Path = "",
+  workdir: str | Path = "",
+  options: RunOptions | None = None,
+  **changes: Any,
+) -> Compared:
+  """Run several algorithms over several seeds on one budget of examples, write the report, return the results.
+
+  Args:
+    config: as of `train`; `config.compare` has the labels, seeds and target, e.g.
+      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change;
+      with "grid": {"workers": (1, 2, 4), "algorithm.period": (1, 16)} each label is run at every point of it.
+    only: labels or algorithms; clusters: names, to predict seconds for; tuned: tuned.json of a sweep.
+    workdir, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
+
+  Raises:
+    ValueError, Stopped: as `train`; Failed: if every run diverged.
+  """
+  record = library_resume.recorded("compare", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
+  if record:
+    only, clusters, tuned = only or record.only, clusters or record.clusters, tuned or record.options.get("tuned", "")
+  options = library_resume.with_recorded(options, record)
+  comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
+  name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
+  options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
+  comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
+  return Compared(Path(options.workdir))
+
+
+@in_calls()
+def sweep(
+  config: Given = None,
+  *,
+  only: Sequence[str] = (),
+  trials: int = 0,
+  workdir: str | Path = "",
+  options: RunOptions | None = None,
+  **changes: Any,
+) -> Swept:
+  """Tune each algorithm with the same number of trials on a validation split, and return what was found.
+
+  Args:
+    config: as of `train`; `config.compare.algorithms` has the labels, `config.sweep` what is tried, e.g.
+      sweep={"space": {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}} as a change.
+    only: labels or algorithms; trials: per label, 0 for the config's.
+    workdir, options, changes: as of `train`.
+
+  Raises:
+    ValueError, Stopped: as `train`; ValueError if no trial of a label gave a result.
+  """
+  from experiments.compare import sweep as sweeping  # Optuna takes a third of a second to import
+
+  record = library_resume.recorded("sweep", config, changes, workdir, options)
+  chosen = _chosen(config, changes, record)
+  if record:
+    only, trials = only or record.only, trials or record.options.get("trials", 0)
+  options = library_resume.with_recorded(options, record)
+  chosen.sweep.trials = trials or chosen.sweep.trials
+  found = Sweep.from_config(chosen, only)
+  options = _options(
+    "sweep", f"sweep-{found.first.model.short_name}-{found.first.data.short_name}", workdir, options, chosen, only
+  )
+  sweeping.sweep(found, options)
+  return Swept(Path(options.workdir))
+
+
+def _chosen(config: Given, changes: Mapping[str, Any], record: library_resume.Recorded | None) -> Config:
+  """The config of a call, or that of the folder it resumes."""
+  return resolve(config, record.config if record else changes)
+
+
+def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
+  """The config with the changes. Raises ValueError for a key that does not exist, or a value of the wrong type."""
+  own_objects.begin()
+  chosen: Config = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
+  named = {kind: _section(kind, value) for kind, value in changes.items()}
+  if isinstance(labels := dict(named.get("compare", {})).pop("algorithms", None), Mapping):
+    named["compare"] = {key: value for key, value in named["compare"].items() if key != "algorithms"}
+    with chosen.compare.unlocked():
+      chosen.compare.algorithms = ConfigDict(
+        {label: {kind: _section(kind, value) for kind, value in each.items()} for label, each in labels.items()}
+      )
+  if isinstance(grid := dict(named.get("compare", {})).get("grid"), Mapping):
+    named["compare"] = {**named["compare"], "grid": tuple(grid.items())}
+  if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
+    named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
+    with chosen.sweep.unlocked():
+      chosen.sweep.space = ConfigDict({label: dict(each) for label, each in space.items()})
+  chosen = renamed(with_own(chosen), named)
+  apply(chosen, base(), named, "the changes")
+  check_keys(chosen, with_own(base(), chosen))
+  return absolute(chosen)
+
+
+def _section(kind: str, value: Any) -> Any:
+  """A change as a config takes it: a section's name, or a function for it, as {"name": ...}."""
+  if kind not in REGISTRIES or isinstance(value, Mapping):
+    return value
+  return {"name": value} if isinstance(value, str) else own(value)
+
+
+def _options(
+  command: str, what: str, folder: str | Path, options: RunOptions | None, config: Config,
+  only: Sequence[str] = (), clusters: Sequence[str] = (), tuned: str | Path = "",
+) -> RunOptions:  # fmt: skip
+  """With the folder, and with what `python run.py COMMAND --resume` needs to go on there."""
+  options = RunOptions() if options is None else options
+  if not isinstance(options, RunOptions):
+    raise ValueError(f"options is {options!r}; invalid: must be a ddl.RunOptions, such as ddl.RunOptions(resume=True)")
+  path = workdir(what, replace(options, workdir=str(folder or options.workdir)))
+  if options.init_from:
+    options = replace(options, init_from=str(Path(options.init_from).absolute()))  # a resume may be elsewhere
+  default = asdict(RunOptions())
+  flags = {key: value for key, value in asdict(options).items() if value != default[key] and key not in NOT_RECORDED}
+  if not options.overlap:
+    flags["overlap"] = "off"
+  given = {"only": list(only), "cluster": list(clusters), "tuned": run_dir.TUNED if tuned else ""}  # the folder's copy
+  flags |= {key: value for key, value in given.items() if value}
+  record = {"command": command, "arguments": [], "options": flags, "config": recorded(config)}
+  return replace(options, workdir=str(path.absolute()), command=(f"ddl.{command}",), recorded=record)

@@ -1,0 +1,210 @@
+"""What a folder holds, as values: a run, a comparison or a sweep."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl import files
+from ddl.api import Data, Model, Source
+from ddl.runtime.rounds.consensus import Consensus
+from experiments.config.experiment import Experiment
+from experiments.library import result_text
+from experiments.library import resume as library_resume
+from experiments.library.result_text import Named
+from experiments.library.words import in_calls
+from experiments.report import frames, reader, report
+from experiments.train import build as made
+from experiments.train.folder import run_dir, saved_model
+from experiments.train.metrics.evaluate import Evaluator
+from experiments.train.metrics.lines import with_perplexity
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+  from experiments.report.figures.picture import Picture
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+  """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
+
+  folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, what was trained, and the last evaluation."""
+    return result_text.of_run(self.folder)
+
+  @cached_property
+  def experiment(self) -> Experiment:
+    """Its experiment, with every default filled in."""
+    return Experiment.from_json(run_dir.read_json(self.folder / run_dir.CONFIG))
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """Its config: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    return self.experiment.to_json()
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
+    import pandas as pd
+
+    return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
+
+  @cached_property
+  def _components(self) -> made.Components:
+    return made.build(self.experiment)
+
+  @property
+  def model(self) -> Model:
+    """Its `init`, `loss` and `metrics`."""
+    return self._components.model
+
+  @property
+  def data(self) -> Data:
+    """Its examples."""
+    return self._components.data
+
+  @cached_property
+  def _saved(self) -> saved_model.SavedModel:
+    with in_calls():
+      return saved_model.load(self.folder, self.model)
+
+  @property
+  def step(self) -> int:
+    """The step after which the model was saved."""
+    return self._saved.step
+
+  @property
+  def params(self) -> Any:
+    """The consensus parameters, on the host."""
+    return self._saved.params
+
+  @property
+  def extra(self) -> Any:
+    """Their non-trained state (batch statistics), on the host."""
+    return self._saved.extra
+
+  def evaluate(self, source: Source | None = None) -> dict[str, float]:
+    """The mean "loss", and "accuracy" (of language also "perplexity") where there is one, over a source.
+
+    Args:
+      source: default: the test examples.
+    """
+    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
+    tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
+    return with_perplexity(tested, self.data.meta.get("task", ""))
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+  """A comparison that was made."""
+
+  folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+    return result_text.of_comparison(self.folder)
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What comparison.json holds: target, seeds, versions, an entry per algorithm."""
+    return run_dir.read_json(self.folder / run_dir.COMPARISON)
+
+  @property
+  def report(self) -> Path:
+    """The page."""
+    return self.folder / "report.html"
+
+  @cached_property
+  def runs(self) -> Named[list[Run]]:
+    """Label -> a run per seed."""
+    entries = self.info["algorithms"]
+    found = {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries}
+    return Named("label", found, "runs[label] is a list with a run per seed.")
+
+  @cached_property
+  def _read(self) -> reader.Comparison:
+    return reader.read(self.folder)
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """Every evaluation of every run; columns: see `experiments.report.frames.metrics_frame`."""
+    return frames.metrics_frame(self._read)
+
+  @cached_property
+  def table(self) -> "pd.DataFrame":
+    """A row per label, with intervals; columns: see `experiments.report.frames.table_frame`."""
+    return frames.table_frame(self._read)
+
+  @cached_property
+  def pairs(self) -> "pd.DataFrame":
+    """A row per quantity and pair of labels; columns: see `experiments.report.frames.pairs_frame`."""
+    return frames.pairs_frame(self._read)
+
+  @cached_property
+  def figures(self) -> "Named[Picture]":
+    """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
+    found = report.pictures(self.folder, self._read)
+    use = (
+      "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
+    )
+    return Named("figure", {each.name: each for section in found for each in section}, use)
+
+
+@dataclass(frozen=True, repr=False)
+class Swept:
+  """A sweep that was made."""
+
+  folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, and the best setting of each label with its score."""
+    return result_text.of_sweep(self.folder)
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What tuned.json holds: an entry per label."""
+    return run_dir.read_json(self.folder / run_dir.TUNED)["algorithms"]
+
+  @property
+  def tuned(self) -> Path:
+    """The file that `compare(tuned=...)` takes."""
+    return self.folder / run_dir.TUNED
+
+  @property
+  def best(self) -> dict[str, dict[str, Any]]:
+    """Label -> the best setting, such as {"optimizer": {"learning_rate": 0.1}}."""
+    return {label: entry["best"] for label, entry in self.info.items()}
+
+  @cached_property
+  def trials(self) -> "pd.DataFrame":
+    """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
+    return frames.trials_frame(self.info)
+
+
+def load(folder: str | Path) -> Run | Compared | Swept:
+  """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
+
+  Works on any number of devices, whatever the run had.
+
+  Raises:
+    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished.
+  """
+  path = files.local(str(folder))
+  if (path / run_dir.COMPARISON).exists():
+    return Compared(path)
+  if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
+    return Swept(path)
+  if (path / run_dir.CONFIG).exists():
+    return Run(path)
+  if told := library_resume.unfinished(path):
+    raise ValueError(told)
+  raise ValueError(
+    f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
+    f"({run_dir.TUNED})"
+  )

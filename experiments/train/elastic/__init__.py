@@ -1,0 +1,1 @@
+"""Runs whose workers come and go, in virtual time and as real processes."""

@@ -1,0 +1,1 @@
+"""What is measured of a run, and how it is told."""
