@@ -57,6 +57,10 @@ class Command:
       raise
     return Done(self.process.returncode, out, error)
 
+  def complaints(self) -> str:
+    """What a fork has written to stderr so far."""
+    return (Path(self._printed.name) / "error").read_text()
+
   def kill(self) -> None:
     """SIGKILL, to its children too."""
     pid = self.process.pid

@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_single_process_goes_on(number, alone, tmp_path):
   job = Command(*JOB, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   job.wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
@@ -54,16 +54,18 @@ def test_a_single_process_goes_on(number, alone, tmp_path):
   same(tmp_path / "run", alone)
 
 
-def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop(tmp_path):
-  for number, code, more in ((signal.SIGKILL, 137, 1), (signal.SIGTERM, 143, 0)):
-    folder = tmp_path / str(code)
-    job = Command(*JOB, "--max_restarts=1", f"--workdir={folder}")
-    for restart in range(more + 1):
-      job.wait_for(lambda n=6 + 2 * restart, folder=folder: len(metrics(folder)) > n)
-      os.kill(children(job)[0], number)
-    done = job.end()
-    assert done.code == code, done
-    assert done.error.count(": restart ") == more
+@pytest.mark.parametrize(
+  "number, code, restarts",
+  [pytest.param(signal.SIGKILL, 137, 1, marks=pytest.mark.slow), (signal.SIGTERM, 143, 0)],
+)
+def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop(number, code, restarts, tmp_path):
+  job = Command(*JOB, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
+  for kill in range(restarts + 1):
+    job.wait_for(lambda lines=6 + 2 * kill: len(metrics(tmp_path / "run")) > lines)
+    os.kill(children(job)[0], number)
+  done = job.end()
+  assert done.code == code, done
+  assert done.error.count(": restart ") == restarts
 
 
 @pytest.mark.parametrize(
