@@ -84,6 +84,7 @@ class Job:
   def kill(self) -> None:
     """Leave nothing of it behind."""
     if self.launcher:
+      self.send(self.launcher.pid, signal.SIGSTOP)  # it starts no more of them
       for pid in [self.launcher.pid, *self.processes()]:
         self.send(pid, signal.SIGKILL)
       self.launcher.wait()

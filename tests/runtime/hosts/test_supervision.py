@@ -332,6 +332,29 @@ def test_who_is_asked_to_end_leaves_unless_all_are():
   assert found.decide(settled=True, progressed=True) == [End(143, "", (0, 2))]
 
 
+@pytest.mark.parametrize(
+  "codes, end",
+  [
+    ((143, 1, 1), 143),
+    ((1, 143, 143), 143),
+    ((143, 130, 0), 143),
+    ((1, None, 1), None),
+    ((2, 2, 2), 2),
+    ((143, LOST, 143), Halt()),
+  ],
+)
+def test_a_job_whose_training_stops_before_all_of_it_is_there_ends(codes, end):
+  found = started()
+  for rank in range(3):
+    found.leave(rank, signal.SIGTERM)
+  assert found.decide(True, True) == [Stop(signal.SIGTERM)]
+  for rank, code in enumerate(codes):
+    if code is not None:
+      found.ended(rank, 0, code)
+  decisions = found.decide(True, True)
+  assert [each.code if isinstance(each, End) else each for each in decisions] == ([] if end is None else [end])
+
+
 def test_a_job_that_has_not_begun_ends_with_one_that_is_asked_to():
   found = Leader(2, lambda: False, range(2))
   found.come(0, Member(("127.0.0.1", 1), 1))

@@ -151,13 +151,16 @@ class Leader:
   def _failed(self) -> End | None:
     """Return the end that a training process's failure is."""
     assert self.order
+    ends = [each.code for each in self.members.values()]
+    if self._stopping and None in ends:  # they stop at the same step, or those that are left find one lost
+      return None
+    asked = next((code for code in ends if code in ASKED), None)
+    if asked and all(code in (0, *ASKED) or (self._stopping and code and 0 < code != LOST) for code in ends):
+      return End(asked, "", tuple(self.members))  # the training of one has stopped before all were there
     for rank, each in self.members.items():
       code = each.code or 0
-      if code == 0 or code == LOST or code < 0:
+      if code in (0, LOST, *ASKED) or code < 0:
         continue
-      if code in ASKED:
-        whole = all(other.code in (0, code) for other in self.members.values())
-        return End(code, "", tuple(self.members)) if whole else None
       came = self.order.stay and rank not in self.order.stay and not each.held
       told = f"{self._name(rank)} has failed with exit code {code}"
       if came and len(self.members) > 1:  # what it lacks is its own
