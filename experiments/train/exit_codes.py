@@ -54,7 +54,7 @@ def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Excepti
   try:
     return _called(command, call, words)
   except _Terminated:
-    print(f"{command}: stopped by SIGTERM; {kept()}", file=sys.stderr)
+    hosts.tell(f"{command}: stopped by SIGTERM; {kept()}")
     hosts.leave(143)
     return 143
   finally:
@@ -78,27 +78,27 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
   except Failed as failed:
     code, *told = failed.args
     if told and hosts.is_main():
-      print(f"{command}: {told[0]}", file=sys.stderr)
+      hosts.tell(f"{command}: {told[0]}")
     return code
   except (ValueError, OSError) as error:
     _end_if_lost(error)
-    print(f"{command}: {' '.join(words(error).split())}", file=sys.stderr)
+    hosts.tell(f"{command}: {' '.join(words(error).split())}")
     hosts.leave(2)
     return 2
   except KeyboardInterrupt:
-    print(f"{command}: interrupted", file=sys.stderr)
+    hosts.tell(f"{command}: interrupted")
     hosts.leave(130)
     return 130
   except Exception as error:
     if isinstance(error, MemoryError) or (isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)):
       told = str(error).strip().partition("\n")[0] or "out of memory"
-      print(f"{command}: too large for this machine: {told}", file=sys.stderr)
+      hosts.tell(f"{command}: too large for this machine: {told}")
       hosts.leave(2)
       return 2
     if hosts.processes() == 1:
       raise
     _end_if_lost(error)
-    traceback.print_exc()
+    hosts.tell(traceback.format_exc().strip())
     hosts.leave(1)
     raise
 

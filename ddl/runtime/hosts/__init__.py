@@ -5,6 +5,7 @@ from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
 from ddl.runtime.hosts.launcher import RESTARTED, command_line, launch
 from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
 from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, declare, member, processes
+from ddl.runtime.hosts.terminal import tell
 
 __all__ = [
   "GRACE",
@@ -29,4 +30,5 @@ __all__ = [
   "member",
   "processes",
   "share",
+  "tell",
 ]

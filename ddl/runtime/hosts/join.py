@@ -1,5 +1,6 @@
 """Joining a group of processes by `jax.distributed`, and what each of them then has to know of it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -62,12 +63,12 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float | None = PEER_TIMEOUT) ->
       100, round(10 * (silence or 0))
     ),  # `lost` is to be first: JAX ends with a page of C++ log
   )
+  if silence is not None:  # before devices: each waits for those of all others, in C++
+    start(met.address, silence)
   _gloo_at(met.address)
   # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
   # be compiling.
   multihost_utils.sync_global_devices("joined")
-  if silence is not None:
-    start(met.address, silence)
 
 
 def _without_proxy(coordinator: str) -> None:
@@ -138,8 +139,8 @@ def _stop_with(parent: int) -> None:
 def leave(code: int) -> None:
   """End a process of a group at once: an ordinary exit would wait for the others, which wait for this one."""
   if jax.distributed.is_initialized():
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
     os._exit(code)
 
 

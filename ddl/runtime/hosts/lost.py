@@ -3,13 +3,13 @@
 import atexit
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Callable
 
 from jax._src import distributed  # its key-value store has no public name
 
 from ddl.runtime.hosts import watch
+from ddl.runtime.hosts.terminal import tell
 
 PEER_TIMEOUT = 30.0  # seconds of silence after which a process counts as lost
 GRACE = 3.0  # seconds between the failure of a collective and the news of its cause, either of which may come first
@@ -50,8 +50,7 @@ def lost(seconds: float) -> bool:
 def end() -> None:
   """Say which process is lost, as the last line, and end this one."""
   _ending.acquire()  # never released: one thread says it
-  sys.stdout.flush()
-  print(_words[0](_said[0]), file=sys.stderr, flush=True)
+  tell(_words[0](_said[0]))
   os._exit(1)
 
 

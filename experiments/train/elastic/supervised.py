@@ -1,7 +1,6 @@
 """A run whose processes come and go: each has a supervisor, which trains in forks of itself."""
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +51,7 @@ def supervise(experiment: Experiment, options: RunOptions, path: Path, run: Run)
     check=(lambda: None) if hosts.RESTARTED in os.environ else lambda: check_folder(path, experiment, options),
     begun=folder.has_begun,
     file=path / MEMBERS,
-    say=lambda text: print(f"train: {text}", file=sys.stderr, flush=True),
+    say=lambda text: hosts.tell(f"train: {text}"),
     join_timeout=options.join_timeout,
     silence=options.peer_timeout,
   )

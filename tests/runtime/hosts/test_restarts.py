@@ -5,11 +5,13 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.commands import Command, metrics
+from helpers.forks import ROOT
 
 from ddl.runtime import hosts
 from experiments.config.options import RunOptions
@@ -107,6 +109,15 @@ def test_a_process_of_a_group_gives_its_place_to_its_child(monkeypatch, capfd):
   hosts.declare()
   assert code == 5
   assert capfd.readouterr().out == place + "\n"
+
+
+def test_a_process_whose_launcher_no_longer_reads_ends_all_the_same():
+  script = "import os, sys; from experiments.train.exit_codes import exit_code; sys.stdin.read(); "
+  script += "sys.exit(exit_code('train', lambda: os.kill(os.getpid(), 15) or 0))"
+  process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=-1, stdout=-1, stderr=-1)
+  for pipe in (process.stdout, process.stderr, process.stdin):
+    pipe.close()
+  assert process.wait(60) == 143
 
 
 @pytest.mark.slow
