@@ -14,10 +14,23 @@ from configs import (
   reproduce_sc17_parts,
   reproduce_sc17_weak,
   reproduce_scaling,
+  reproduce_sites,
   reproduce_zou,
 )
 from experiments.command_line.config_flag import CommandLine
-from experiments.papers import allreduce, das, dasgd, device_steps, easgd, gossip, sc17_gpus, sc17_knl, scaling, zou
+from experiments.papers import (
+  allreduce,
+  das,
+  dasgd,
+  device_steps,
+  easgd,
+  gossip,
+  sc17_gpus,
+  sc17_knl,
+  scaling,
+  sites,
+  zou,
+)
 from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
 from experiments.train.folder.workdir import writable
 
@@ -68,6 +81,7 @@ def sections() -> list[Section]:
     dasgd.section(reproduce_dasgd.get_config()),
     allreduce.section(reproduce_allreduce.get_config()),
     scaling.section(reproduce_scaling.get_config()),
+    sites.section(reproduce_sites.get_config()),
     device_steps.section(),
     zou.section(reproduce_zou.get_config()),
     easgd.section(reproduce_easgd.get_config()),

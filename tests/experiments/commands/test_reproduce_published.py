@@ -1,17 +1,19 @@
 """The sections of published curves and rates: their sets, their errors, and the limits of their predictions."""
 
 import re
+import statistics
 
 import pytest
 
-from configs import reproduce_allreduce, reproduce_scaling
+from configs import reproduce_allreduce, reproduce_scaling, reproduce_sites
 from ddl.perf.hardware.library import NCCL
 from experiments.commands import reproduce
-from experiments.papers import allreduce, scaling
+from experiments.papers import allreduce, scaling, sites
 from experiments.papers.page import Config
 
 CURVES: Config = reproduce_allreduce.get_config()
 RATES: Config = reproduce_scaling.get_config()
+SLOW: Config = reproduce_sites.get_config()
 
 
 def median(keep, cost=allreduce.seconds):
@@ -70,3 +72,17 @@ def test_the_base_has_its_rate(name, overlap):
   step = scaling._step(RATES, system, overlap)
   seconds = scaling.seconds(RATES, system, 0, step, overlap)
   assert system.devices[0] * system.batch * system.each[0] / seconds == pytest.approx(system.rates[0], rel=1e-4)
+
+
+def test_slow_links_are_near_what_was_published():
+  for points in (sites.across(SLOW.google), *sites.on_a_link(SLOW.shaped).values()):
+    assert statistics.median(abs(point.error) for point in points) < 0.15
+  alone = [point.alone / point.published - 1 for point in sites.across(SLOW.google) if "RoBERTa" in point.name]
+  assert min(alone) > 0.15
+
+
+def test_a_site_sends_over_its_streams_at_once():
+  """Three sites: the slowest has 0.13 + 0.08 Gbit/s for 4 / 3 of the message; in one site 6.9 Gbit/s."""
+  bits = 16 * 560.1e6
+  seconds = 4 / 3 * bits / 0.21e9 - 4 / 3 * bits / 6.9e9
+  assert sites.extra_seconds(SLOW.google, "RoBERTa-XLM", 3, 1) == pytest.approx(seconds, rel=0.02)

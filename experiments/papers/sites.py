@@ -1,0 +1,99 @@
+"""Published rates over slow links against the costs of all-reduces: several sites, and hosts on a shaped link."""
+
+import statistics
+from typing import NamedTuple
+
+from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.hardware.network import Link, Network
+from experiments.papers.allreduce import summed
+from experiments.papers.page import Config, Section, remarks, table
+
+
+class Point(NamedTuple):
+  """Examples per second, or per cent of the time, of one number of sites or of steps per exchange."""
+
+  name: str
+  published: float
+  predicted: float
+  alone: float  # with exchanges that take no longer than in one site, or no time
+
+  @property
+  def error(self) -> float:
+    """Predicted / published - 1."""
+    return self.predicted / self.published - 1
+
+
+def section(config: Config) -> Section:
+  """The medians and the largest errors, and all points."""
+  sites, shaped = across(config.google), on_a_link(config.shaped)
+  sets = {"sites of a cloud": sites, **{f"a shaped link, {name}": each for name, each in shaped.items()}}
+  rows = [(name, *summed([abs(point.error) for point in each])) for name, each in sets.items()]
+  none = [abs(point.alone / point.published - 1) for point in sites]
+  rows.append(("baseline: sites of a cloud, as in one", *summed(none)))
+  told = remarks(
+    "sites", gpus="Two to eight machines", examples=config.google.examples, value_bytes=config.google.value_bytes,
+    hosts="Four", none=100 * statistics.median(none), worst=100 * max(none), overhead=_unexplained(config.google),
+  )  # fmt: skip
+  one = [(p.name, f"{p.alone:.1f}", f"{p.published:.1f}", f"{p.predicted:.1f}", _percent(p.error)) for p in sites]
+  head = ["steps per exchange", *(f"{bandwidth / 1e6:,.0f} Mbit/s" for bandwidth in config.shaped.bandwidths)]
+  two = []
+  for name, each in shaped.items():
+    width = len(config.shaped.bandwidths)
+    for k in range(0, len(each), width):
+      cells = (f"{p.published:g} ({_percent(p.error)})" for p in each[k : k + width])
+      two.append((f"{each[k].name}, {name}", *cells))
+  return Section(
+    "Slow links: several sites, and hosts on a shaped link", "configs/reproduce_sites.py", "nothing.", [],
+    remarks=[
+      table(("predicted", "number", "median error", "largest"), rows), *told,
+      f"Examples per second; {config.google.source}.",
+      table(("sites x GPUs", "in one site", "published", "predicted", "error"), one),
+      f"Per cent of the time that a host computes (error); {config.shaped.source}.", table(head, two),
+    ],
+  )  # fmt: skip
+
+
+def across(google: Config) -> list[Point]:
+  """Steps of GPUs in several sites, from those in one."""
+  found = []
+  for network, sites, each, published in google.points:
+    rate = google.rates[network][sites * each]
+    step = google.examples / rate + extra_seconds(google, network, sites, each)
+    found.append(Point(f"{network}, {sites} x {each}", published, google.examples / step, rate))
+  return found
+
+
+def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
+  """By which the exchange between sites takes longer than in one."""
+  nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
+  inside = Link(google.inside.ping / 2, google.inside.bandwidth)
+  names = google.sites[:sites]
+  streams = {pair: each for pair, each in google.streams.items() if {*pair.split("-")} <= {*names}}
+  least = min(sum(bits for pair, (bits, _) in streams.items() if name in pair.split("-")) for name in names)
+  ping = max(ping for _, ping in streams.values())
+  between = Link(ping / 2, each * least / 8)
+  there = all_reduce(nbytes, workers, Network(between, inside, each, sites=sites))
+  return there - all_reduce(nbytes, workers, Network(inside))
+
+
+def on_a_link(shaped: Config) -> dict[str, list[Point]]:
+  """Per cent of a round that is computing, by algorithm."""
+  found: dict[str, list[Point]] = {}
+  for name, by_steps in shaped.shares.items():
+    for steps, shares in by_steps:
+      computing = steps * shaped.step
+      for bandwidth, published in zip(shaped.bandwidths, shares, strict=True):
+        exchange = all_reduce(shaped.nbytes, shaped.hosts, Network(Link(shaped.latency, bandwidth / 8)))
+        share = 100 * computing / (computing + exchange)
+        found.setdefault(name, []).append(Point(str(steps), published, share, 100.0))
+  return found
+
+
+def _unexplained(google: Config) -> float:
+  """Seconds of the last point's step beyond the predicted ones."""
+  last = across(google)[-1]
+  return google.examples / last.published - google.examples / last.predicted
+
+
+def _percent(error: float) -> str:
+  return f"{100 * error:+.1f} %"
