@@ -19,11 +19,13 @@ from ddl.perf.comm import patterns, server
 from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_seconds
+from ddl.perf.planning.placement import with_shares
 from ddl.runtime.layout.workers import nbytes
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.parts.factories import keywords
 from experiments.costs import local_cluster
+from experiments.costs.calibration.model_kinds import published_kind
 from experiments.costs.member_step import ALONE, Members
 from experiments.costs.param_flops import param_shapes
 from experiments.train import virtual_time
@@ -37,7 +39,7 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
     ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
   """
   model = str(config.model.name)
-  found = {name: local_cluster.for_model(name, local_cluster.named(name), model) for name in names}
+  found = {name: for_model(local_cluster.for_model(name, local_cluster.named(name), model), model) for name in names}
   for name, cluster in found.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       fits = f"--config.workers={cluster.workers // members} fits"
@@ -50,6 +52,11 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
       f"not {config.times.name}"
     )
   return found
+
+
+def for_model(cluster: Cluster, model: str) -> Cluster:
+  """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
+  return with_shares(cluster, published_kind(model))
 
 
 def params_bytes(model: Model) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from ddl.api import Model, Tree
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
+from experiments.costs.calibration.model_kinds import published_kind
 from experiments.costs.cluster_clock import params_bytes
 from experiments.costs.param_flops import loss_jaxpr, param_shapes, products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
@@ -32,6 +33,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     params_bytes=params_bytes(components.model),
     step=step_parts(components, least),
     memory=counted(components),
+    kind=published_kind(str(config.model.name)),
     exact=lambda examples: compiled(examples).peak,
     least=least,
     most=size // count,

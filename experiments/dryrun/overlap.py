@@ -94,4 +94,5 @@ def price(events: Events, found: Sequence[Collective], cluster: Cluster, devices
 def operation_seconds(flop: float, nbytes: float, cluster: Cluster) -> float:
   """Seconds of one operation on one device."""
   device = cluster.device
-  return max(flop / (device.peak * cluster.efficiency.best), nbytes / device.memory_bandwidth)
+  reached = cluster.efficiency
+  return max(flop / (device.peak * reached.best), nbytes / (device.memory_bandwidth * reached.memory))

@@ -13,7 +13,9 @@ from ddl.perf.devices.model import Shares, cost, device_step, extra, fastest, fl
 from ddl.perf.devices.networks import network
 from ddl.perf.devices.points import SOURCES
 from ddl.perf.devices.sheets import SHEETS
+from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.device import Device, step_seconds
+from ddl.perf.planning.placement import with_shares
 from ddl.perf.step.layers import Layer
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params
@@ -151,3 +153,14 @@ def test_what_is_known_has_one_end_and_what_is_not_has_two():
   for device in ("knl", "m40", "tpu_v5p"):
     for kind in ("convolutions", "transformer", ""):
       assert find(V100._replace(chip=device), kind).source
+
+
+def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
+  there = with_shares(CLUSTERS["dasgd_v100_10g"], "convolutions")
+  shares = find(there.device, "convolutions").middle
+  assert (there.efficiency.best, there.efficiency.memory) == (shares.product, shares.memory)
+  assert there.source.startswith(CLUSTERS["dasgd_v100_10g"].source) and "a step reaches" in there.source
+  ranged = with_shares(CLUSTERS["h100_ib400"], "")
+  assert "the middle" in ranged.source and ranged.efficiency != CLUSTERS["h100_ib400"].efficiency
+  own = CLUSTERS["h100_ib400"]._replace(device=CLUSTERS["h100_ib400"].device._replace(chip=""))
+  assert with_shares(own, "convolutions") is own

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, check_link
 
-# Of the peak where no kind of network is known, as in compare and dryrun; each source says "efficiency 0.5".
+# Of the peak, where a cluster is taken as it is. Every command puts what `ddl.perf.devices.lookup` knows in its place.
 ASSUMED = Efficiency(best=0.5)
 
 

@@ -10,7 +10,7 @@ with the GPU of the PCIe host and one worker per node, so that only the network 
 DaSGD (arXiv 2006.00441): networks as in its authors' version of PALEO, without latency. Their V100 has 7.8 TFLOP/s,
 NVIDIA's figure for float64, and reaches all of it; here it has the 15.7 for float32 (`papers.paleo` keeps theirs).
 
-Efficiency 0.5 stands where no network is known (compare, dryrun); plan and scale ask `devices.lookup`.
+Their efficiency is `cluster.ASSUMED`, until `devices.lookup` is asked for a kind of network.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from ddl.perf.hardware.device import Device
 from ddl.perf.hardware.network import Link, Network
 
 FDR = Link(latency=0.7e-6, bandwidth=56e9 / 8)
-_ASSUMED = "FDR latency: arXiv 1708.02983, table 2; assumed: float32, full line rate, full duplex, efficiency 0.5"
+_ASSUMED = "FDR latency: arXiv 1708.02983, table 2; assumed: float32, full line rate, full duplex"
 
 
 def _node(title: str, cores: int, gigahertz: float, link: Link, source: str, **more: Any) -> Cluster:
@@ -40,7 +40,7 @@ NODES = {
   "aws_c4_8xlarge": _node(
     "AWS c4.8xlarge: 2 x E5-2666 v3 (18 cores, 2.9 GHz), 10 Gb/s Ethernet", 18, 2.9, Link(50e-6, 10e9 / 8),
     "arXiv 1602.06709 (node, 10 GbE); EC2's instance types (60 GiB); assumed: float32, latency 50 us, full line "
-    "rate, full duplex, DDR4-1866, efficiency 0.5",
+    "rate, full duplex, DDR4-1866",
     memory=60 * 2**30, transfers=1866e6,
   ),
   "asr": _node(
@@ -63,7 +63,7 @@ def _network(title: str, latency: float, seconds_per_byte: float) -> Cluster:
     device=M40,
     efficiency=ASSUMED,
     network=Network(between=Link(latency, 1 / seconds_per_byte)),
-    source=f"arXiv 1708.02983, table 2 (latency, seconds per byte, as reported); {_M40}, full duplex, efficiency 0.5",
+    source=f"arXiv 1708.02983, table 2 (latency, seconds per byte, as reported); {_M40}, full duplex",
   )
 
 
@@ -77,7 +77,7 @@ def _parts(parts: int) -> Cluster:
     ),
     efficiency=ASSUMED,
     network=Network(between=link),
-    source=f"arXiv 1708.02983 (the partition); {_KNL}; assumed: latency 1 us, copies through MCDRAM, efficiency 0.5",
+    source=f"arXiv 1708.02983 (the partition); {_KNL}; assumed: latency 1 us, copies through MCDRAM",
     workers=parts,
   )
 
@@ -90,7 +90,7 @@ SC17 = {
     network=Network(between=PCIE3, inside=PCIE3, per_node=8),
     host=PCIE3,
     source="arXiv 1708.02983 (8 GPUs, the master on the host); PCI Express 3.0 (15.75 GB/s for 16 lanes); "
-    f"{_M40}, a link of 16 lanes each, latency 10 us, full duplex, efficiency 0.5",
+    f"{_M40}, a link of 16 lanes each, latency 10 us, full duplex",
     workers=8,
   ),
   "knl_aries": Cluster(
@@ -98,8 +98,7 @@ SC17 = {
     device=KNL,
     efficiency=ASSUMED,
     network=Network(between=Link(latency=3.7e-6, bandwidth=8e9)),
-    source=f"{_KNL}; Aries: NERSC's Cori configuration (8 GB/s, the upper end of 0.25 to 3.7 us); "
-    "assumed: full duplex, efficiency 0.5",
+    source=f"{_KNL}; Aries: NERSC's Cori configuration (8 GB/s, the upper end of 0.25 to 3.7 us); assumed: full duplex",
     workers=9688,
   ),
   **{f"knl_{parts}_parts": _parts(parts) for parts in (4, 8, 16)},
@@ -116,7 +115,7 @@ def _v100(title: str, network: Network) -> Cluster:
   source = (
     "arXiv 2006.00441 and its authors' github.com/sweetwenwen/paleo-dasgd, paleo/device.py (900.1 GB/s, network in "
     "Gb/s, NVLink 2400 Gb/s in nodes of 8, no latency); NVIDIA's Tesla V100 (15.7 TFLOP/s in float32, 16 GB; theirs "
-    "has 7.8, all of it reached); assumed: efficiency 0.5"
+    "has 7.8, all of it reached)"
   )
   return Cluster(f"V100, {title}", V100, ASSUMED, network, source)
 

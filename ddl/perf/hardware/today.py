@@ -28,7 +28,7 @@ def _dgx(device: Device, name: str, figures: str) -> Cluster:
     Network(_INFINIBAND, NVLINK4, per_node=8, card=_CARD, reduces=("inside",), library=NCCL),
     f"NVIDIA's {name} data sheet (989 TFLOP/s dense bfloat16, {figures}, NVLink 900 GB/s); DGX H100/H200 user guide "
     f"(8 adapters of 400 Gb/s); {_LIBRARY}; assumed: latencies of 1 us inside, 2.7 us between hosts and 10 us to a "
-    f"host's memory, efficiency 0.5, {STARTS}",
+    f"host's memory, {STARTS}",
     host=PCIE5,
   )  # fmt: skip
 
@@ -36,7 +36,7 @@ def _dgx(device: Device, name: str, figures: str) -> Cluster:
 def _tpu(title: str, device: Device, ici: float, torus: Torus, workers: int, figures: str) -> Cluster:
   """ici: bytes per second of a chip's links, both ways together."""
   network = Network(Link(latency=1e-6, bandwidth=ici / 2), torus=torus)
-  source = f"{figures}; assumed: all of a chip's links in use at once, latency 1 us, efficiency 0.5, {STARTS}"
+  source = f"{figures}; assumed: all of a chip's links in use at once, latency 1 us, {STARTS}"
   return Cluster(title, device, ASSUMED, network, source, workers=workers)
 
 
@@ -62,13 +62,13 @@ TODAY = {
     ASSUMED,
     Network(Link(latency=30e-6, bandwidth=100e9 / 8), Link(NVLINK_LATENCY, 600e9 / 2), per_node=8, library=NCCL),
     "NVIDIA's A100 data sheet (312 TFLOP/s dense bfloat16, 1555 GB/s, 40 GB, NVLink 600 GB/s); Compute Engine's "
-    f"a2-highgpu-8g (8 GPUs, 100 Gb/s); {_LIBRARY}; assumed: latencies of 1 and 30 us, efficiency 0.5, " + STARTS,
+    f"a2-highgpu-8g (8 GPUs, 100 Gb/s); {_LIBRARY}; assumed: latencies of 1 and 30 us, " + STARTS,
   ),
   "two_sites_1g": Cluster(
     "Two data centres with a host of 8 H100 each, 1 Gb/s between them",
     H100, ASSUMED, Network(Link(latency=20e-3, bandwidth=1e9 / 8), NVLINK4, per_node=8, sites=2),
     "NVIDIA's H100 data sheet (dense bfloat16), as h100_ib400; half of the workers in each; assumed: 1 Gb/s "
-    "and 20 ms one way, efficiency 0.5, " + STARTS,
+    "and 20 ms one way, " + STARTS,
     host=PCIE5, workers=16,
   ),
 }  # fmt: skip

@@ -89,7 +89,7 @@ def _why(form: Format, whole: StepMemory, split: int, least: int, recomputed: bo
 
 def place(job: Job, cluster: Cluster) -> Placed:
   """Return the job with the shares known of its kind of network; the cluster's own if its device has no name."""
-  found = lookup.find(cluster.device, lookup.kind_of(job.table))
+  found = lookup.find(cluster.device, lookup.kind_of(job.table) if job.table else job.kind)
   if found is None:
     source = f"{percent(cluster.efficiency.best)} of the peak, the cluster's own"
     return Placed(job._replace(source=source), cluster, source)
@@ -101,6 +101,15 @@ def place(job: Job, cluster: Cluster) -> Placed:
   return Placed(there, on, source, tuple((words(end), *_with(job, cluster, end)) for end in found.ends))
 
 
+def with_shares(cluster: Cluster, kind: str) -> Cluster:
+  """Return the cluster with the shares known of a kind of network that has no table, and their source; see `lookup`."""
+  found = lookup.find(cluster.device, kind)
+  if found is None:
+    return cluster
+  told = f"{words(found.middle)}{', the middle' if len(found.ends) > 1 else ''}: {found.source}"
+  return cluster._replace(efficiency=_efficiency(found.middle), source=f"{cluster.source}; a step reaches {told}")
+
+
 def words(shares: Shares) -> str:
   """Shares as a person reads them."""
   if shares.whole:
@@ -110,8 +119,11 @@ def words(shares: Shares) -> str:
 
 def _with(job: Job, cluster: Cluster, shares: Shares) -> tuple[Job, Cluster]:
   if not job.table:
-    efficiency = Efficiency(shares.product, memory=1.0 if shares.whole else shares.memory)
-    return job._replace(shares=shares), cluster._replace(efficiency=efficiency)
+    return job._replace(shares=shares), cluster._replace(efficiency=_efficiency(shares))
   again = float(job.recomputed)
   step = device_step(job.table, cluster.device, shares, recomputed=again, split=job.split)
   return job._replace(step=step.parts, shares=shares), cluster._replace(device=step.device, efficiency=step.efficiency)
+
+
+def _efficiency(shares: Shares) -> Efficiency:
+  return Efficiency(shares.product, memory=1.0 if shares.whole else shares.memory)

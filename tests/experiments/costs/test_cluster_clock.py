@@ -8,6 +8,7 @@ from ddl.perf.hardware import named
 from ddl.perf.hardware.device import Part
 from ddl.perf.planning import scaling
 from ddl.perf.planning.delays import round_seconds
+from ddl.perf.planning.placement import with_shares
 from ddl.perf.planning.scenario import Transport, Work
 from experiments.config import default_experiment
 from experiments.costs import cluster_clock
@@ -144,3 +145,8 @@ def test_recorded_step_times_have_no_seconds_to_set():
   with pytest.raises(ValueError, match=r"config\.times\.name can be constant, lognormal, gamma, not trace"):
     cluster_clock.chosen(["fdr"], config)
   assert cluster_clock.chosen([], config) == {}
+
+
+def test_a_comparison_takes_what_is_published_of_the_models_kind():
+  found = cluster_clock.chosen(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))["dasgd_v100_10g"]
+  assert found == with_shares(named("dasgd_v100_10g"), "convolutions") != named("dasgd_v100_10g")
