@@ -10,11 +10,10 @@ from ddl.perf import checks
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware.cluster import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.library import NCCL
-from ddl.perf.hardware.network import Link, Network, check_link
+from ddl.perf.hardware.network import Link, check_link
+from experiments.costs.cluster_network import network
 
 SUFFIX = ".toml"
-LIBRARIES = {"": None, "NCCL": NCCL}
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 
 
@@ -52,12 +51,23 @@ TABLES: dict[str, dict[str, Key]] = {
     "count": Key("nodes that there are; 0: no limit known", int, 0),
     "card": Key("bytes per second of a device's own network card; 0: all of a node share its link", default=0.0),
     "library": Key("of the collectives: NCCL, or empty for the costs of textbooks", str, ""),
-    "sites": Key("sites over which the devices are spread, each with one node", int, 1),
+    "sites": Key("sites over which the nodes are spread, each with one of them unless there is a [link.site]", int, 1),
+    "reduces": Key('levels whose switches add up what they are sent, of "inside" and "between"', list, []),
   },
   "link.device": REQUIRED_LINK,  # between the devices of a node, of each
   "link.node": REQUIRED_LINK,  # between nodes, of each node
+  "link.site": REQUIRED_LINK,  # between sites, of each site
   "link.host": REQUIRED_LINK,  # between a device and its host
+  "uplink": {  # of oversubscribed switches
+    "nodes": Key("nodes under one switch", int),
+    "share": Key("of the nodes' bandwidth that leads to other switches, such as 0.333 for 3 to 1"),
+  },
+  "torus": {  # of devices that are wired to neighbours alone
+    "axes": Key("axes of the torus, such as 3", int),
+    "ring": Key("an axis of a slice is a ring if its length is a multiple of this, and a line otherwise", int),
+  },
 }
+TOP = ("device", "nodes", "link", "uplink", "torus")
 
 
 def read(name: str) -> Cluster:
@@ -79,43 +89,32 @@ def read(name: str) -> Cluster:
 
 def _cluster(found: Mapping[str, Any]) -> Cluster:
   links = found.get("link", {})
-  tables = {"": {key: value for key, value in found.items() if key not in ("device", "nodes", "link")}}
+  tables = {"": {key: value for key, value in found.items() if key not in TOP}}
   tables |= {name: found.get(name, {}) for name in ("device", "nodes")}
+  tables |= {name: found[name] for name in ("uplink", "torus") if name in found}
   if not isinstance(links, Mapping):
     raise ValueError("link is no table; write [link.node] with latency and bandwidth")
   tables |= {f"link.{name}": table for name, table in links.items()}
   values = {name: _values(name, table) for name, table in tables.items()}
   device, nodes, head = values["device"], values["nodes"], values[""]
-  per_node = checks.count("nodes.devices", nodes["devices"])
-  count, sites = checks.count("nodes.count", nodes["count"], 0), checks.count("nodes.sites", nodes["sites"])
-  if count and sites > count:
-    raise ValueError(f"nodes.sites is {sites}; invalid: must be at most nodes.count, {count}")
   link = {name.removeprefix("link."): _link(name, values[name]) for name in values if name.startswith("link.")}
-  if per_node > 1 and "device" not in link:
-    raise ValueError(f"[link.device] is missing, as a node has {per_node} devices; it has latency and bandwidth")
-  if "node" not in link and (count != 1 or per_node == 1):
-    raise ValueError("[link.node] is missing; it has latency and bandwidth between nodes")
+  on = network(nodes, link, values)
   if device["format"] not in WIDTHS:
     raise ValueError(f"device.format is '{device['format']}'; invalid: must be one of {', '.join(WIDTHS)}")
   if not 0 < device["efficiency"] <= 1:
     raise ValueError(f"device.efficiency is {device['efficiency']:g}; invalid: must be above 0 and at most 1")
   peak, bandwidth, memory = (checks.positive(f"device.{x}", device[x]) for x in ("peak", "memory_bandwidth", "memory"))
   start, half = (checks.amount(f"device.{x}", device[x]) for x in ("start", "half"))
-  near, card = link["device"] if per_node > 1 else None, checks.amount("nodes.card", nodes["card"])
-  if nodes["library"] not in LIBRARIES:
-    raise ValueError(f"nodes.library is '{nodes['library']}'; invalid: must be NCCL, or left out")
   if device["chip"] and device["chip"] not in SHEETS:
     raise ValueError(f"device.chip is '{device['chip']}'; invalid: must be one of {', '.join(sorted(SHEETS))}")
   return Cluster(
     title=head["title"],
     device=Device(peak, bandwidth, memory, start, WIDTHS[device["format"]], device["chip"]),
     efficiency=Efficiency(device["efficiency"], half),
-    network=Network(
-      link.get("node") or link["device"], near, per_node, sites, card=card or None, library=LIBRARIES[nodes["library"]]
-    ),
+    network=on,
     source=head["source"],
     host=link.get("host"),
-    workers=count * per_node or None,
+    workers=nodes["count"] * nodes["devices"] or None,
     overlap=head["overlap"],
   )
 
@@ -129,7 +128,7 @@ def _values(name: str, table: Any) -> dict[str, Any]:
     raise ValueError(f"{name} is no table; write [{name}] with {', '.join(keys)}")
   for key in table:
     if key not in keys:
-      known = [*keys, *([] if name else ["device", "nodes", "link"])]
+      known = [*keys, *([] if name else TOP)]
       near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
       hint = f"did you mean '{near[0]}'? " if near else ""
       raise ValueError(f"{shown}has no key '{key}': {hint}keys are {', '.join(known)}")
@@ -145,7 +144,7 @@ def _values(name: str, table: Any) -> dict[str, Any]:
   return out
 
 
-_TYPES = {float: "a number", int: "an integer", str: "a text in quotes", bool: "true or false"}
+_TYPES = {float: "a number", int: "an integer", str: "a text in quotes", bool: "true or false", list: "a list"}
 
 
 def _link(name: str, values: Mapping[str, Any]) -> Link:

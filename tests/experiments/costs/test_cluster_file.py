@@ -6,9 +6,11 @@ import pytest
 from helpers.commands import Command
 from helpers.pages import ROOT, blocks
 
+from ddl.perf.comm import collectives
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.library import NCCL
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.network import Link, Network, Uplink
+from ddl.perf.hardware.torus import Torus
 from experiments.costs import cluster_file, local_cluster
 
 TEXT = """
@@ -112,11 +114,57 @@ def test_a_wrong_key_is_named_in_one_line(tmp_path, old, new, words):
 
 
 def test_the_page_shows_every_key(tmp_path):
-  (block,) = blocks(ROOT / "docs" / "howto" / "clusters.md", "toml")
-  cluster_file.read(written(tmp_path, block.text))
-  for table in cluster_file.TABLES.values():
+  block, more = (block.text for block in blocks(ROOT / "docs" / "howto" / "clusters.md", "toml"))
+  cluster_file.read(written(tmp_path, block))
+  site, uplink, torus = (f"[{part}" for part in more.split("\n["))
+  cluster_file.read(written(tmp_path, block.replace("sites = 1 ", "sites = 2 ") + site.removeprefix("[")))
+  cluster_file.read(written(tmp_path, block + uplink))
+  cluster_file.read(written(tmp_path, block.replace("devices = 8", "devices = 1") + torus))
+  for name, table in cluster_file.TABLES.items():
+    assert not name or f"[{name}]" in block + more, name
     for key in table:
-      assert f"{key} = " in block.text, key
+      assert f"{key} = " in block + more, key
+
+
+SITE = "\n[link.site]\nlatency = 1e-2\nbandwidth = 1e8\n"
+PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
+
+
+def test_what_lies_between_nodes_arrives(tmp_path):
+  more = "[uplink]\nnodes = 2\nshare = 0.25\n"
+  found = cluster_file.read(written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more))
+  assert found.network.uplink == Uplink(2, 0.25) and found.network.reduces == ("between",)
+  start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
+  alone = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
+  assert cluster_file.read(written(tmp_path, alone)).network.torus == Torus(3, 4)
+
+
+@pytest.mark.parametrize("nbytes", [1e9, 1e3])
+def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes):
+  """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
+  found = cluster_file.read(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
+  assert found.network.nodes(8) == 2 and found.network.per_node == 4 and found.workers == 8
+  near, nodes, far = Link(1e-5, 12e9), Link(3e-5, 1.25e9), Link(1e-2, 1e8)
+  ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
+  assert collectives.hierarchical(nbytes, 8, found.network) == pytest.approx(sum(ring))
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "words"),
+  [
+    ("count = 4", "count = 4" + SITE, r"nodes.sites 1; give two or more sites"),
+    ("count = 4", "count = 5\nsites = 2" + SITE, "nodes.count is 5, nodes.sites 2"),
+    ("count = 4", 'count = 4\nsites = 2\nreduces = ["inside"]' + SITE, "goes with neither"),
+    ("count = 4", 'count = 4\nreduces = ["up"]', r"nodes.reduces is \['up'\]; invalid: must have of inside, between"),
+    ("count = 4", 'count = 4\nreduces = "inside"', r"reduces is 'inside'; invalid: must be a list: levels whose"),
+    ("count = 4", "count = 4\n[torus]\naxes = 2\nring = 4", r"\[torus\] is of single devices, and nodes.devices is 2"),
+    ("count = 4", "count = 4\n[uplink]\nnodes = 2\nshare = 0", "uplink.share is 0; invalid"),
+    ("count = 4", "count = 4\n[uplink]\nnodes = 2", r"\[uplink\] lacks 'share'"),
+  ],
+)  # fmt: skip
+def test_what_lies_between_nodes_is_checked(tmp_path, old, new, words):
+  with pytest.raises(ValueError, match=words):
+    cluster_file.read(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace(old, new)))
 
 
 def test_a_file_that_is_not_there():
