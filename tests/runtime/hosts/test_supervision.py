@@ -355,6 +355,21 @@ def test_a_job_whose_training_stops_before_all_of_it_is_there_ends(codes, end):
   assert [each.code if isinstance(each, End) else each for each in decisions] == ([] if end is None else [end])
 
 
+@pytest.mark.parametrize("codes, end", [((143, None, None), 143), ((None, 143, 1), 143), ((1, None, None), 1)])
+def test_a_job_of_which_some_do_not_stop_ends_without_them(codes, end):
+  """They may wait in C++ for one that has."""
+  found = started()
+  for rank in range(3):
+    found.leave(rank, signal.SIGTERM)
+  assert found.decide(True, True) == [Stop(signal.SIGTERM)] and not found.partly_stopped
+  for rank, code in enumerate(codes):
+    if code is not None:
+      found.ended(rank, 0, code)
+  assert found.partly_stopped and found.decide(True, True) == []
+  [decision] = found.decide(True, True, overdue=True)
+  assert decision.code == end
+
+
 def test_a_job_that_has_not_begun_ends_with_one_that_is_asked_to():
   found = Leader(2, lambda: False, range(2))
   found.come(0, Member(("127.0.0.1", 1), 1))

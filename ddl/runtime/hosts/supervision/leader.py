@@ -104,11 +104,17 @@ class Leader:
     """Of one that was asked to end, by this signal."""
     self._leaving[rank] = number
 
-  def decide(self, settled: bool, progressed: bool) -> list[Decision]:
+  @property
+  def partly_stopped(self) -> bool:
+    """Whether training is to stop, and has ended in some members only."""
+    codes = [each.code for each in self.members.values()]
+    return self._stopping and None in codes and any(code is not None for code in codes)
+
+  def decide(self, settled: bool, progressed: bool, overdue: bool = False) -> list[Decision]:
     """Return what is to be done now.
 
     settled: whether who is asked to leave with the others has said so; progressed: whether this generation has made a
-    round, so that those who came may be let in.
+    round, so that those who came may be let in; overdue: whether it is partly stopped for too long.
     """
     if self.whole and self._leaving:  # nothing has begun that the others could go on with
       return [End(128 + next(iter(self._leaving.values())), "", tuple(self.members))]
@@ -120,7 +126,7 @@ class Leader:
     if not self._halting:
       if all(code == 0 for code in codes.values()):
         return [End(0, "", tuple(self.members))]
-      if failed := self._failed():
+      if failed := self._failed(overdue):
         return [failed]
       if self._leaving and settled and not self._stopping:
         if {*self._leaving} >= {*self.members}:
@@ -148,14 +154,15 @@ class Leader:
     told, self._news = ", ".join(dict.fromkeys(self._news)), []
     return told
 
-  def _failed(self) -> End | None:
+  def _failed(self, overdue: bool) -> End | None:
     """Return the end that a training process's failure is."""
     assert self.order
     ends = [each.code for each in self.members.values()]
-    if self._stopping and None in ends:  # they stop at the same step, or those that are left find one lost
+    if self._stopping and None in ends and not overdue:  # they stop at the same step, or wait for one that has ended
       return None
     asked = next((code for code in ends if code in ASKED), None)
-    if asked and all(code in (0, *ASKED) or (self._stopping and code and 0 < code != LOST) for code in ends):
+    stopped = [code for code in ends if code in (0, *ASKED) or (self._stopping and (code or 1) > 0 and code != LOST)]
+    if asked and stopped == ends:
       return End(asked, "", tuple(self.members))  # the training of one has stopped before all were there
     for rank, each in self.members.items():
       code = each.code or 0

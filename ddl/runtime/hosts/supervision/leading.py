@@ -22,6 +22,7 @@ class Leading:
     self._site, self._leader, self._until = site, leader, time.monotonic() + seconds
     self._lines: dict[int, Line] = {}
     self._asked = 0.0  # when one was asked to leave
+    self._stopped = 0.0  # when the first has stopped; 0: none, or all
     leader.come(site.me.rank, site.member())
 
   @property
@@ -62,7 +63,10 @@ class Leading:
     held, order = self._site.memory.held(), self._leader.order
     progressed = bool(order and held and held[-1] > order.step)
     whole = self._leader.whole
-    decisions = self._leader.decide(time.monotonic() - self._asked > SETTLED, progressed)
+    now = time.monotonic()
+    self._stopped = (self._stopped or now) if self._leader.partly_stopped else 0.0
+    overdue = self._stopped > 0 and now - self._stopped > self._site.job.silence
+    decisions = self._leader.decide(now - self._asked > SETTLED, progressed, overdue)
     if self._leader.whole and not whole:
       self._until = time.monotonic() + self._site.job.join_timeout
     for decision in decisions:
