@@ -17,6 +17,7 @@ def test_there_are_ten():
 
 
 @pytest.mark.parametrize(("command", "answer"), ROWS, ids=[command.split("=", 1)[1] for command, _ in ROWS])
+@pytest.mark.sampled(3)
 def test_the_answer_is_the_plans(command, answer, tmp_path):
   done = Command(*shlex.split(command), f"--json={tmp_path / 'plan.json'}").end()
   assert done.code == 0, done.error

@@ -49,7 +49,7 @@ def test_the_page_is_current():
   assert reproduce.PAGE.read_text() == reproduce.page(), f"run: {reproduce.COMMAND}"
 
 
-@pytest.mark.parametrize("text", [None, "an older page"])
+@pytest.mark.parametrize("text", [pytest.param(None, marks=pytest.mark.slow), "an older page"])
 def test_check_tells_another_page(text, tmp_path, monkeypatch, capsys):
   page = tmp_path / "docs" / "reproduction.md"
   page.parent.mkdir()

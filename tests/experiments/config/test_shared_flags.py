@@ -14,6 +14,7 @@ MODULES = [f"experiments.commands.{name}" for name in COMMANDS]
 
 
 @pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["forth", "back"])
+@pytest.mark.sampled(2)
 def test_all_commands_are_imported_into_one_process(order):
   code = f"import importlib\nfor name in {order}: importlib.import_module(name)\n"
   code += (

@@ -89,6 +89,7 @@ def test_where_nobody_dies_it_is_the_plain_run(tmp_path):
   assert rest == metrics(tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_a_comparison_of_going_on_and_waiting(tmp_path):
   labels = {"elastic": experiment(), "waiting": config(workers=4, algorithm=ALGORITHM, times=DEATHS)}
   chosen = Comparison(labels, seeds=(0, 1), target=0.5)

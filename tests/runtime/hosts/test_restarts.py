@@ -25,6 +25,9 @@ JOB = (
 )  # fmt: skip
 
 
+SHORT = (*JOB, "--config.steps=600", "--config.eval_every=30", "--checkpoint_every=30")
+
+
 def children(command):
   pid = command.process.pid
   return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -39,13 +42,13 @@ def same(folder, whole):
 def alone(tmp_path_factory):
   """The folder of an undisturbed run of one process."""
   folder = tmp_path_factory.mktemp("alone") / "run"
-  assert Command(*JOB, f"--workdir={folder}").end().code == 0
+  assert Command(*SHORT, f"--workdir={folder}").end().code == 0
   return folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_single_process_goes_on(number, alone, tmp_path):
-  job = Command(*JOB, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
+  job = Command(*SHORT, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   job.wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
   [pid] = children(job)
   os.kill(pid, number)

@@ -122,6 +122,7 @@ def test_the_loss_of_the_one_that_leads(job):
   assert "process 0 of 3 has ended; processes 1, 2 of 3 go on" in ends[1][1]
 
 
+@pytest.mark.slow
 def test_one_that_led_and_is_back_at_once_does_not_lead(job):
   jobs = job(3)
   jobs.send(0)
