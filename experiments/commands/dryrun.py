@@ -20,7 +20,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.parts.catalog import takes
 from experiments.config.parts.factories import Config
-from experiments.costs.cluster_clock import for_model
+from experiments.costs.cluster_clock import with_published
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()
@@ -52,7 +52,7 @@ def main(line: CommandLine) -> int:
   experiments = _experiments(line, rows)
   first = next(iter(experiments.values()))
   if where.cluster:
-    where = where._replace(cluster=for_model(where.cluster, str(first.model.name)))
+    where = where._replace(cluster=with_published(where.cluster, str(first.model.name)))
   data = _data(first)
   job = compiled.Job(where, data, options, not DEFAULTS.value)
   cluster: Any = where.cluster

@@ -39,7 +39,9 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
     ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
   """
   model = str(config.model.name)
-  found = {name: for_model(local_cluster.for_model(name, local_cluster.named(name), model), model) for name in names}
+  found = {
+    name: with_published(local_cluster.for_model(name, local_cluster.named(name), model), model) for name in names
+  }
   for name, cluster in found.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       fits = f"--config.workers={cluster.workers // members} fits"
@@ -54,7 +56,7 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
   return found
 
 
-def for_model(cluster: Cluster, model: str) -> Cluster:
+def with_published(cluster: Cluster, model: str) -> Cluster:
   """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
   return with_shares(cluster, published_kind(model))
 

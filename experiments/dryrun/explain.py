@@ -1,7 +1,7 @@
 """`train --explain`: the tables of a dry run from the program with which a run makes its steps."""
 
 from ddl.runtime.trainer import Trainer
-from experiments.costs.cluster_clock import for_model
+from experiments.costs.cluster_clock import with_published
 from experiments.dryrun import text
 from experiments.dryrun.compiled import batch_shapes
 from experiments.dryrun.program import of_run
@@ -13,7 +13,7 @@ from experiments.train.build import Components
 def explain(components: Components, trainer: Trainer) -> str:
   """Return them; with seconds where the devices' cluster is known."""
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
-  cluster = cluster and for_model(cluster, str(experiment.model.name))
+  cluster = cluster and with_published(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
   found = figures(experiment.label, experiment, trainer, programs, cluster)

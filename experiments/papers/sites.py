@@ -31,8 +31,8 @@ def section(config: Config) -> Section:
   none = [abs(point.alone / point.published - 1) for point in sites]
   rows.append(("baseline: sites of a cloud, as in one", *summed(none)))
   told = remarks(
-    "sites", gpus="Two to eight machines", examples=config.google.examples, value_bytes=config.google.value_bytes,
-    hosts="Four", none=100 * statistics.median(none), worst=100 * max(none), overhead=_unexplained(config.google),
+    "sites", examples=config.google.examples, value_bytes=config.google.value_bytes,
+    none=100 * statistics.median(none), worst=100 * max(none), unexplained=_unexplained(config.google),
   )  # fmt: skip
   one = [(p.name, f"{p.alone:.1f}", f"{p.published:.1f}", f"{p.predicted:.1f}", _percent(p.error)) for p in sites]
   head = ["steps per exchange", *(f"{bandwidth / 1e6:,.0f} Mbit/s" for bandwidth in config.shaped.bandwidths)]
@@ -64,11 +64,14 @@ def across(google: Config) -> list[Point]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """By which the exchange between sites takes longer than in one."""
+  """By which the exchange between sites takes longer than in one; each: GPUs of a site.
+
+  A site of `each` machines has `each` times its streams to all others, and the slowest site counts.
+  """
   nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
   inside = Link(google.inside.ping / 2, google.inside.bandwidth)
   names = google.sites[:sites]
-  streams = {pair: each for pair, each in google.streams.items() if {*pair.split("-")} <= {*names}}
+  streams = {pair: stream for pair, stream in google.streams.items() if {*pair.split("-")} <= {*names}}
   least = min(sum(bits for pair, (bits, _) in streams.items() if name in pair.split("-")) for name in names)
   ping = max(ping for _, ping in streams.values())
   between = Link(ping / 2, each * least / 8)
@@ -77,7 +80,7 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def on_a_link(shaped: Config) -> dict[str, list[Point]]:
-  """Per cent of a round that is computing, by algorithm."""
+  """Per cent of a round that is computing, H t / (H t + exchange), by algorithm."""
   found: dict[str, list[Point]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:

@@ -15,8 +15,10 @@ from ddl.perf.devices.points import SOURCES
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.device import Device, step_seconds
-from ddl.perf.planning.placement import with_shares
+from ddl.perf.planning.batch import Job
+from ddl.perf.planning.placement import place, with_shares
 from ddl.perf.step.layers import Layer
+from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params
 
@@ -164,3 +166,10 @@ def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
   assert "the middle" in ranged.source and ranged.efficiency != CLUSTERS["h100_ib400"].efficiency
   own = CLUSTERS["h100_ib400"]._replace(device=CLUSTERS["h100_ib400"].device._replace(chip=""))
   assert with_shares(own, "convolutions") is own
+
+
+def test_a_job_without_a_table_has_the_shares_of_its_kind():
+  there = CLUSTERS["dasgd_v100_10g"]
+  job = Job("a job", 4e8, 1e9, StepMemory(1e6, 1.2e9))
+  kinds = {kind: place(job._replace(kind=kind), there).cluster.efficiency for kind in ("", "convolutions")}
+  assert kinds == {kind: with_shares(there, kind).efficiency for kind in kinds} and len(set(kinds.values())) == 2

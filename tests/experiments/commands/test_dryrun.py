@@ -15,6 +15,7 @@ from helpers.commands import Command
 
 from ddl.perf.comm.collectives import all_reduce
 from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.device import Efficiency
 from ddl.perf.units import bytes_text
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
@@ -239,3 +240,10 @@ def test_five_algorithms_on_a_slice(topology, on_tpus):
   sent = {name: each["sent"] for name, each in found.items()}
   assert sent["sync_sgd"] == pytest.approx(8 * sent["local_sgd"], rel=0.01)
   assert found["dasgd"]["exposed"] < 0.1 * found["local_sgd"]["exposed"]
+
+
+def test_an_operation_takes_the_clusters_shares():
+  there = V5E._replace(efficiency=Efficiency(0.5, memory=0.25))
+  device = there.device
+  assert overlap.operation_seconds(device.peak, 0.0, there) == pytest.approx(2.0)
+  assert overlap.operation_seconds(0.0, device.memory_bandwidth, there) == pytest.approx(4.0)

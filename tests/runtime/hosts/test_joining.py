@@ -1,12 +1,17 @@
 """Processes that each are started by themselves, with --coordinator: all join, or each ends with one line."""
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 from helpers.commands import Command, complaint
+from helpers.forks import ROOT
 
-from ddl.runtime.hosts import rendezvous
+from ddl.runtime.hosts import JOINED, rendezvous
 
 TRAIN = (
   "train", "--config=configs/digits.py", "--config.workers=2", "--devices=2", "--config.steps=4",
@@ -25,6 +30,33 @@ def where():
 def started(folder, coordinator, rank, count=2):
   flags = (f"--coordinator={coordinator}", f"--num_processes={count}", f"--process_id={rank}")
   return Command(*TRAIN, *flags, f"--workdir={folder}/run")
+
+
+ALONE = """
+import os, sys
+from ddl.runtime import hosts
+if os.environ[hosts.JOINED].startswith("1/"):
+  sys.modules["ddl.runtime.hosts.join"]._gloo_at = lambda address: os.kill(os.getpid(), 9)
+hosts.declare()
+hosts.join(10, 2.0)
+"""
+
+
+def test_one_that_is_killed_before_its_devices_is_missed(where):
+  """The other one waits for its devices in C++."""
+  ends = [
+    subprocess.Popen(
+      [sys.executable, "-c", ALONE], cwd=ROOT, env=os.environ | {JOINED: f"{rank}/2@{where}"}, stderr=-1, text=True
+    )
+    for rank in (0, 1)
+  ]
+  try:
+    told = ends[0].communicate(timeout=40)[1]
+    assert [each.wait(10) for each in ends] == [1, -signal.SIGKILL]
+    assert told.splitlines()[-1] == "process 1 of 2 has ended"
+  finally:
+    for each in ends:
+      each.kill()
 
 
 @pytest.mark.slow
