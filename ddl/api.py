@@ -195,6 +195,11 @@ class Source(NamedTuple):
   stream: Callable[[int, int, int], Any] | None = None
 
 
+def channels_first(shape: Sequence[int]) -> bool:
+  """Return whether images of this shape look like [channels, height, width]: 1, 3 or 4 x 5 or more x 5 or more."""
+  return len(shape) == 3 and shape[0] in (1, 3, 4) and min(shape[1:]) > 4
+
+
 class Data(NamedTuple):
   """A data set: training, validation and test examples, and their description.
 

@@ -1,6 +1,7 @@
 """Training sets that cannot be read by index: an iterator for each worker, whose place is saved with a run."""
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ddl.api import Source
+from ddl.data import checks
 
 Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> grain.IterDataset
 
@@ -32,8 +34,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
   examples = _iterator(make(0, 1, 0))
   first: Any = next(examples, None)
   examples.close()
-  if not isinstance(first, Mapping) or not {"x", "y"} <= {*first}:
-    raise ValueError(f"a stream has elements of {type(first).__name__}; invalid: must be a dict of x and y")
+  checks.element(first, "the stream")
   one = {name: np.array(first[name]) for name in ("x", "y")}
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -45,9 +46,20 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 class StreamFeed:
   """The batches of some workers, each from its own iterator: one step after the other, from the first."""
 
-  def __init__(self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int):
-    """Open the iterators. workers: ids of those; count: of all; batch: examples per worker and step."""
-    self._step, self._begun = 0, False
+  def __init__(
+    self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
+  ):
+    """Open the iterators.
+
+    Args:
+      make: see `from_grain_stream`.
+      workers: ids of those whose batches these are.
+      count: number of all workers.
+      batch: examples per worker and step.
+      seed: for `make`.
+      check: raises ValueError for a batch of wrong types, shapes or values.
+    """
+    self._step, self._begun, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
@@ -60,7 +72,16 @@ class StreamFeed:
       taken = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
     self._begun = True
     self._step += steps
-    return {name: np.stack([np.stack([each[name] for each in row]) for row in taken]) for name in ("x", "y")}
+    out = {name: np.stack([np.stack([each[name] for each in row]) for row in taken]) for name in ("x", "y")}
+    if self._check:
+      workers, sizes = [*self._iterators], out["y"].shape[:3]
+
+      def name(position: int) -> str:
+        row, step, index = np.unravel_index(position, sizes)
+        return f"{index} of step {first + step + 1} of worker {workers[row]}"
+
+      self._check({key: x.reshape(-1, *x.shape[3:]) for key, x in out.items()}, math.prod(sizes), name)
+    return out
 
   def states(self) -> dict[str, Any]:
     """Return where each iterator is, as JSON: worker -> state."""

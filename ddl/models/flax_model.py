@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
-from ddl.api import Model, Tree
+from ddl.api import Model, Tree, channels_first
 from ddl.models.supervised import example, supervised
 
 
@@ -101,5 +101,10 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
     raise ValueError(f"{name}: takes {kind}, not {what}; models that fit: {others}")
   if image and len(shape) != 3:
     raise ValueError(f"{name}: takes images [height, width, channels], not {what}; models that fit: {others}")
+  if image and channels_first(shape):
+    raise ValueError(
+      f"{name}: images must be [height, width, channels], got {list(shape)}. Move the channels to the end with "
+      "np.moveaxis(x, 1, -1)."
+    )
   if image and min(shape[:2]) < side:
     raise ValueError(f"{name}: needs images of {side} x {side} or more, not {what}; models that fit: {others}")

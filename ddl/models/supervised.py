@@ -41,12 +41,15 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   def losses(out: jax.Array, y: jax.Array) -> jax.Array:
     out = out.astype(wide(out.dtype))  # of bfloat16, a softmax loses too much
+    _check_targets(task, out, y)
     if task == "regression":
       residual = out - jnp.asarray(y, out.dtype).reshape(out.shape)
       return 0.5 * jnp.sum(residual**2, axis=-1)
     return optax.softmax_cross_entropy_with_integer_labels(out, jnp.asarray(y, jnp.int32))
 
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    if special := [key for key in batch if "mask" in key or "weight" in key]:
+      raise ValueError(f"batches must be x and y only, got {special[0]}, which this model's loss does not read.")
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # The normalisations of libraries use promote_types(dtype, float32), which strict promotion refuses in float64.
     with jax.numpy_dtype_promotion("standard"):
@@ -82,6 +85,23 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     return {name: value.reshape(-1)[:size] for name, value in found.items()}
 
   return Model(typed_init, loss, in_parts if task == "language" else metrics, dense)
+
+
+def _check_targets(task: str, out: jax.Array, y: Any) -> None:
+  """ValueError, one line, for y of another shape or type than outputs [batch, ..., num_outputs] need."""
+  shape, wanted = tuple(y.shape), out.shape[:-1]
+  if task == "regression":
+    if shape != out.shape and not (shape == wanted and out.shape[-1] == 1):
+      raise ValueError(f"targets y must have the shape of the outputs, {list(out.shape)}, got {list(shape)}.")
+    return
+  noun = "tokens" if task == "language" else "labels"
+  if shape == out.shape and shape != wanted:
+    condition = f"{noun} y must be class numbers {list(wanted)}"
+    raise ValueError(f"{condition}, got one-hot {list(shape)}. Use y.argmax(axis=-1).")
+  if shape != wanted:
+    raise ValueError(f"{noun} y must have shape {list(wanted)}, got {list(shape)}.")
+  if not jnp.issubdtype(y.dtype, jnp.integer):
+    raise ValueError(f"{noun} y must be integers, got {y.dtype}.")
 
 
 def example(meta: Mapping[str, Any]) -> jax.Array:

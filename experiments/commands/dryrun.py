@@ -21,6 +21,7 @@ from experiments.config.options import RunOptions
 from experiments.config.parts.catalog import takes
 from experiments.config.parts.factories import Config
 from experiments.costs.cluster_clock import with_published
+from experiments.train.build import load
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()
@@ -79,7 +80,7 @@ def main(line: CommandLine) -> int:
 def _data(experiment: Experiment) -> Data:
   """Return the config's data set. Raises ValueError, with what would do for their shapes."""
   try:
-    return experiment.make_part("data")
+    return load(experiment)
   except (OSError, ValueError) as error:
     raise ValueError(f"{error}; for a dry run config.data.name=synthetic does, with the task and shape") from error
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
+from ddl.data import checks
 from ddl.data.order import Order, batches, round_batches
 from ddl.data.stream import StreamFeed
 from ddl.precision import in_bfloat16
@@ -33,7 +34,8 @@ class Components(NamedTuple):
     """
     train, order, chosen = self.data.train, self.order, self.experiment
     if train.stream:
-      return StreamFeed(train.stream, workers, count=chosen.workers, batch=chosen.batch, seed=chosen.seed)
+      check = checks.batch_check(self.data.meta, "training")
+      return StreamFeed(train.stream, workers, count=chosen.workers, batch=chosen.batch, seed=chosen.seed, check=check)
     assert order
     return lambda first, steps: batches(train, order, workers, first, steps)
 
@@ -133,5 +135,5 @@ def _pull(experiment: Experiment) -> float:
 
 
 def load(experiment: Experiment) -> Data:
-  """Its data set."""
-  return experiment.make_part("data")
+  """Its data set, whose examples are checked. ValueError for labels, tokens or targets that do not fit `Data.meta`."""
+  return checks.checked(experiment.make_part("data"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddl.api import Data, Source
-from ddl.data import source
+from ddl.data import checks, source
 from ddl.data.images import preprocessing
 
 
@@ -25,8 +25,7 @@ def idx(*, path: str = "", validation: float = 0.0, augment: str = "none", norma
   preprocessing.check_names(augment, normalize)
   folder = source.existing(path, "FOLDER (the one with train-images-idx3-ubyte or .gz)")
   train, test = (_part(folder, name) for name in ("train", "t10k"))
-  if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-    raise ValueError(f"{path}: train and t10k hold images of different shapes")
+  checks.same_inputs(checks.sample(train), checks.sample(test), path, ("train", "t10k"))
   assert train.labels is not None and test.labels is not None
   data = source.classification(
     train,

@@ -7,7 +7,7 @@ import numpy as np
 
 from ddl import files, memory
 from ddl.api import Data
-from ddl.data import source
+from ddl.data import checks, source
 from ddl.data.images import preprocessing
 
 
@@ -36,8 +36,7 @@ def npz(*, path: str = "", validation: float = 0.0, augment: str = "none", norma
   if all(key in arrays for key in ("x_train", "y_train", "x_test", "y_test")):
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
     test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
-    if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-      raise ValueError(f"{path}: x_train and x_test hold images of different shapes")
+    checks.same_inputs(checks.sample(train), checks.sample(test), path, ("x_train", "x_test"))
   else:
     image, label = (next((arrays[key] for key in pair if key in arrays), None) for pair in PAIRS)
     if image is None or label is None:

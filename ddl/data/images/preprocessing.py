@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ddl.api import Data, Source
+from ddl.api import Data, Source, channels_first
 from ddl.data.images.augmentation import crop, flip, random_resized_crop, with_augmentation
 
 AUGMENTATIONS = ("none", "crop_flip", "resized_crop")
@@ -34,6 +34,11 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
         f"config.data.{key} is {value}; invalid: must be {known[0]}, as examples of shape "
         f"{list(data.meta['shape'])} are no images [height, width, channels]"
       )
+  if (augment, normalize) != (AUGMENTATIONS[0], NORMALIZATIONS[0]) and channels_first(data.meta["shape"]):
+    raise ValueError(
+      f"images must be [height, width, channels] with config.data.augment={augment} and config.data.normalize="
+      f"{normalize}, got {list(data.meta['shape'])}. Move the channels to the end with np.moveaxis(x, 1, -1)."
+    )
   if normalize == "imagenet" and not (pixels and data.meta["shape"][2] == 3):
     raise ValueError(
       "config.data.normalize is imagenet; invalid: must be channels or unit for images that are not uint8 of 3 channels"
