@@ -1,7 +1,20 @@
 """Checks of paths given by a user."""
 
 import re
+import zipfile
+from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Declared(NamedTuple):
+  """An array by its header."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  nbytes: int
 
 
 def local(path: str | Path) -> Path:
@@ -29,3 +42,32 @@ def regular(path: str | Path) -> Path:
     what = "a folder" if found.is_dir() else "a pipe or a device"
     raise ValueError(f"{path} is {what}; invalid: must be a regular file")
   return found
+
+
+def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
+  """Return those of the named arrays that a .npz file has, by their headers, without unpacking them.
+
+  Raises:
+    ValueError: one line, for a member that is no array, or whose size is not that of its header.
+    Exception: of a damaged archive, what zipfile and zlib raise.
+  """
+  arrays = {}
+  with zipfile.ZipFile(path) as archive:
+    for info in archive.infolist():
+      name = info.filename.removesuffix(".npy")
+      if name not in names:
+        continue
+      with archive.open(info) as member:
+        try:
+          version = np.lib.format.read_magic(member)
+        except ValueError as error:
+          raise ValueError(f"{name} is not an array") from error
+        if version != (1, 0):
+          raise ValueError(f"{name} is not a plain array")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        header = member.tell()
+      nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+      if info.file_size != header + nbytes and not dtype.hasobject:
+        raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, where its header says {header + nbytes:,}")
+      arrays[name] = Declared(shape, dtype, nbytes)
+  return arrays

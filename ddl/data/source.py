@@ -99,7 +99,7 @@ def classification(train: Source, test: Source, *, num_outputs: int, description
   if num_outputs > train.size + test.size:
     warning = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
     warnings.warn(f"{description}: {warning} leave most classes without any; number them from 0", stacklevel=2)
-  if all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
+  elif all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:

@@ -28,11 +28,20 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
     types: the names of the arrays, and the type that each is safely cast to.
     what: name of the rows, for the error.
   """
-  memory.require(files.regular(path).stat().st_size, str(path))
+  file = files.regular(path)
+  try:
+    size = sum(array.nbytes for array in files.npz_arrays(file, types).values())
+  except Exception as error:  # of damaged files zipfile and zlib raise their own
+    raise _not_a_record(path, what, error) from error
+  memory.require(size, str(path))
   try:
     with np.load(path, allow_pickle=False) as arrays:
       return {name: arrays[name].astype(kind, casting="safe") for name, kind in types.items()}
-  except Exception as error:  # of damaged files NumPy, zipfile and zlib raise their own
-    first = next(iter(str(error).splitlines()), type(error).__name__)
-    reason = "no .npz file" if "pickle" in first else first  # NumPy would advise to allow pickles
-    raise ValueError(f"{path}: not a record of {what}: {reason}") from error
+  except Exception as error:
+    raise _not_a_record(path, what, error) from error
+
+
+def _not_a_record(path: str | Path, what: str, error: Exception) -> ValueError:
+  first = next(iter(str(error).splitlines()), type(error).__name__)
+  reason = "no .npz file" if "pickle" in first else first  # NumPy would advise to allow pickles
+  return ValueError(f"{path}: not a record of {what}: {reason}")

@@ -4,11 +4,13 @@ An idx file is 0, 0, the type (8: uint8), the number of dimensions, each as a bi
 """
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import checks, source
 from ddl.data.images import preprocessing
@@ -52,23 +54,24 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read(file: Path, ndim: int) -> np.ndarray:
+  """Return the array of a file, of which no more is unpacked than its header says."""
+  magic, header = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
   try:
-    content = source.content(file)
-    content = gzip.decompress(content) if file.suffix == ".gz" else content
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
+      head = opened.read(header)
+      if head[:4] != magic:
+        raise ValueError(
+          f"{file}: not an idx file of {ndim} dimensions of bytes: starts with {head[:4].hex()}, not {magic.hex()}"
+        )
+      if len(head) < header:
+        raise ValueError(f"{file}: truncated: {len(head)} bytes, where the header has {header}")
+      shape = [int(size) for size in np.frombuffer(head, ">u4", ndim, offset=4)]
+      expected = math.prod(shape)
+      memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images also as float32
+      content = opened.read(expected + 1)
   except (OSError, EOFError, zlib.error) as error:
     raise ValueError(f"{file}: not readable: {error}") from error
-  magic = bytes([0, 0, 8, ndim])
-  if content[:4] != magic:
-    raise ValueError(
-      f"{file}: not an idx file of {ndim} dimensions of bytes: starts with {content[:4].hex()}, not {magic.hex()}"
-    )
-  header = 4 + 4 * ndim
-  if len(content) < header:
-    raise ValueError(f"{file}: truncated: {len(content)} bytes, where the header alone has {header}")
-  shape = [int(size) for size in np.frombuffer(content, ">u4", ndim, offset=4)]
-  expected = header + int(np.prod(shape, dtype=object))
   if len(content) != expected:
-    raise ValueError(
-      f"{file}: {len(content)} bytes, where the header says {shape}, so {expected}: truncated or not one file"
-    )
-  return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    got = f"{header + len(content)} bytes" + " or more" * (len(content) > expected)
+    raise ValueError(f"{file}: {got}, where the header says {shape}, so {header + expected}: truncated or not one file")
+  return np.frombuffer(content, np.uint8).reshape(shape)

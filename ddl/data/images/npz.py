@@ -1,7 +1,7 @@
 """Images and labels from one .npz file: Keras' mnist.npz, or what `np.savez(path, image=..., label=...)` saves."""
 
+import math
 import zipfile
-from typing import Any
 
 import numpy as np
 
@@ -18,22 +18,31 @@ def npz(*, path: str = "", validation: float = 0.0, augment: str = "none", norma
   sixth is the test set. augment, normalize: of images, see `ddl.data.images.preprocessing`.
 
   Raises:
-    FileNotFoundError, ValueError: one line, for a file that is missing, malformed or lacks these arrays.
+    FileNotFoundError, ValueError: one line, for a file that is missing, malformed, lacks these arrays or would not fit
+      into the memory, or training and test images of different types, shapes or ranges.
   """
   preprocessing.check_names(augment, normalize)
   found = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(found):
     raise ValueError(f"{path}: not a .npz file (a zip archive of arrays, as np.savez writes)")
   try:
+    declared = files.npz_arrays(found, KEYS)
+  except Exception as error:  # a damaged or encrypted archive: zipfile and zlib raise their own
+    raise _unreadable(path, error) from error
+  copies = {key: 4 * math.prod(declared[key].shape) for key in IMAGES if key in declared}  # as float32
+  size = sum(array.nbytes + copies.get(key, 0) for key, array in declared.items())
+  memory.require(size, path)
+  try:
     with np.load(found, allow_pickle=False) as file:
-      arrays = {key: _array(file, key) for key in file.files if key in KEYS}
-      known = ", ".join(file.files) or "nothing"
-  except Exception as error:  # a damaged or encrypted archive, pickled objects: NumPy, zipfile and zlib raise their own
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{path}: not readable as a .npz file: {reason}") from error
+      arrays, known = {key: file[key] for key in declared}, ", ".join(file.files) or "nothing"
+  except Exception as error:  # and pickled objects
+    raise _unreadable(path, error) from error
 
   pixels = any(arrays[key].dtype == np.uint8 for key in ("x_train", "image", "x") if key in arrays)
   if all(key in arrays for key in ("x_train", "y_train", "x_test", "y_test")):
+    types = arrays["x_train"].dtype, arrays["x_test"].dtype
+    if types[0] != types[1]:
+      raise ValueError(f"{path}: x_test must have the type of x_train, {types[0]}, got {types[1]}. Save both alike.")
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
     test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
     checks.same_inputs(checks.sample(train), checks.sample(test), path, ("x_train", "x_test"))
@@ -56,14 +65,11 @@ def npz(*, path: str = "", validation: float = 0.0, augment: str = "none", norma
   return preprocessing.preprocessed(data, augment, normalize, pixels)
 
 
-def _array(file: Any, key: str) -> np.ndarray:
-  """Return a member of the archive, which NumPy reads as bytes if it is no .npy file."""
-  names = {name.removesuffix(".npy"): name for name in file.zip.namelist()}
-  memory.require(file.zip.getinfo(names[key]).file_size, key)
-  if not isinstance(array := file[key], np.ndarray):
-    raise ValueError(f"{key} is not an array")
-  return array
+def _unreadable(path: str, error: Exception) -> ValueError:
+  reason = next(iter(str(error).splitlines()), type(error).__name__)
+  return ValueError(f"{path}: not readable as a .npz file: {reason}")
 
 
 PAIRS = (("image", "x"), ("label", "y"))
+IMAGES = ("image", "x", "x_train", "x_test")
 KEYS = ("image", "x", "label", "y", "x_train", "y_train", "x_test", "y_test")
