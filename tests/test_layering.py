@@ -16,7 +16,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import
   "group_recorder": {"api", "group"},
   "schedule": {"api"},
   "as_optax": {"api", "group", "group_recorder", "schedule"},
-  "algorithms": {"api", "group", "precision"},
+  "algorithms": {"api", "files", "group", "precision"},
   "files": set(),
   "memory": set(),
   "models": {"api", "memory", "precision", "sharding"},

@@ -22,8 +22,12 @@ Name = Callable[[int], Any]  # position in a batch -> the example's index, for e
 Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, its examples, name)
 
 
-def checked(data: Data) -> Data:
+def checked(data: Data, complete: bool = False) -> Data:
   """Return the data set, whose unread examples are checked when they are taken.
+
+  Args:
+    data: see `Data`.
+    complete: whether its factory has checked all examples, as ddl's own do; then a sample and the labels are read.
 
   Raises:
     ValueError: one line with the first bad index and value: labels or tokens that are no integers from 0 to
@@ -32,10 +36,10 @@ def checked(data: Data) -> Data:
   outputs = data.meta.get("num_outputs", 1)
   if isinstance(outputs, bool) or not isinstance(outputs, int | np.integer) or not 1 <= outputs <= 2**31:
     raise ValueError(f"num_outputs of the data's meta must be an integer from 1 to {2**31}, got {outputs!r}.")
-  train, inputs = _verified(data.train, data.meta, "training")
+  train, inputs = _verified(data.train, data.meta, "training", complete)
   others: list[Source | None] = []
   for name, part in (("test", data.test), ("validation", data.validation)):
-    source, other = _verified(part, data.meta, name) if part else (None, inputs)
+    source, other = _verified(part, data.meta, name, complete) if part else (None, inputs)
     same_inputs(inputs, other, "data", ("the training set", f"the {name} set"))
     others.append(source)
   test, validation = others
@@ -66,6 +70,8 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
     else:
       _finite(x, f"x {where}", name)
     if task == "classification":
+      if y.ndim == 2 and y.shape[1] == 1:
+        raise ValueError(f"labels {where} must have shape [n], got [n, 1]. Use labels[:, 0].")
       one_hot(y, f"labels {where}", outputs, sequence=x.ndim > 1 and x.shape[1] == outputs)
       class_numbers(y, outputs, f"labels {where}", name)
     elif task == "regression":
@@ -158,7 +164,7 @@ def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
   return max(most) <= 1 and min(negative) == 0 and max(negative) >= 0.25
 
 
-def _verified(source: Source, meta: Mapping[str, Any], part: str) -> tuple[Source, np.ndarray]:
+def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
   """The source, whose examples that are not read here are checked when they are taken; and x of `sample`."""
   labels, size = source.labels, source.size
   if size < 1:
@@ -186,14 +192,14 @@ def _verified(source: Source, meta: Mapping[str, Any], part: str) -> tuple[Sourc
   spread = _spread(source)
   batch = read(spread)
   one = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))
-  count, piece = 0 if source.stream else min(size, READ // one), max(1, PIECE // one)
+  count, piece = 0 if source.stream or complete else min(size, READ // one), max(1, PIECE // one)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
     class_numbers(np.asarray(labels), meta.get("num_outputs"), f"labels of the {part} set", int)
   for indices in np.split(np.arange(count), range(piece, count, piece)):  # in order: errors name the first bad one
     check(read(indices), len(indices), indices.__getitem__)
   check(batch, len(spread), spread.__getitem__)
   inputs = np.asarray(batch["x"])
-  if source.stream:
+  if source.stream or complete:
     return source, inputs
   before = source.augmented
   if before is None:

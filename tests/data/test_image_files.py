@@ -1,11 +1,15 @@
 """Images from .npz and idx files: the numbers that come out, and one clear line for each malformed file."""
 
+import gzip
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.data_files import everything, examples, idx_bytes, one_line, write_idx, write_npz
 
+from ddl import memory
 from ddl.data import DATA, source
 
 # npz
@@ -47,8 +51,12 @@ def test_npz_floating_point_is_taken_as_it_is(tmp_path):
     ({"label": None}, ["holds image"]),
     ({"label": np.zeros(29, int)}, ["30", "29 labels"]),
     ({"label": np.zeros(30)}, ["float64"]),
-    ({"label": np.eye(30, 10, dtype=int)}, ["[30, 10]"]),
-    ({"label": np.full(30, -1)}, ["negative"]),
+    ({"label": np.eye(10, dtype=int)[np.arange(30) % 10]}, ["one-hot", "[30, 10]"]),
+    ({"label": np.full(30, -1)}, ["got -1 at index 0", "negative"]),
+    ({"label": np.where(np.arange(30) == 7, -100, 1)}, ["got -100 at index 7", "Ignored labels"]),
+    ({"label": np.where(np.arange(30) == 7, 0.7, 1)}, ["got 0.7 at index 7"]),
+    ({"label": np.arange(30) > 7}, ["bool", "np.int32"]),
+    ({"label": np.eye(30)}, ["one-hot", "[30, 30]", "argmax"]),
     ({"image": np.zeros((30, 5, 4), np.int64)}, ["int64"]),
     ({"image": np.array([{}] * 30)}, ["not readable"]),
     ({"image": np.zeros((0, 5, 4), np.uint8), "label": np.zeros(0, int)}, ["no examples"]),
@@ -70,6 +78,75 @@ def test_npz_that_is_none(tmp_path):
   content[200:400] = bytes(200)  # the directory at the end is whole, the first array is not
   (tmp_path / "b.npz").write_bytes(content)
   one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "not readable")
+
+
+PIXELS, LABELS = examples(40, (8, 6, 1))
+
+
+@pytest.mark.parametrize(
+  "train, test, words",
+  [
+    (PIXELS, (PIXELS / 255).astype(np.float32), ["uint8", "float32"]),
+    ((PIXELS / 255).astype(np.float32), PIXELS, ["float32", "uint8"]),
+    (PIXELS / 255, (PIXELS / 255).astype(np.float32), ["float64", "float32"]),
+    (PIXELS / 1, PIXELS / 255, ["range", "0 to 255", "0 to 1"]),
+    (PIXELS / 255, PIXELS / 1, ["range", "0 to 1", "0 to 255"]),
+    (PIXELS / 127.5 - 1, PIXELS / 255, ["range", "-1 to 1", "0 to 1"]),
+    (PIXELS, np.moveaxis(PIXELS, 3, 1), ["different shapes", "[8, 6, 1]", "[1, 8, 6]"]),
+    (PIXELS, PIXELS[:, :7], ["different shapes"]),
+  ],
+)
+def test_npz_whose_parts_differ(tmp_path, train, test, words):
+  path = write_npz(tmp_path, x_train=train, y_train=LABELS, x_test=test, y_test=LABELS)
+  one_line(ValueError, lambda: DATA["npz"](path=path), path, "x_test", "x_train", *words)
+
+
+def test_npz_whose_parts_differ_by_chance(tmp_path):
+  """A few black or dim images are no other range."""
+  dim = np.minimum(PIXELS, 1) / 1
+  for train, test in ((PIXELS / 1, dim[:8]), (PIXELS / 1, np.zeros((40, 8, 6, 1))), (PIXELS / 255, PIXELS / 300)):
+    path = write_npz(tmp_path, x_train=train, y_train=LABELS, x_test=test, y_test=LABELS[: len(test)])
+    assert DATA["npz"](path=path).test.size == len(test)
+
+
+@pytest.mark.parametrize("settings", [{"augment": "crop_flip"}, {"augment": "resized_crop"}, {"normalize": "channels"}])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_npz_with_channels_first(tmp_path, settings, channels):
+  images, labels = examples(30, (channels, 8, 6))
+  path = write_npz(tmp_path, x=images, y=labels)
+  assert DATA["npz"](path=path).meta["shape"] == (channels, 8, 6)  # of which a dense network may make what it can
+  one_line(ValueError, lambda: DATA["npz"](path=path, **settings), "channels]", f"[{channels}, 8, 6]", "moveaxis")
+
+
+def test_npz_without_label_0_is_warned_of(tmp_path):
+  with pytest.warns(UserWarning, match="label 0"):
+    data = DATA["npz"](path=write_npz(tmp_path, x=PIXELS, y=LABELS + 1))
+  assert data.meta["num_outputs"] == 4
+
+
+def npy(shape, content):
+  out = io.BytesIO()
+  np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
+  return out.getvalue() + content
+
+
+def write_archive(folder, **members):
+  with zipfile.ZipFile(folder / "set.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+    for name, content in members.items():
+      archive.writestr(f"{name}.npy", content)
+  return str(folder / "set.npz")
+
+
+def test_npz_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
+  """8 MB of images become 40 MB; nothing is unpacked where the headers say so, or do not agree."""
+  monkeypatch.setattr(memory, "total", lambda: 36 * 10**6)
+  monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("unpacked"))
+  path = write_archive(tmp_path, x=npy((8000, 1000, 1), bytes(8 * 10**6)), y=npy((8000,), bytes(8000)))
+  one_line(ValueError, lambda: DATA["npz"](path=path), path, "0.0 GB")
+  path = write_archive(tmp_path, x=npy((10**12, 1000), bytes(1000)), y=npy((2,), bytes(2)))
+  one_line(ValueError, lambda: DATA["npz"](path=path), path, "unpacks to", "1,000,000,000,000,128")
+  path = write_archive(tmp_path, x=npy((2,), bytes(10**6)), y=npy((2,), bytes(2)))
+  one_line(ValueError, lambda: DATA["npz"](path=path), path, "unpacks to 1,000,128 bytes", "130")
 
 
 @pytest.mark.parametrize("name", ["npz", "idx", "text"])
@@ -109,6 +186,16 @@ def test_idx_malformed(tmp_path, content, words):
   write_idx(tmp_path)
   (tmp_path / "train-images-idx3-ubyte").write_bytes(content)
   one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), str(tmp_path), *words)
+
+
+def test_idx_is_not_unpacked_beyond_its_header(tmp_path, monkeypatch):
+  write_idx(tmp_path, zipped=True)
+  file = tmp_path / "train-images-idx3-ubyte.gz"
+  file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + bytes(10**7)))
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), str(file), "417 bytes or more", "416")
+  file.write_bytes(gzip.compress(idx_bytes(np.zeros((8000, 20, 50), np.uint8))))
+  monkeypatch.setattr(memory, "total", lambda: 36 * 10**6)
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), str(file), "GB")
 
 
 def test_idx_missing_and_cut_off(tmp_path):

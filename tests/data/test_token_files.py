@@ -1,5 +1,6 @@
 """Token files of a text: nothing of it is lost or changed, however the pieces fall, and errors are one line."""
 
+import gzip
 import importlib.util
 import json
 import re
@@ -71,6 +72,43 @@ def test_a_tokenizer_learnt_elsewhere(written, tmp_path):
   _, train, test = written(level="bpe", vocabulary=290, validation=0.2)
   found, *again = written("other", level="bpe", tokenizer=str(tmp_path / "out" / "tokenizer.json"), validation=0.2)
   assert [part.tolist() for part in again] == [train.tolist(), test.tolist()] and found.vocabulary == 290
+
+
+@needs_tokenizers
+def test_truncation_and_padding_of_a_tokenizer_are_off(written, tmp_path):
+  """Neither the length of a model's context nor its special tokens are of the text."""
+  import tokenizers
+
+  _, train, test = written(level="bpe", vocabulary=290, validation=0.2)
+  tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+  tokenizer.enable_truncation(16)
+  tokenizer.enable_padding(length=40)
+  tokenizer.add_special_tokens(["[CLS]"])
+  begin = tokenizers.processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 290)])
+  tokenizer.post_processor = begin
+  tokenizer.save(str(tmp_path / "model.json"))
+  _, *again = written("other", level="bpe", tokenizer=str(tmp_path / "model.json"), validation=0.2)
+  assert [part.tolist() for part in again] == [train.tolist(), test.tolist()]
+  saved = tokenizers.Tokenizer.from_file(str(tmp_path / "other" / "tokenizer.json"))
+  assert saved.truncation is None and saved.padding is None
+  one_line(ValueError, lambda: list(byte_pairs.encoded(tokenizer, [TEXT])), "left out", f"{len(TEXT):,}")
+
+
+@needs_tokenizers
+def test_a_tokenizer_that_drops_characters(written, tmp_path):
+  import tokenizers
+
+  letters = {letter: i for i, letter in enumerate("abcdefgh")}  # and no token for others
+  tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[])).save(str(tmp_path / "few.json"))
+  one_line(ValueError, lambda: written(level="bpe", tokenizer=str(tmp_path / "few.json")), "whole text", "left out")
+
+
+@pytest.mark.parametrize("name", ["text", "tokenize"])
+def test_a_file_of_another_format_is_no_text(tmp_path, name):
+  (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+  path = str(tmp_path / "a.txt.gz")
+  read = {"text": lambda: DATA["text"](path=path), "tokenize": lambda: token_files.write(path, str(tmp_path / "out"))}
+  one_line(ValueError, read[name], "a.txt.gz", "gzip")
 
 
 @needs_tokenizers

@@ -1,6 +1,11 @@
 """Token files: their windows, their types, and one clear line for files that are not what they should be."""
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import pickle
 
 import numpy as np
 import pytest
@@ -59,7 +64,7 @@ def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch)
   path = write_tokens(tmp_path, stored, np.ones(50), vocabulary=5)
   train = DATA["tokens"](path=path, length=10).train
   assert train.take(np.array([0, 1, 4]))["x"].max() == 1
-  one_line(ValueError, lambda: train.take(np.array([0, 2])), "train.bin", "77", "vocabulary has 5", "=78")
+  one_line(ValueError, lambda: train.take(np.array([0, 2])), "train.bin", "77", "vocabulary has 5")
   stored[70], stored[30] = 88, 1  # in a piece that is looked at
   one_line(
     ValueError, lambda: DATA["tokens"](path=write_tokens(tmp_path, stored, stored, vocabulary=5), length=8), "88"
@@ -73,7 +78,7 @@ def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch)
     ({"test_windows": -1}, ["test_windows=-1"]),
     ({"path": "", "vocabulary": 0}, ["config.data.path="]),
     ({"vocabulary": 0}, ["--config.data.vocabulary", "50257", "meta.json"]),
-    ({"vocabulary": 999}, ["train.bin", "999", "--config.data.vocabulary=1000"]),
+    ({"vocabulary": 999}, ["train.bin", "has the token 999", "tokenizer"]),
     ({"vocabulary": 70_000}, ["70000", "65,536", "uint32"]),
     ({"vocabulary": -1}, ["-1"]),
     ({"length": 1001}, ["train.bin", "1,001 tokens", "length=1000"]),
@@ -124,6 +129,131 @@ def test_damaged_files(tmp_path):
 
 def test_tokens_of_another_type_are_noticed(tmp_path):
   path = write_tokens(tmp_path, MANY, MANY, "uint32")
-  for meta, word in ({"vocabulary": 1000}, "uint32"), ({"dtype": "uint16", "vocabulary": 1000}, "every second"):
+  for meta in {"vocabulary": 1000}, {"dtype": "uint16", "vocabulary": 1000}:
     (tmp_path / "meta.json").write_text(json.dumps(meta))
-    one_line(ValueError, lambda: DATA["tokens"](path=path, length=8), word, "meta.json")
+    one_line(ValueError, lambda: DATA["tokens"](path=path, length=8), "int32", '{"dtype": "uint32"', "meta.json")
+
+
+# files of other programs
+
+GPT2 = np.minimum(100 * RNG.pareto(0.5, 9000), 50256).astype(np.int64)  # most tokens are small, as in a text
+LLAMA = RNG.integers(0, 128256, 1000)
+
+
+def loaded(tmp_path, content, vocabulary=50257, **meta):
+  for name in ("train.bin", "val.bin"):
+    (tmp_path / name).write_bytes(content)
+  if meta:
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+  return DATA["tokens"](path=str(tmp_path), length=10, vocabulary=vocabulary)
+
+
+def llmc(tokens, dtype, magic, version, count=None):
+  header = np.zeros(256, "<i4")
+  header[:3] = magic, version, len(tokens) if count is None else count
+  return header.tobytes() + tokens.astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize(
+  "tokens, dtype, magic, version, vocabulary",
+  [(GPT2, "uint16", 20240520, 1, 50257), (LLAMA, "uint32", 20240801, 7, 128256)],
+)
+def test_the_header_of_llm_c_is_skipped(tmp_path, tokens, dtype, magic, version, vocabulary):
+  content = llmc(tokens, dtype, magic, version)
+  data = loaded(tmp_path, content, vocabulary)
+  assert data.train.size == (len(tokens) - 1) // 10 and f"{len(tokens):,} + {len(tokens):,} tokens" in str(data.meta)
+  batch = everything(data.train)
+  np.testing.assert_array_equal(batch["x"].ravel(), tokens[: batch["x"].size])
+  np.testing.assert_array_equal(batch["y"].ravel(), tokens[1 : batch["y"].size + 1])
+  one_line(ValueError, lambda: loaded(tmp_path, content[:-4], vocabulary), "train.bin", "cut off")
+  one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, magic, 9), vocabulary), "llm.c", "version 9")
+  one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, 20240522, 1), vocabulary), "llm.c", "20240522")
+  swapped = np.frombuffer(content, "<i4").byteswap().tobytes()
+  one_line(ValueError, lambda: loaded(tmp_path, swapped, vocabulary), "llm.c")
+  other = "uint32" if dtype == "uint16" else "uint16"
+  one_line(ValueError, lambda: loaded(tmp_path, content, vocabulary, dtype=other), "meta.json", dtype, other)
+
+
+@pytest.mark.parametrize("vocabulary", [50257, 65536])
+@pytest.mark.parametrize("kind", ["int64", "int32", ">i8", ">i4", ">u2", "float32", "float64"])
+def test_tokens_of_another_type_are_refused_in_any_vocabulary(tmp_path, kind, vocabulary):
+  name = ("big-endian " if kind.startswith(">") else "") + np.dtype(kind).newbyteorder("=").name
+  one_line(ValueError, lambda: loaded(tmp_path, GPT2.astype(kind).tobytes(), vocabulary), "train.bin", f"got {name}. ")
+
+
+@pytest.mark.parametrize(
+  "kind, as_uint16, as_uint32",
+  [
+    ("int64", "int64", "int64"),
+    ("int32", "int32", ""),
+    (">i8", "big-endian int64", "big-endian int64"),
+    (">i4", "big-endian int32", "big-endian uint32"),
+  ],
+)
+def test_tokens_above_16_bits_are_not_cut(tmp_path, kind, as_uint16, as_uint32):
+  """The upper half of a token of Llama 3 is 0 or 1."""
+  content = LLAMA.astype(kind).tobytes()
+  one_line(ValueError, lambda: loaded(tmp_path, content, 65536), as_uint16)
+  if as_uint32:
+    one_line(ValueError, lambda: loaded(tmp_path, content, 128256, dtype="uint32"), as_uint32)
+  else:
+    assert loaded(tmp_path, content, 128256, dtype="uint32").train.size == 99
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+@pytest.mark.parametrize("vocabulary", [2, 4, 65, 256, 257, 1000, 50257, 65536])
+def test_genuine_tokens_are_not_taken_for_others(tmp_path, dtype, vocabulary):
+  for k in range(5):
+    tokens = np.random.default_rng(k).integers(0, vocabulary, [40, 100, 5000, 20000, 9][k])
+    loaded(tmp_path, np.append(tokens, tokens[:10]).astype(dtype).tobytes(), vocabulary, dtype=dtype)
+
+
+def buffer(save, *values):
+  out = io.BytesIO()
+  save(out, *values)
+  return out.getvalue()
+
+
+MEGATRON = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+  "content, word",
+  [
+    (buffer(np.save, GPT2.astype(np.uint16)), "NumPy array"),
+    (buffer(np.savez, GPT2.astype(np.uint16)), "zip archive"),
+    (gzip.compress(GPT2.astype(np.uint16).tobytes()), "gzip"),
+    (bz2.compress(GPT2.astype(np.uint16).tobytes()), "bzip2"),
+    (lzma.compress(GPT2.astype(np.uint16).tobytes()), "xz"),
+    *((pickle.dumps(GPT2.tolist(), protocol), "pickle") for protocol in (2, 3, 4, 5)),
+    (b"PAR1\x15\x04" + bytes(90), "Parquet"),
+    (b"ARROW1\0\0" + bytes(90), "Arrow"),
+    (b"\xff\xff\xff\xff\x10\x01\0\0\x10\0\0\0" + bytes(90), "Arrow"),
+    (b"\x89HDF\r\n\x1a\n" + bytes(90), "HDF5"),
+    (b'\x40\0\0\0\0\0\0\0{"weight":' + bytes(91), "safetensors"),
+    (MEGATRON + bytes([8]) + bytes(91), "Megatron"),
+    (b'{"text": "It was the best of times."}\n' * 9, "text"),
+    ("Привет, мир! ".encode() * 300, "text"),
+  ],
+)
+def test_files_of_other_programs_are_named(tmp_path, content, word):
+  one_line(ValueError, lambda: loaded(tmp_path, content, 65536), "train.bin", word)
+
+
+def test_the_type_in_megatrons_index(tmp_path):
+  tokens = GPT2 + 200_000  # no zeros that would tell
+  for code, name in (5, "int64"), (8, "uint16"):
+    (tmp_path / "train.idx").write_bytes(MEGATRON + bytes([code]) + bytes(16))
+    content = tokens.astype("uint32").tobytes()
+    one_line(ValueError, lambda c=content: loaded(tmp_path, c, 300_000, dtype="uint32"), "train.idx", name)
+  (tmp_path / "train.idx").write_bytes(MEGATRON + bytes([4]) + bytes(16))
+  assert loaded(tmp_path, tokens.astype("int32").tobytes(), 300_000, dtype="uint32").train.size == 899
+
+
+def test_what_tokens_beyond_the_vocabulary_may_be(tmp_path):
+  for content, vocabulary, dtype, word in (
+    (RNG.integers(0, 65, 500).astype(np.uint8).tobytes(), 65, "uint16", "but uint8"),
+    (GPT2.astype("uint16").tobytes(), 50257, "uint32", "but uint16"),
+    (RNG.integers(0, 1000, 500).astype(">u2").tobytes(), 1000, "uint16", "but big-endian uint16"),
+  ):
+    one_line(ValueError, lambda c=content, v=vocabulary, d=dtype: loaded(tmp_path, c, v, dtype=d), word)

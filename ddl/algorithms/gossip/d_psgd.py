@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ddl import files
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
@@ -143,9 +144,10 @@ def _uniform(*sources: np.ndarray) -> np.ndarray:
 
 def _read(path: str) -> np.ndarray:
   try:
+    file = files.regular(path)
     if path.endswith(".npy"):
-      return np.asarray(np.load(path), np.float64)
-    return np.loadtxt(path, delimiter="," if path.endswith(".csv") else None, ndmin=2)
+      return np.asarray(np.load(file), np.float64)
+    return np.loadtxt(file, delimiter="," if path.endswith(".csv") else None, ndmin=2)
   except (OSError, ValueError, TypeError, EOFError) as error:
     raise ValueError(f"d_psgd: the graph's file {path} is not a readable matrix: {error}") from error
 

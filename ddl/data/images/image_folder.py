@@ -73,8 +73,9 @@ def image_folder(
   training, testing = _splits(folder)
   classes = _classes(training or folder, skipped)
   if training:
+    images = _images(training, classes, True, skipped)
     tests = _tests(folder, training, testing, classes)
-    images, test_images = _images(training, classes, True, skipped), _images(tests, classes, False, skipped)
+    test_images = _images(tests, classes, False, skipped)
     if both := images.folders & test_images.folders:
       warnings.warn(f"{path}: the images in {min(both)} are in both training and test, by links", stacklevel=2)
     train, test = part(training, images), part(tests, test_images)
@@ -151,9 +152,10 @@ class _Images(NamedTuple):
 def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[str]) -> _Images:
   """Every image in order. complete: whether each class must have one."""
   files, counts, folders = list[str](), list[int](), set[str]()
+  here = _folders(folder)
   for name in classes:
     before = len(files)
-    for within, real, names in sorted(_walk(folder, name, skipped)):
+    for within, real, names in sorted(_walk(folder, name, skipped)) if name in here else ():
       files += [f"{within}/{each}" for each in names]
       folders |= {real} if names else set()
     counts.append(len(files) - before)

@@ -16,6 +16,7 @@ BYTES = 256
 MOST = 2**20  # tokens that are asked for: the library sets memory apart for them
 AT_ONCE = 8  # texts that are encoded side by side
 LONGEST = 2**20  # characters of a word
+MISSED = 0.01  # share of characters that a normalizer may drop, as control characters
 
 
 def library() -> Any:
@@ -39,12 +40,15 @@ def learnt(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def stored(path: Path) -> Any:
-  """The tokenizer of a tokenizer.json. ValueError where it is none."""
+  """The tokenizer of a tokenizer.json, without its truncation and padding. ValueError where it is none."""
   tokenizers = library()
   try:
-    return tokenizers.Tokenizer.from_file(str(path))
+    found = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # the library raises Exception itself
     raise ValueError(f"{path} is no tokenizer.json of the library tokenizers: {_line(error)}") from error
+  found.no_truncation()  # models' files store the length of their context, which would cut every piece of the text
+  found.no_padding()
+  return found
 
 
 def size(tokenizer: Any) -> int:
@@ -53,14 +57,32 @@ def size(tokenizer: Any) -> int:
 
 
 def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
-  """The tokens of each text; some texts at once, on several cores. ValueError where the tokenizer fails."""
-  left = iter(texts)
+  """The tokens of each text; some texts at once, on several cores.
+
+  ValueError where the tokenizer fails, or leaves out more than MISSED of the first text's characters.
+  """
+  left, first = iter(texts), True
   while some := list(islice(left, AT_ONCE)):
     try:
+      whole = tokenizer.encode(some[0], add_special_tokens=False) if first else None
       found = tokenizer.encode_batch_fast(some, add_special_tokens=False)
     except Exception as error:  # the library raises Exception itself
       raise ValueError(f"the tokenizer cannot encode this text: {_line(error)}") from error
+    if whole:
+      _check_complete(whole.offsets, some[0])
+    first = False
     yield from (np.array(each.ids, np.uint32) for each in found)
+
+
+def _check_complete(spans: list[tuple[int, int]], text: str) -> None:
+  """ValueError, one line, if the tokens' spans of characters do not cover the text, spaces aside."""
+  ends = np.array(spans, np.int64).reshape(-1, 2)
+  depth = np.bincount(ends[:, 0], minlength=len(text) + 1) - np.bincount(ends[:, 1], minlength=len(text) + 1)
+  missed = [k for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0) if not text[k].isspace()]
+  if len(missed) > MISSED * len(text):
+    raise ValueError(
+      f"the tokenizer must encode the whole text, got {len(missed):,} of {len(text):,} characters left out."
+    )
 
 
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:

@@ -10,7 +10,7 @@ import platform
 import numpy as np
 
 from ddl.api import Data, Source
-from ddl.data import source
+from ddl.data import formats, source
 
 
 def text(*, path: str = "", level: str = "byte", length: int = 64, validation: float = 0.0) -> Data:
@@ -67,7 +67,9 @@ def _content(path: str) -> tuple[bytes, str]:
 
     name = f"the language reference of Python {platform.python_version()} (pydoc_data.topics)"
     return "\n".join(topics[key] for key in sorted(topics)).encode("utf-8"), name
-  return source.content(source.existing(path, "FILE.txt")), path
+  content = source.content(source.existing(path, "FILE.txt"))
+  formats.require_text(content[: formats.HEAD], path)
+  return content, path
 
 
 def _windows(tokens: np.ndarray, length: int) -> Source:

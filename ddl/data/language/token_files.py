@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl import files
+from ddl.data import formats
 from ddl.data.language import byte_pairs
 from ddl.data.language.tokens import META, TEST, TRAIN
 
@@ -47,6 +48,7 @@ def write(
   _check(level, vocabulary, tokenizer, validation)
   source, out = files.regular(text), files.local(folder)
   nbytes = source.stat().st_size
+  formats.require_text(next(_pieces(source, 0, formats.HEAD), b""), text)
   cut = nbytes - int(nbytes * validation)
   cut = cut if level == "byte" else _character(source, cut)
   if not 0 < cut < nbytes:

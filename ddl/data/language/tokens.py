@@ -1,24 +1,29 @@
-"""Next-token prediction over files of token numbers, as nanoGPT has them, read from disk as they are needed.
+"""Next-token prediction over files of token numbers, as nanoGPT and llm.c have them, read as they are needed.
 
-A folder holds train.bin and val.bin, nothing but tokens of 16 or 32 bits in this machine's byte order, and maybe
-meta.json, which says what they are: `python run.py tokenize` makes all three from a text.
+A folder holds train.bin and val.bin, tokens of 16 or 32 bits in little-endian order, behind llm.c's header or without
+one, and maybe meta.json, which says what they are: `python run.py tokenize` makes all three from a text.
 """
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ddl import files
 from ddl.api import Data, Source
-from ddl.data import source
+from ddl.data import formats, source
 
 TRAIN, TEST, META = "train.bin", "val.bin", "meta.json"
 TYPES = ("uint16", "uint32")
 MOST = 2**31  # tokens of a vocabulary: models take them as int32
 PIECE = 2**22  # tokens that are looked at at a time
 LOOKED_AT = 2**30  # bytes of a file at the start; the rest of a larger one is only seen in its batches
+HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
+LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> tokens, as its data_common.py
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also of its evaluations, models, tokenizers
+MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+TOLD = 32  # tokens above which a pattern of zeros tells another type, as texts do not have a zero at every second
 
 
 def tokens(
@@ -29,15 +34,16 @@ def tokens(
   Windows lie at stride `length`. The files are mapped into memory, so that they may be larger than it.
 
   Args:
-    path: a folder with train.bin and val.bin; the tokens are uint16 unless its meta.json has "dtype": "uint32".
+    path: a folder with train.bin and val.bin; the tokens are uint16 unless its meta.json has "dtype": "uint32", or
+      llm.c's header says so.
     length: tokens per example.
     vocabulary: number of tokens that there are; 0: as meta.json has it. GPT-2's is 50257.
     test_windows: number of windows, evenly spread over val.bin, that tests take; 0: all.
     validation: share of the training windows to set apart.
 
   Raises:
-    FileNotFoundError, ValueError: one line, for files that are missing, damaged, too short or of another type, or
-      tokens beyond the vocabulary; where a file is larger than 1 GiB, the latter also from `take`.
+    FileNotFoundError, ValueError: one line, for files that are missing, damaged, too short, of another format or type,
+      or tokens beyond the vocabulary; where a file is larger than 1 GiB, the latter also from `take`.
   """
   if length < 1 or test_windows < 0:
     raise ValueError(f"length={length}, test_windows={test_windows}; invalid: must be at least 1, and at least 0")
@@ -51,17 +57,18 @@ def tokens(
       f"{path}: nothing says how many tokens there are: set --config.data.vocabulary, of GPT-2's tokens 50257, or "
       f'write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}'
     )
-  dtype = np.dtype(meta.get("dtype", TYPES[0]))
+  stored = [_stored(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
+  dtype = min((each.dtype for each in stored), key=lambda each: each.itemsize)
   most = min(MOST, np.iinfo(dtype).max + 1)
   if not 0 < vocabulary <= most:
     other = f'; for tokens of uint32 write {folder / META}: {{"dtype": "uint32"}}' if most < MOST else ""
     raise ValueError(
       f"config.data.vocabulary is {vocabulary}; invalid: must be from 1 to {most:,} for tokens of {dtype}{other}"
     )
-  train, test = (_windows(folder / name, dtype, length, vocabulary) for name in (TRAIN, TEST))
+  train, test = (_windows(each, length, vocabulary) for each in stored)
   if 0 < test_windows < test.size:
     test = source.subset(test, np.arange(test_windows) * test.size // test_windows)
-  counts = " + ".join(f"{(folder / name).stat().st_size // dtype.itemsize:,}" for name in (TRAIN, TEST))
+  counts = " + ".join(f"{each.count:,}" for each in stored)
   train, held_out = source.split(train, validation)
   made_by = f" ({meta['tokenizer']})" if "tokenizer" in meta else ""
   description = f"{counts} tokens of {vocabulary:,} from {path}{made_by}"
@@ -90,36 +97,122 @@ def read_meta(folder: Path) -> dict[str, Any]:
   return {key: meta[key] for key in ("dtype", "vocabulary", "tokenizer") if key in meta}
 
 
-def _windows(file: Path, dtype: np.dtype, length: int, vocabulary: int) -> Source:
-  """The windows of a file, none of which has a token beyond the vocabulary."""
+class _Stored(NamedTuple):
+  """The tokens of a file."""
+
+  file: Path
+  dtype: np.dtype
+  offset: int  # bytes of a header
+  count: int
+
+
+def _stored(file: Path, declared: str | None, vocabulary: int) -> _Stored:
+  """Return where and what the tokens of a file are; declared: the type that meta.json says.
+
+  ValueError, which names the format, for files that are no plain tokens, as far as their first bytes tell.
+  """
   nbytes = files.regular(file).stat().st_size
+  with file.open("rb") as opened:
+    head = opened.read(formats.HEAD)
+  plain = f"{file} must be plain tokens of {declared or 'uint16 or uint32'}"
+  what = formats.of_other_programs(head) or ("text" if formats.is_text(head) else "")
+  if what:
+    advice = "Convert it with `python run.py tokenize`." if what == "text" else "Convert it with NumPy's tofile."
+    raise ValueError(f"{plain}, got {what}. {advice}")
+  if len(head) >= 12 and any(int.from_bytes(head[:4], order) in LLMC_MAGIC for order in ("little", "big")):
+    magic, version, count = (int(each) for each in np.frombuffer(head, "<i4", 3))
+    if (magic, version) not in LLMC:
+      raise ValueError(f"{plain}, got another file of llm.c (magic {magic}, version {version}).")
+    dtype = np.dtype(LLMC[magic, version])
+    if declared not in (None, dtype.name):
+      raise ValueError(f'"dtype" in {file.parent / META} must be that of {file}, {dtype}, got {declared}.')
+    if nbytes != HEADER + count * dtype.itemsize:
+      raise ValueError(
+        f"{file}: llm.c's header says {count:,} tokens of {dtype}, so {HEADER + count * dtype.itemsize:,} bytes, got "
+        f"{nbytes:,}; it was cut off."
+      )
+    return _Stored(file, dtype, HEADER, count)
+  dtype = np.dtype(declared or TYPES[0])
+  _check_megatron(file, dtype)
   if nbytes % dtype.itemsize:
     raise ValueError(
       f"{file}: {nbytes:,} bytes are no tokens of {dtype}; invalid: must be a multiple of {dtype.itemsize}: it was cut "
       f"off, or {file.parent / META} should have another dtype"
     )
   count = nbytes // dtype.itemsize
+  if count > TOLD and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
+    raise ValueError(f"{file} must be tokens of {dtype}, got {other}. {_conversion(file, other, vocabulary)}")
+  return _Stored(file, dtype, 0, count)
+
+
+def _check_megatron(file: Path, dtype: np.dtype) -> None:
+  """ValueError where a Megatron index beside the file says that it has another type."""
+  index = file.with_suffix(".idx")
+  if not index.is_file():
+    return
+  with index.open("rb") as opened:
+    head = opened.read(18)
+  kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
+  if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
+    raise ValueError(f"{file} must be tokens of {dtype}, got {kind} (by {index}). {_conversion(file, kind)}")
+
+
+def _other_type(tokens: np.ndarray) -> str:
+  """Return the type of which numbers look like these tokens, "" where none does.
+
+  Whole numbers in floating point are recognised as they are. Of wider integers every second token is an upper half:
+  0, or below 4 beside others above 255. Of uint16 in the wrong byte order the lower bytes are 0, or none is above 200
+  while all upper bytes occur, as below 51,456 tokens. Texts do none of this in TOLD tokens or more; zeros are not
+  judged.
+  """
+  dtype = tokens.dtype
+  if not tokens.any():
+    return ""
+  for kind in ("float32", "float64"):
+    wide = np.dtype(kind)
+    values = tokens[: len(tokens) - len(tokens) % (wide.itemsize // dtype.itemsize)].view(wide)
+    with np.errstate(invalid="ignore"):
+      whole = (values >= 0) & (values < 2**31) & (values == np.floor(values))
+    if whole.all() and values.any():
+      return kind
+  for order, numbers, upper in (("", tokens, 1), ("big-endian ", tokens.byteswap(), 0)):
+    low, high = numbers[1 - upper :: 2], numbers[upper::2]
+    if not high.any() or (high.max() < 4 and low.max() > 255):
+      another = numbers[1 + upper :: 4].any()  # where int32 has the next token, and int64 0
+      return f"{order}{'int32' if dtype.itemsize == 2 and another else 'int64'}"
+  lower = tokens & (255 if dtype.itemsize == 2 else 2**16 - 1)
+  swapped = dtype.itemsize == 2 and lower.max() <= 200 and np.bincount(tokens >> 8, minlength=256).all()
+  return f"big-endian {dtype}" if swapped or not lower.any() else ""
+
+
+def _conversion(file: Path, kind: str, vocabulary: int = 0) -> str:
+  """Advice for tokens of another type."""
+  if kind == "int32":
+    return f'Write {file.parent / META}: {{"dtype": "uint32", "vocabulary": {vocabulary or 50257}}}.'
+  swapped, _, kind = kind.rpartition(" ")
+  read = f"np.fromfile({file.name!r}, np.dtype({kind!r}){'.newbyteorder()' * bool(swapped)})"
+  return f'Convert it: {read}.astype(\'uint32\').tofile(NEW_FILE), with "dtype": "uint32" in {META}.'
+
+
+def _windows(stored: _Stored, length: int, vocabulary: int) -> Source:
+  """The windows of a file, none of which has a token beyond the vocabulary."""
+  file, dtype, offset, count = stored
   if count < length + 1:
     fits = f"use length={count - 1} or less, or a longer text" if count > 1 else "use a longer text"
     raise ValueError(f"{file}: {count:,} tokens hold no window of {length} + 1: {fits}")
-  stored = np.memmap(file, dtype, "r")
+  tokens = np.memmap(file, dtype, "r", offset)
 
   def check(some: np.ndarray) -> None:
     if (largest := int(some.max())) >= vocabulary:
       raise ValueError(
-        f"{file}: has the token {largest:,}, but the vocabulary has {vocabulary:,}, counted from 0: set "
-        f"--config.data.vocabulary={largest + 1} or more, or the dtype in {file.parent / META} is another"
+        f"{file}: has the token {largest:,}, but the vocabulary has {vocabulary:,}, counted from 0: it must be that of "
+        f"the tokenizer, or the file is not plain {dtype}{_likely(some, vocabulary)}"
       )
 
-  if dtype == np.uint16 and count > 64 and not stored[1:PIECE:2].any():  # uint32, whose upper halves are all 0
-    raise ValueError(
-      f"{file}: every second token is 0, so that they look like uint32; then write {file.parent / META}: "
-      f'{{"dtype": "uint32", "vocabulary": {vocabulary}}}'
-    )
-  every = max(PIECE, -(-nbytes // LOOKED_AT) * PIECE)  # of a larger file, pieces that are evenly spread
+  every = max(PIECE, -(-count * dtype.itemsize // LOOKED_AT) * PIECE)  # of a larger file, pieces that are evenly spread
   for start in range(0, count, every):
-    check(stored[start : start + PIECE])
-  windows = np.lib.stride_tricks.sliding_window_view(stored, length + 1)[::length]  # nothing is read
+    check(tokens[start : start + PIECE])
+  windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]  # nothing is read
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     chosen = windows[indices]
@@ -129,3 +222,15 @@ def _windows(file: Path, dtype: np.dtype, length: int, vocabulary: int) -> Sourc
     return {"x": chosen[:, :-1], "y": chosen[:, 1:]}
 
   return Source(len(windows), take)
+
+
+def _likely(some: np.ndarray, vocabulary: int) -> str:
+  """Return the type in which all of these tokens are in the vocabulary, in words."""
+  some = np.ascontiguousarray(some).reshape(-1)
+  others = {
+    f"big-endian {some.dtype}": some.byteswap(),
+    "uint16": some.view(np.uint16) if some.dtype.itemsize > 2 else some,
+    "uint8": some.view(np.uint8) if vocabulary <= 256 else some,
+  }
+  likely = next((name for name, tokens in others.items() if tokens.max() < vocabulary), "")
+  return f", but {likely}" * bool(likely)

@@ -84,7 +84,7 @@ def unknown_key(key: str, where: str, kind: str, section: Config, name: str | No
   return f"no key '{key}' in {where}: {hint}known{of} are {', '.join(map(quoted, known)) or 'none'}"
 
 
-def make(kind: str, name: str, *arguments: Any, **settings: Any) -> Any:
+def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
   """What the factory makes of its arguments.
 
   Raises:
