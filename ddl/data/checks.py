@@ -195,7 +195,8 @@ def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool
   count, piece = 0 if source.stream or complete else min(size, READ // one), max(1, PIECE // one)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
     class_numbers(np.asarray(labels), meta.get("num_outputs"), f"labels of the {part} set", int)
-  for indices in np.split(np.arange(count), range(piece, count, piece)):  # in order: errors name the first bad one
+  for start in range(0, count, piece):  # in order, so that errors name the first bad one
+    indices = np.arange(start, min(start + piece, count))
     check(read(indices), len(indices), indices.__getitem__)
   check(batch, len(spread), spread.__getitem__)
   inputs = np.asarray(batch["x"])

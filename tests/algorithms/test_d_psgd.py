@@ -1,5 +1,7 @@
 """D-PSGD's graphs: few messages, the mean kept, and which matrices of files are taken."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,7 +146,9 @@ def test_other_matrices_are_refused(tmp_path, matrix, words):
 def test_unreadable_graphs_are_refused(tmp_path):
   (tmp_path / "words.csv").write_text("0.5,half\n0.5,0.5\n")
   (tmp_path / "short.npy").write_bytes(b"\x93NUM")
-  for name in ("words.csv", "short.npy", "none.txt"):
+  os.mkfifo(tmp_path / "pipe.npy")
+  os.mkfifo(tmp_path / "pipe.csv")
+  for name in ("words.csv", "short.npy", "none.txt", "pipe.npy", "pipe.csv"):
     with pytest.raises(ValueError, match=f"^d_psgd: .*{name} ") as refused:
       matrices(str(tmp_path / name), 2)
     assert "\n" not in str(refused.value)

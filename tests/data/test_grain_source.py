@@ -42,6 +42,7 @@ def test_grains_own_order_and_draws_stay():
     (mapped().to_iter_dataset(), ["grain.MapDataset"]),
     (mapped().repeat(), ["repeat"]),
     (mapped().map(lambda each: each["x"]), ["ndarray", "x and y"]),
+    (mapped().map(lambda each: each | {"weights": 1}), ["x and y", "weights"]),
   ],
 )
 def test_data_sets_that_do_not_fit(dataset, words):

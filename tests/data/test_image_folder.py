@@ -1,5 +1,7 @@
 """Folders of images: classes, decoding, sizes, random-resized crops, and one line for each wrong folder."""
 
+import os
+
 import numpy as np
 import pytest
 from helpers.data_files import everything, one_line
@@ -35,6 +37,93 @@ def test_train_and_test_folders(tmp_path, test):
     expected = source.pixels(np.stack([np.asarray(Image.open(file)) for file in files]))
     np.testing.assert_array_equal(everything(part)["x"], expected)
     np.testing.assert_array_equal(everything(part)["y"], part.labels)
+
+
+@pytest.mark.parametrize(
+  "train, test",
+  [
+    ("Training", "Testing"),
+    ("TRAIN", "Val"),
+    ("trainset", "test_set"),
+    ("train", "dev"),
+    ("Train", "Valid"),
+    ("trains", "tests"),
+    ("training", "evaluation"),
+  ],
+)
+def test_names_of_splits(tmp_path, train, test):
+  write_folder(tmp_path / train, CLASSES, 4, (6, 5))
+  write_folder(tmp_path / test, CLASSES, 2, (6, 5), seed=1)
+  write_folder(tmp_path / "__MACOSX" / "train", CLASSES, 2, (6, 5))
+  data = load(tmp_path)
+  assert data.meta["classes"] == CLASSES and (data.train.size, data.test.size) == (12, 6)
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path):
+  write_folder(tmp_path, ("car", "train", "test"), 8, (6, 5))
+  assert load(tmp_path).meta["classes"] == ("car", "test", "train")
+
+
+@pytest.mark.parametrize(
+  "names", [("seg_train", "seg_test"), ("train2017", "val2017"), ("test", "val"), ("Train", "training", "test")]
+)
+def test_names_that_may_be_splits_are_no_classes(tmp_path, names):
+  for name in names:
+    write_folder(tmp_path / name, CLASSES, 2, (6, 5))
+  one_line(ValueError, lambda: load(tmp_path), str(tmp_path), *names[:2])
+
+
+def test_hidden_files_and_folders_are_skipped(tmp_path):
+  for split in ("train", "test"):
+    write_folder(tmp_path / split, (*CLASSES, ".ipynb_checkpoints", "__MACOSX"), 2, (6, 5))
+    picture((6, 5), 1).save(tmp_path / split / "ant" / ".0.png")
+    write_folder(tmp_path / split / "ant", (".thumbnails", "@eaDir"), 2, (6, 5))
+    (tmp_path / split / "bee" / "._0.png").write_bytes(b"resource fork")
+    (tmp_path / split / "bee" / ".DS_Store").write_bytes(b"")
+  write_folder(tmp_path / ".git", CLASSES, 2, (6, 5))
+  with pytest.warns(UserWarning, match="skipped 12 hidden files or folders$"):
+    data = load(tmp_path)
+  assert data.meta["classes"] == CLASSES and (data.train.size, data.test.size) == (6, 6)
+  write_folder(tmp_path / "flat", (*CLASSES, ".x"), 6, (6, 5))
+  with pytest.warns(UserWarning, match="skipped 1 hidden"):
+    assert load(tmp_path / "flat").meta["classes"] == CLASSES
+
+
+def test_links_are_followed_once(tmp_path):
+  write_folder(tmp_path / "far", ("more", "bee"), 3, (6, 5), seed=5)
+  write_folder(tmp_path / "set", ("ant", "cat"), 4, (6, 5))
+  (tmp_path / "set" / "bee").symlink_to(tmp_path / "far" / "bee")  # a class
+  ant = tmp_path / "set" / "ant"
+  (ant / "0a.png").symlink_to(tmp_path / "far" / "more" / "0.png")
+  (ant / "inner").symlink_to("../../far/more")
+  (ant / "inner again").symlink_to("../../far/more")
+  for name, target in (("self", "."), ("above", ".."), ("root", "/"), ("one", "two"), ("two", "one"), ("x.png", "no")):
+    (ant / name).symlink_to(target)
+  with pytest.warns(UserWarning, match="skipped 3 broken links, 4 links to a folder that is read already$"):
+    data = load(tmp_path / "set")
+  assert data.train.size + data.test.size == (4 + 1 + 3) + 3 + 4
+  labels = np.concatenate([data.train.labels, data.test.labels])
+  assert np.bincount(labels).tolist() == [8, 3, 4]
+
+
+def test_pipes_and_devices_are_skipped(tmp_path):
+  """Reading from them would wait forever."""
+  write_folder(tmp_path, CLASSES, 6, (6, 5))
+  os.mkfifo(tmp_path / "ant" / "9.png")
+  (tmp_path / "bee" / "9.png").symlink_to("/dev/zero")
+  (tmp_path / "cat" / "notes.txt").write_text("no image")
+  picture((6, 5), 1).save(tmp_path / "9.png")
+  words = "1 files that are no images, 1 images outside of class folders, 2 pipes or devices"
+  with pytest.warns(UserWarning, match=f"skipped {words}$"):
+    data = load(tmp_path)
+  assert (data.train.size, data.test.size) == (15, 3)
+
+
+def test_images_of_both_splits_are_warned_of(tmp_path):
+  write_folder(tmp_path / "train", CLASSES, 2, (6, 5))
+  (tmp_path / "test").symlink_to("train")
+  with pytest.warns(UserWarning, match="both training and test"):
+    assert load(tmp_path).test.size == 6
 
 
 def test_one_folder_is_split(tmp_path):

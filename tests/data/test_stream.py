@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.data_files import one_line
 
-from ddl.data import source
+from ddl.data import checks, source
 from ddl.data.stream import StreamFeed, from_grain_stream
 
 X = np.random.default_rng(0).standard_normal((90, 5)).astype(np.float32)
@@ -78,6 +78,19 @@ def test_a_stream_that_ends_names_worker_and_step():
   one_line(ValueError, lambda: feed(ending, [0, 1])(0, 4), "worker 1", "step 3", "repeat()")
 
 
+def test_batches_of_a_stream_are_checked():
+  def wrong(worker, workers, seed):
+    del workers, seed
+    examples = grain.MapDataset.source(np.arange(90)).repeat().to_iter_dataset(FEW)
+    return examples.map(lambda k: {"x": X[k], "y": np.int32(-1 if k == 23 and worker == 2 else k % 3)})
+
+  meta = {"task": "classification", "shape": (5,), "num_outputs": 3}
+  made = StreamFeed(wrong, [0, 2], count=4, batch=5, seed=3, check=checks.batch_check(meta, "training"))
+  assert made(0, 4)["y"].shape == (2, 4, 5)
+  one_line(ValueError, lambda: made(4, 2), "training set", "got -1", "index 3 of step 5 of worker 2")
+  made.close()
+
+
 def test_a_source_shows_the_shapes_and_has_no_parts():
   stream = from_grain_stream(mapped, size=60)
   assert stream.size == 60 and {k: x.shape for k, x in stream.take(np.arange(3)).items()} == {"x": (3, 5), "y": (3,)}
@@ -89,6 +102,7 @@ def test_a_source_shows_the_shapes_and_has_no_parts():
   [
     (lambda *_: grain.MapDataset.source(range(9)), 9, ["grain.IterDataset"]),
     (lambda *_: grain.MapDataset.source(range(9)).to_iter_dataset(), 9, ["int", "x and y"]),
+    (lambda *_: mapped(0, 1, 0).map(lambda each: each | {"loss_mask": 1}), 9, ["x and y", "loss_mask"]),
     (mapped, 0, ["size is 0"]),
   ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddl import memory
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.lockstep import Exchange, finish
@@ -309,6 +310,13 @@ def test_a_wrong_file_is_one_line(tmp_path):
   for name in ("other.npz", "text", "array.npy"):
     with pytest.raises(ValueError, match=r"^\S+: not a record of events: [^\n]+$"):
       load(tmp_path / name)
+
+
+def test_a_record_larger_than_the_memory_is_not_unpacked(tmp_path, monkeypatch):
+  np.savez_compressed(tmp_path / "large.npz", worker=np.zeros(10**6, np.int32))
+  monkeypatch.setattr(memory, "total", lambda: 3 * 10**6)
+  with pytest.raises(ValueError, match=r"large\.npz: needs at least"):
+    load(tmp_path / "large.npz")
 
 
 def put(name, index, value):

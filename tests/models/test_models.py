@@ -315,12 +315,63 @@ def test_sizes_are_plain_keywords(name):
     ("lenet", {**IMAGES, "shape": (8, 8, 1)}, {"channels": (2, 2, 2, 2)}, r"lenet: needs images of 16 x 16"),
     ("resnet20", {**COLOUR, "shape": (2, 2, 3)}, {}, r"resnet20: needs images of 4 x 4"),
     ("transformer", TEXT, {"width": 10}, r"transformer: width is 10"),
+    *(
+      (name, {**COLOUR, "shape": shape}, {}, rf"{name}.*channels\], got \[{shape[0]}, .*moveaxis")
+      for name, shape in (
+        ("lenet", (1, 28, 28)),
+        ("resnet20", (3, 32, 32)),
+        ("resnet18", (3, 64, 64)),
+        ("googlenet", (3, 64, 48)),
+        ("alexnet", (4, 224, 224)),
+        ("vgg_a", (3, 224, 224)),
+      )
+    ),
   ],
 )
 def test_misfit_is_one_line(name, meta, sizes, words):
   with pytest.raises(ValueError, match=words) as error:
     MODELS[name](meta, **sizes)
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "meta, y, words",
+  [
+    (VECTOR, np.zeros((8, 1), np.int32), r"labels y must have shape \[8\], got \[8, 1\]"),
+    (VECTOR, np.eye(10, dtype=np.int32)[:8], r"class numbers \[8\], got one-hot \[8, 10\]"),
+    (VECTOR, np.zeros(8, np.float32), "labels y must be integers, got float32"),
+    (VECTOR, np.zeros(7, np.int32), r"\[8\], got \[7\]"),
+    (NUMBERS, np.zeros((8, 3), np.float32), r"\[8, 2\], got \[8, 3\]"),
+    (NUMBERS, np.zeros((2, 8), np.float32), r"\[8, 2\], got \[2, 8\]"),  # as many numbers
+    (NUMBERS, np.zeros((8, 1, 2), np.float32), r"\[8, 2\], got \[8, 1, 2\]"),
+    ({**NUMBERS, "num_outputs": 1}, np.zeros((1, 8), np.float32), r"\[8, 1\], got \[1, 8\]"),
+  ],
+)
+def test_targets_of_another_shape_are_one_line(meta, y, words):
+  model = MODELS["linear"](meta)
+  params, extra = model.init(jax.random.key(0))
+  batch = {"x": np.zeros((8, *meta["shape"]), np.float32), "y": y}
+  for call in (lambda *of: model.loss(*of, jax.random.key(0)), model.metrics):
+    with pytest.raises(ValueError, match=words) as error:
+      call(params, extra, batch)
+    assert "\n" not in str(error.value)
+
+
+def test_targets_with_and_without_an_axis_of_one_output_are_the_same():
+  """Residuals [8, 1] and [8] would broadcast to [8, 8]."""
+  model = MODELS["linear"]({**NUMBERS, "num_outputs": 1})
+  params, extra = model.init(jax.random.key(0))
+  x, y = np.random.default_rng(0).standard_normal((2, 8, 5)).astype(np.float32)
+  for targets in (y[:, 0], y[:, :1]):
+    loss, _ = model.loss(params, extra, {"x": x, "y": targets}, jax.random.key(0))
+    np.testing.assert_allclose(loss, np.mean(y[:, 0] ** 2) / 2, rtol=1e-6)  # W = 0; float32
+
+
+def test_a_mask_that_no_loss_reads_is_refused():
+  model = MODELS["linear"](VECTOR)
+  batch = {"x": np.zeros((8, 784), np.float32), "y": np.zeros(8, np.int32), "mask": np.ones(8)}
+  with pytest.raises(ValueError, match="x and y only, got mask"):
+    model.loss(*model.init(jax.random.key(0)), batch, jax.random.key(0))
 
 
 def test_attention_in_both_types(x64):

@@ -61,6 +61,15 @@ def twice(rate, *, factor: float = 2.0):
   return optax.sgd(lambda step: factor * (rate(step) if callable(rate) else rate))
 
 
+def labelled(*, size: int = 64, kind: int = 0):
+  """Points whose class number at index 17 is `kind`."""
+  x = np.random.default_rng(0).normal(size=(size, 2)).astype(np.float32)
+  y = (x[:, 0] > 0).astype(np.int32)
+  y[17] = kind
+  source = Source(size, lambda i: {"x": x[i], "y": y[i]})
+  return Data(source, source, {"task": "classification", "shape": (2,), "num_outputs": 2, "description": "points"})
+
+
 def wrong(meta):
   return 3
 
@@ -110,6 +119,15 @@ def test_train_and_resume_from_the_folder_alone(call, file, tmp_path):
   assert lines[-1]["epoch"] == 8 * 2 * 8 / 96
   code, out, error = call("train", "--resume", f"--workdir={tmp_path}/a")
   assert code == 0 and "complete" in out, error
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "sweep"])
+def test_labels_out_of_range_are_one_line(call, file, tmp_path, command):
+  """The settings of a user's function may have any name, also `kind`."""
+  flags = (f"--config={file}", f"--config.data.name={file}:labelled", "--config.data.kind=-1")
+  code, _, error = call(command, *flags, f"--workdir={tmp_path}/x")
+  assert code == 2 and "labels of the training set must be integers from 0 to 1, got -1 at index 17" in error, error
+  assert len(error.splitlines()) == 1
 
 
 def test_one_rate_is_the_optimizers_own(call, file, tmp_path):

@@ -1,0 +1,156 @@
+"""Checks of examples: labels, tokens, targets, inputs and masks of any data set, with the first bad index and value."""
+
+import numpy as np
+import pytest
+from helpers.data_files import one_line
+
+from ddl.api import Data, Source
+from ddl.data import checks, source
+from ddl.data.images.augmentation import with_augmentation
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 4)).astype(np.float32)
+Y = np.arange(60, dtype=np.int32) % 3
+TOKENS = RNG.integers(0, 7, (60, 9))
+LABELS = {"task": "classification", "shape": (4,), "num_outputs": 3, "description": "labels"}
+NUMBERS = {"task": "regression", "shape": (4,), "num_outputs": 2, "description": "numbers"}
+TEXT = {"task": "language", "shape": (8,), "num_outputs": 7, "description": "text"}
+EXAMPLES = {"classification": (X, Y), "regression": (X, X[:, :2]), "language": (TOKENS[:, :-1], TOKENS[:, 1:])}
+
+
+def part(x, y, labels=None, **more):
+  return Source(len(x), lambda k: {"x": x[k], "y": y[k], **{name: array[k] for name, array in more.items()}}, labels)
+
+
+def changed(array, index, value):
+  array = array.copy()
+  array[index] = value
+  return array
+
+
+def check(meta, where="train", **change):
+  """The data set of this task, of which one part has other arrays, checked."""
+  x, y = EXAMPLES[meta["task"]]
+  good = part(x, y)
+  return checks.checked(Data(good, good, meta, good)._replace(**{where: part(**{"x": x, "y": y} | change)}))
+
+
+@pytest.mark.parametrize("where, word", [("train", "training"), ("test", "test"), ("validation", "validation")])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize(
+  "y, words",
+  [
+    (changed(Y, 17, -1), ["from 0 to 2, got -1 at index 17"]),
+    (changed(Y, 17, 3), ["got 3 at index 17"]),
+    (changed(Y, [17, 40], [-100, -1]), ["got -100 at index 17", "Ignored labels"]),
+    (changed(Y.astype(np.int64), 17, 2**32), ["got 4294967296 at index 17"]),
+    (changed(Y.astype(np.uint64), 17, 2**63), ["got 9223372036854775808 at index 17"]),
+    (changed(Y.astype(float), 17, 0.7), ["got 0.7 at index 17"]),
+    (changed(Y.astype(float), 17, np.nan), ["got nan at index 17"]),
+    (Y.astype(np.float32), ["float32", ".astype(np.int32)"]),
+    (Y > 1, ["bool", ".astype(np.int32)"]),
+    (Y.astype(str), ["<U"]),
+    (Y + 1, ["got 3 at index 2", "subtract 1"]),
+  ],
+)
+def test_labels(where, word, listed, y, words):
+  labels = {"labels": y} if listed else {}
+  one_line(ValueError, lambda: check(LABELS, where, y=y, **labels), f"labels of the {word} set", *words)
+
+
+@pytest.mark.parametrize(
+  "meta, change, words",
+  [
+    (LABELS, {"y": np.eye(3)[Y]}, ["one-hot", "[60, 3]", "argmax"]),
+    (LABELS, {"y": np.eye(3, dtype=bool)[Y]}, ["one-hot"]),
+    (LABELS, {"y": Y[:, None]}, ["[n, 1]"]),
+    (LABELS | {"num_outputs": 300}, {"y": Y.astype(np.uint8)}, ["holds 299", "uint8"]),
+    (LABELS, {"labels": Y[:50]}, ["shape [60]", "[50]"]),
+    (LABELS, {"y": Y[:50]}, ["IndexError", "training set"]),
+    (LABELS, {"x": changed(X, (13, 2), np.nan)}, ["x of the training set must be finite, got nan at index 13"]),
+    (LABELS, {"x": changed(X, (13, 2), -np.inf)}, ["got -inf at index 13"]),
+    (LABELS, {"x": X.astype(complex)}, ["complex128"]),
+    (LABELS, {"x": X[:, :3]}, ["[n, 4]", "[n, 3]"]),
+    (LABELS, {"x": (9 * X).astype(np.int8)}, ["type of the training set, int8, got float32"]),
+    (LABELS | {"num_outputs": 0}, {}, ["num_outputs"]),
+    (LABELS | {"num_outputs": 3.0}, {}, ["num_outputs"]),
+    (LABELS, {"mask": changed(np.ones(60), 5, 2.0)}, ["mask", "got 2.0 at index 5"]),
+    (LABELS, {"weight": changed(np.ones(60), 5, -1.0)}, ["weight", "got -1.0 at index 5"]),
+    (NUMBERS, {"y": X[:, 0]}, ["[n, 2]", "[n]"]),
+    (NUMBERS, {"y": X[:, :3]}, ["[n, 2]", "[n, 3]"]),
+    (NUMBERS | {"num_outputs": 1}, {}, ["[n, 1] or [n]", "[n, 2]"]),
+    (NUMBERS, {"y": changed(X[:, :2], (8, 1), np.nan)}, ["targets y of the training set", "got nan at index 8"]),
+    (NUMBERS, {"y": X[:, :2] > 0}, ["bool"]),
+    (TEXT, {"x": changed(TOKENS[:, :-1], (4, 2), 7)}, ["tokens x of the training set", "got 7 at index 4"]),
+    (TEXT, {"y": changed(TOKENS[:, 1:], (4, 2), -100)}, ["tokens y", "got -100 at index 4", "Ignored"]),
+    (TEXT, {"y": TOKENS[:, 2:]}, ["shape of x", "[60, 8]", "[60, 7]"]),
+    (TEXT, {"y": np.eye(7, dtype=int)[TOKENS[:, 1:]]}, ["shape of x", "[60, 8, 7]"]),
+    (TEXT, {"x": TOKENS[:, :-1].astype(np.float32)}, ["float32", ".astype(np.int32)"]),
+    (TEXT | {"num_outputs": 70_000}, {"x": TOKENS[:, :-1].astype(np.uint16)}, ["69999", "uint16"]),
+  ],
+)
+def test_examples_that_do_not_fit_their_task(meta, change, words):
+  one_line(ValueError, lambda: check(meta, **change), *words)
+
+
+@pytest.mark.parametrize(
+  "meta, change",
+  [
+    (LABELS, {}),
+    (LABELS, {"labels": Y}),
+    (LABELS, {"labels": Y + 90}),  # another grouping of the examples, for partitions
+    (LABELS, {"y": Y.astype(np.uint8)}),
+    (LABELS, {"x": X.astype(np.float64)}),
+    (LABELS, {"y": np.stack([Y, Y[::-1], Y, Y], axis=1)}),  # a class for each position
+    (LABELS | {"num_outputs": 4}, {"y": np.eye(4, dtype=int)[Y]}),  # 0 or 1 for each position
+    (LABELS, {"mask": np.ones(60, bool), "name": Y.astype(str)}),
+    (NUMBERS, {}),
+    (NUMBERS | {"num_outputs": 1}, {"y": X[:, 0]}),
+    (NUMBERS | {"num_outputs": 1}, {"y": X[:, :1]}),
+    (NUMBERS, {"y": X[:, :2].astype(np.int8)}),
+    (TEXT, {}),
+    ({"task": "ranking", "shape": (4,)}, {}),
+  ],
+)
+def test_examples_that_fit(meta, change):
+  x, y = EXAMPLES.get(meta["task"], (X, Y))
+  data = Data(part(**{"x": x, "y": y} | change), part(**{"x": x, "y": y} | change), meta)
+  assert checks.checked(data) == data  # all was read, so that nothing is left to be checked later
+
+
+def test_examples_that_are_not_read_at_the_start_are_checked_when_they_are_taken(monkeypatch):
+  monkeypatch.setattr(checks, "READ", 20 * 20)  # of 20 bytes each
+  y = changed(Y, [42, 44], [5, -7])
+  data = check(LABELS, y=y)
+  np.testing.assert_array_equal(data.train.take(np.array([3, 40, 3]))["y"], Y[[3, 40, 3]])
+  one_line(ValueError, lambda: data.train.take(np.array([3, 44, 42])), "training set", "got -7 at index 44")
+  one_line(ValueError, lambda: check(LABELS, y=y, labels=y), "got 5 at index 42")
+  one_line(ValueError, lambda: check(LABELS, y=changed(y, 19, 9)), "got 9 at index 19")
+
+
+def test_what_an_augmentation_makes_is_checked():
+  def worse(rng, batch):
+    return {**batch, "x": np.where(rng.random(batch["x"].shape) < 0.5, np.nan, batch["x"])}
+
+  good = part(X, Y)
+  train = checks.checked(Data(with_augmentation(good, worse), good, LABELS)).train
+  call = [np.random.default_rng(0)], np.array([[7, 8]])
+  one_line(ValueError, lambda: train.augmented(*call), "got nan at index 7")
+  assert train.take(np.array([7]))["x"].shape == (1, 4)
+
+
+def test_what_a_factory_has_checked_is_not_read_again():
+  calls = []
+
+  def take(k):
+    calls.append(len(k))
+    return {"x": X[k], "y": Y[k]}
+
+  data = Data(Source(60, take, Y), Source(60, take, Y), LABELS)
+  assert checks.checked(data, complete=True) == data and calls == [32, 32]
+  bad = changed(Y, 59, 3)
+  one_line(ValueError, lambda: checks.checked(Data(part(X, bad, bad), data.test, LABELS), True), "got 3 at index 59")
+
+
+def test_arrays_of_different_lengths():
+  one_line(ValueError, lambda: source.in_memory(X, Y[:-1]), "60", "59")
