@@ -4,6 +4,7 @@
 them are checked in each batch, on the host.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from ddl.api import Data, Source
 READ = 2**25  # bytes of examples of each part that are checked before training
 SAMPLE = 32  # examples, evenly spread, that tell a part's type and range
 FEWEST = 16  # examples from which on ranges of two parts are compared
-PIECE = 2**22  # bytes that are read at once
+SECONDS = 2.0  # after which no more is read, of a source that is slow
+PIECE = 2**18  # bytes that are read at once
 SPECIAL = ("mask", "weight")  # in the name of an array: numbers by which losses would be weighted
 IGNORED = -100  # PyTorch's default label of positions that count in no loss
 
@@ -195,16 +197,18 @@ def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool
   count, piece = 0 if source.stream or complete else min(size, READ // one), max(1, PIECE // one)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
     class_numbers(np.asarray(labels), meta.get("num_outputs"), f"labels of the {part} set", int)
-  for start in range(0, count, piece):  # in order, so that errors name the first bad one
-    indices = np.arange(start, min(start + piece, count))
+  finished, until = 0, time.monotonic() + SECONDS
+  while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad one
+    indices = np.arange(finished, min(finished + piece, count))
     check(read(indices), len(indices), indices.__getitem__)
+    finished += len(indices)
   check(batch, len(spread), spread.__getitem__)
   inputs = np.asarray(batch["x"])
   if source.stream or complete:
     return source, inputs
   before = source.augmented
   if before is None:
-    return source if count == size else source._replace(take=take), inputs
+    return source if finished == size else source._replace(take=take), inputs
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
     batch = before(rngs, indices)

@@ -128,6 +128,13 @@ def test_examples_that_are_not_read_at_the_start_are_checked_when_they_are_taken
   one_line(ValueError, lambda: check(LABELS, y=changed(y, 19, 9)), "got 9 at index 19")
 
 
+def test_a_slow_source_is_read_for_a_limited_time(monkeypatch):
+  monkeypatch.setattr(checks, "SECONDS", 0.0)
+  y = changed(Y, 44, -7)
+  data = check(LABELS, y=y)
+  one_line(ValueError, lambda: data.train.take(np.array([3, 44])), "got -7 at index 44")
+
+
 def test_what_an_augmentation_makes_is_checked():
   def worse(rng, batch):
     return {**batch, "x": np.where(rng.random(batch["x"].shape) < 0.5, np.nan, batch["x"])}
