@@ -35,18 +35,19 @@ def checked(data: Data, complete: bool = False) -> Data:
     ValueError: one line with the first bad index and value: labels or tokens that are no integers from 0 to
       num_outputs - 1, targets of another shape, values that are not finite, parts of different types or ranges.
   """
-  outputs = data.meta.get("num_outputs", 1)
+  if not isinstance(data.meta, Mapping):
+    raise ValueError(f"meta of the data must be a dict, got {type(data.meta).__name__}.")
+  outputs, shape = data.meta.get("num_outputs", 1), data.meta.get("shape", ())
   if isinstance(outputs, bool) or not isinstance(outputs, int | np.integer) or not 1 <= outputs <= 2**31:
     raise ValueError(f"num_outputs of the data's meta must be an integer from 1 to {2**31}, got {outputs!r}.")
+  if not isinstance(shape, Sequence) or isinstance(shape, str):
+    raise ValueError(f"shape of the data's meta must be the sizes of one x, such as (28, 28, 1), got {shape!r}.")
   train, inputs = _verified(data.train, data.meta, "training", complete)
-  others: list[Source | None] = []
-  for name, part in (("test", data.test), ("validation", data.validation)):
-    source, other = _verified(part, data.meta, name, complete) if part else (None, inputs)
+  others = {"test": data.test} | ({} if data.validation is None else {"validation": data.validation})
+  for name, part in others.items():
+    others[name], other = _verified(part, data.meta, name, complete)
     same_inputs(inputs, other, "data", ("the training set", f"the {name} set"))
-    others.append(source)
-  test, validation = others
-  assert test
-  return Data(train, test, data.meta, validation)
+  return Data(train, others["test"], data.meta, others.get("validation"))
 
 
 def batch_check(meta: Mapping[str, Any], part: str) -> Check:
@@ -166,11 +167,13 @@ def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
   return max(most) <= 1 and min(negative) == 0 and max(negative) >= 0.25
 
 
-def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
+def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
   """The source, whose examples that are not read here are checked when they are taken; and x of `sample`."""
-  labels, size = source.labels, source.size
-  if size < 1:
-    raise ValueError(f"size of the {part} set must be at least 1, got {size}.")
+  if not isinstance(source, Source):
+    raise ValueError(f"the {part} set must be a ddl.Source, got {type(source).__name__}.")
+  labels, size = None if source.labels is None else np.asarray(source.labels), source.size
+  if not isinstance(size, int | np.integer) or size < 1:
+    raise ValueError(f"size of the {part} set must be an integer of at least 1, got {size!r}.")
   if labels is not None and np.shape(labels) != (size,):
     shape = list(np.shape(labels))
     raise ValueError(f"labels of the {part} set must have shape [{size}], one for each example, got {shape}.")
@@ -178,13 +181,16 @@ def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:
     try:
-      return source.take(indices)
+      batch = source.take(indices)
     except ValueError:
       raise
     except Exception as error:  # the function may be the user's, and so are its errors
       reason = next(iter(str(error).splitlines()), "")
       what = f"{indices[0]} to {indices[-1]} of the {part} set"
       raise ValueError(f"taking examples {what} fails ({type(error).__name__}: {reason})") from error
+    if not isinstance(batch, Mapping):
+      raise ValueError(f"take of the {part} set must return a dict of x and y, got {type(batch).__name__}.")
+    return batch
 
   def take(indices: np.ndarray) -> dict[str, Any]:
     batch = source.take(indices)
@@ -196,7 +202,7 @@ def _verified(source: Source, meta: Mapping[str, Any], part: str, complete: bool
   one = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))
   count, piece = 0 if source.stream or complete else min(size, READ // one), max(1, PIECE // one)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
-    class_numbers(np.asarray(labels), meta.get("num_outputs"), f"labels of the {part} set", int)
+    class_numbers(labels, meta.get("num_outputs"), f"labels of the {part} set", int)
   finished, until = 0, time.monotonic() + SECONDS
   while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad one
     indices = np.arange(finished, min(finished + piece, count))

@@ -98,6 +98,7 @@ def test_examples_that_do_not_fit_their_task(meta, change, words):
   [
     (LABELS, {}),
     (LABELS, {"labels": Y}),
+    (LABELS, {"labels": Y.tolist()}),
     (LABELS, {"labels": Y + 90}),  # another grouping of the examples, for partitions
     (LABELS, {"y": Y.astype(np.uint8)}),
     (LABELS, {"x": X.astype(np.float64)}),
@@ -157,6 +158,24 @@ def test_what_a_factory_has_checked_is_not_read_again():
   assert checks.checked(data, complete=True) == data and calls == [32, 32]
   bad = changed(Y, 59, 3)
   one_line(ValueError, lambda: checks.checked(Data(part(X, bad, bad), data.test, LABELS), True), "got 3 at index 59")
+
+
+@pytest.mark.parametrize(
+  "change, word",
+  [
+    ({"test": None}, "test set must be a ddl.Source, got NoneType"),
+    ({"train": (X, Y)}, "training set must be a ddl.Source, got tuple"),
+    ({"validation": X}, "validation set must be a ddl.Source, got ndarray"),
+    ({"train": Source(0, part(X, Y).take)}, "size of the training set"),
+    ({"train": Source(60.0, part(X, Y).take)}, "got 60.0"),
+    ({"train": Source(60, lambda k: {"x": X[k]})}, "must have x and y, got x"),
+    ({"train": Source(60, lambda k: (X[k], Y[k]))}, "dict of x and y, got tuple"),
+    ({"meta": None}, "meta of the data"),
+    ({"meta": LABELS | {"shape": 4}}, "shape of the data's meta"),
+  ],
+)
+def test_parts_that_are_no_sources(change, word):
+  one_line(ValueError, lambda: checks.checked(Data(part(X, Y), part(X, Y), LABELS)._replace(**change)), word)
 
 
 def test_arrays_of_different_lengths():
