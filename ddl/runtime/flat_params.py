@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.elementwise import are_elementwise
 from ddl.precision import ravel
-
-SCALES = (1e-3, 1.0, 1e3)  # of the messages of a trial, to reveal clipping
 
 
 class VisitTrees(NamedTuple):
@@ -77,34 +76,33 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's rule works coordinate by coordinate, so that it applies to a vector and its parts.
+  """Return whether the server's functions are known to be element-wise, so that they apply to a vector and its parts.
 
-  Found by trial on arrays cut to two along each axis, and on two halves of their vector: rules that depend on whole
-  arrays (LARS), on all of them (a clipped global norm), on their axes or names (a mask of the weight decay) then give
-  other values.
+  params: arrays or shapes.
   """
-  keys = iter(jax.random.split(jax.random.key(0), 10_000))
-  kind = jax.eval_shape(lambda tree: ravel(tree)[0], params).dtype  # a server's, which no other rounding may hide
-  params = jax.tree.map(lambda x: np.ones([min(n, 2) for n in x.shape], kind), params)
-  try:
-    flat, _ = flatten(params)
-    leads = leads_of(algorithm, flat.size, flat.dtype)
-    params = jax.tree.map(lambda x: _some(x, next(keys), 1.0), params)
-    state, server, _ = algorithm.init(params)
-    halves = [algorithm.init(half)[1] for half in _halves(_pack(params, 0), 0)]
-    serve = jax.jit(algorithm.serve)
-    for scale in SCALES:
-      message = jax.tree.map(lambda x, scale=scale: _some(x, next(keys), scale), algorithm.request(state, params))
-      visit = Visit(jnp.int32(0), jnp.int32(-1 if algorithm.arrivals.peers == "none" else 1))
-      server, reply = serve(server, message, visit)
-      parts = _halves(_pack(message, leads.message), leads.message)
-      halves, replies = zip(*(serve(x, m, visit) for x, m in zip(halves, parts, strict=True)), strict=True)
-      whole = _pack(server, leads.server), _pack(reply, leads.reply)
-      if not all(map(_same, whole, (_joined(halves, leads.server), _joined(replies, leads.reply)))):
-        return False
-  except (ValueError, TypeError, KeyError):  # of rules that take the arrays of a model only
-    return False
-  return True
+
+  def calls(params: Tree) -> Any:
+    state, server, reply = jax.eval_shape(algorithm.init, params)
+    message = jax.eval_shape(algorithm.request, state, params)
+    visit = Visit(*[jax.ShapeDtypeStruct((), np.int32) for _ in Visit._fields])
+    read = [(algorithm.read, (server, reply, visit))] if algorithm.read else []
+    return [
+      (lambda params: algorithm.init(params)[1:], (params,)),
+      (algorithm.serve, (server, message, visit)),
+      (algorithm.evaluate, (server,)),
+      *read,
+    ]
+
+  return are_elementwise(calls, params)
+
+
+def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
+  """Raise ValueError unless the lock-free increment is known to be element-wise, as it is computed block by block."""
+  rule = algorithm.lock_free
+  if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
+    raise ValueError(
+      "LockFree.increment must be element-wise, got a function of whole arrays; use ServerAlgorithm(lock_free=None)"
+    )
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:
@@ -117,22 +115,3 @@ def _pack(tree: Tree, leads: Tree) -> Tree:
       return jnp.concatenate([x.reshape(*x.shape[:lead], -1) for x in jax.tree.leaves(part)], axis=-1)
 
   return jax.tree.map(one, leads, tree)
-
-
-def _halves(tree: Tree, leads: Tree) -> list[Tree]:
-  """Return the two halves of a result of `_pack`."""
-  cut = jax.tree.map(lambda lead, x: (x, x) if lead < 0 else jnp.split(x, [x.shape[-1] // 2], axis=-1), leads, tree)
-  return [jax.tree.map(lambda _, pair, k=k: pair[k], leads, cut) for k in (0, 1)]
-
-
-def _joined(halves: Any, leads: Tree) -> Tree:
-  return jax.tree.map(lambda lead, *x: x[0] if lead < 0 else jnp.concatenate(x, axis=-1), leads, *halves)
-
-
-def _some(x: Any, key: jax.Array, scale: float) -> Any:
-  return scale * jax.random.normal(key, x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-def _same(a: Tree, b: Tree) -> bool:
-  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-  return all(np.allclose(np.float64(x), np.float64(y), rtol=1e-3, atol=1e-6, equal_nan=True) for x, y in pairs)

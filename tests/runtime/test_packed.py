@@ -6,11 +6,17 @@ import numpy as np
 import optax
 import pytest
 from helpers.simulations import STEPS, TROUBLE, events_of, experiment, leaves, of_workers, one_by_one, simulate
+from helpers.twins import lenient
 
 from ddl.algorithms import SERVER
-from ddl.api import Visit
-from ddl.runtime.execution import packs
-from ddl.runtime.flat_params import divides, flatten, packed
+from ddl.api import Model, Visit
+from ddl.events import times
+from ddl.events.schedule import make_schedule
+from ddl.runtime.execution import ExecutionConfig, packs
+from ddl.runtime.flat_params import check_lock_free, divides, flatten, packed
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.virtual.simulator import Simulator
+from experiments.config.parts.optimizers import OPTIMIZERS
 
 PARAMS = {
   "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
@@ -18,6 +24,7 @@ PARAMS = {
   "deep": {"scale": np.float32(0.5) * np.ones((), np.float32)},
 }
 WORKERS = 4
+WARM = optax.linear_schedule(0.0, 0.1, 200)  # nothing moves at first
 
 
 def build(name, inner):
@@ -69,10 +76,72 @@ def matrices(params):
     (False, optax.lars(0.1)),
     (False, optax.chain(optax.add_decayed_weights(0.1, mask=matrices), optax.sgd(0.1))),
     (False, optax.chain(optax.add_decayed_weights(0.1, mask=matrices(PARAMS)), optax.sgd(0.1))),
+    (False, optax.chain(optax.add_decayed_weights(1e-9, mask=matrices), optax.sgd(WARM))),
+    (True, optax.chain(optax.add_decayed_weights(1e-9), optax.sgd(WARM))),
   ],
 )
 def test_optimisers_that_look_at_more_than_a_coordinate_are_found(whole, inner):
   assert divides(build("async_sgd", inner), PARAMS) == whole
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_only_the_server_s_optimizer_decides(name):
+  masked = optax.chain(optax.add_decayed_weights(5e-4, mask=matrices), optax.sgd(WARM))
+  at_the_server = ("async_sgd", "downpour", "dc_asgd", "staleness_aware_sgd", "async_msgd")
+  assert divides(build(name, masked), PARAMS) == (name not in at_the_server)
+
+
+def test_a_rule_of_whole_arrays_is_not_packed():
+  algorithm = build("async_easgd", optax.sgd(0.1))
+
+  def serve(server, message, visit):
+    server, reply = algorithm.serve(server, message, visit)
+    return server, jax.tree.map(lambda x: jnp.where(jnp.linalg.norm(x) > 1e9, 0 * x, x), reply)
+
+  assert divides(algorithm, PARAMS) and not divides(algorithm._replace(serve=serve), PARAMS)
+  rule = build("hogwild_easgd", optax.sgd(0.1))
+  norms = rule.lock_free._replace(increment=lambda w, z: jax.tree.map(lambda w, z: (w - z) / w.size, w, z))
+  check_lock_free(rule, PARAMS)
+  with pytest.raises(ValueError, match=r"^LockFree\.increment must be element-wise"):
+    check_lock_free(rule._replace(lock_free=norms), PARAMS)
+
+
+DECAYED = {  # hyper-parameters of an optimizer -> an independent update (x, state) -> (x, state) without gradients
+  "sgd": ({"momentum": 0.9, "weight_decay": 0.02}, lambda x, m: (x - 0.1 * (0.9 * m + 0.02 * x), 0.9 * m + 0.02 * x)),
+  "adamw": ({"weight_decay": 0.02}, lambda x, m: (x - 0.1 * 0.02 * x, m)),
+  "lion": ({"weight_decay": 0.02}, lambda x, m: (x - 0.1 * 0.02 * x, m)),
+  "nadamw": ({"weight_decay": 0.02}, lambda x, m: (x - 0.1 * 0.02 * x, m)),
+}
+
+
+def no_data(rounds, steps):
+  return {"x": np.zeros((len(rounds), steps, 1))}
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("inner", DECAYED)
+@pytest.mark.parametrize("name", ["async_sgd", "downpour", "dc_asgd", "staleness_aware_sgd"])
+@pytest.mark.sampled(10)
+def test_the_decay_of_small_models(x64, name, inner, devices):
+  """Without gradients each visit to a server that has the optimizer decays the matrix, and the bias stays."""
+  settings, update = DECAYED[inner]
+
+  def loss(params, extra, batch, key):
+    return 0 * (params["matrix"].sum() + params["bias"].sum()), extra
+
+  model = Model(lambda key: ({"matrix": jnp.ones((3, 2)), "bias": jnp.ones(3)}, {}), loss)
+  algorithm = build(name, lenient(OPTIMIZERS[inner](0.1, **settings)))
+  steps, layout = 8 * algorithm.period, make_workers(WORKERS, devices)
+  schedule = make_schedule(algorithm, workers=WORKERS, steps=steps, times=times.constant(workers=WORKERS, seed=0))
+  simulator = Simulator(algorithm, model, layout, ExecutionConfig("vmap", "scan", steps), *schedule)
+  carry, calls = simulator.start(jax.random.key(0)), simulator.plan(0, steps, steps)
+  *_, (_, carry, _) = simulator.run(carry, calls, no_data, jax.random.key(1))
+  x, m = 1.0, 0.0
+  for _ in range(8 * WORKERS):
+    x, m = update(x, m)
+  params = simulator.consensus(carry).params
+  np.testing.assert_allclose(params["matrix"], x, rtol=1e-12)
+  np.testing.assert_array_equal(params["bias"], 1.0)
 
 
 def test_what_the_workers_keep_to_themselves_may_look_at_whole_arrays():

@@ -13,6 +13,7 @@ from jax import lax
 
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.api import Algorithm, Spec, Taxonomy, Tree
+from ddl.elementwise import is_elementwise
 from ddl.group import Group
 from ddl.precision import ravel
 
@@ -20,16 +21,15 @@ from ddl.precision import ravel
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   """Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered.
 
-  Equals `sync_sgd` for an inner optimizer that works element by element (SGD, momentum, Adam, weight decay). It does
-  NOT for one that looks at a whole leaf or a global norm (clipping, LARS, LAMB, Adafactor, masks by path): such an
-  optimizer sees one flat strip here.
+  Equals `sync_sgd`, as the inner optimizer is element-wise (SGD, momentum, Adam, weight decay of all parameters).
 
   Args:
     inner: element-wise optimizer; its state covers this worker's strip, of the packed vector's dtype.
 
   Returns:
     An `Algorithm` whose collectives are in `local`. A strip's length depends on the number of workers, so that its
-    `init` must run where the group's axis is bound.
+    `init` must run where the group's axis is bound. It raises ValueError for an optimizer that is not known to be
+    element-wise (see `ddl.elementwise`): clipping by a norm, masks, LARS, LAMB, Adafactor.
   """
 
   def pad(group: Group, packed: jax.Array) -> jax.Array:
@@ -42,6 +42,11 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     del key
+    if not is_elementwise(inner, params):
+      raise ValueError(
+        "sharded_sync_sgd: inner must be element-wise, got an optimizer with a mask, a norm or rules for whole layers; "
+        "use sync_sgd, or SGD, Adam or AdamW whose weight decay is of all parameters"
+      )
     return inner.init(strip(group, ravel(params)[0]))  # of this worker's strip: [ceil(n / p)]
 
   def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:

@@ -122,8 +122,8 @@ class RayCluster:
     flat, unravel = flatten(params)
     if not divides(self.algorithm, params):
       raise ValueError(
-        "Ray: the master's shards each hold a run of the parameters, but this optimizer looks at whole arrays or at "
-        "all of them; use one that goes coordinate by coordinate, such as SGD or Adam, or real threads"
+        "the server's optimizer must be element-wise on Ray, whose shards hold parts of a vector, got one with a mask, "
+        "a norm or rules for whole layers; use threads, or SGD or Adam whose weight decay is of all parameters"
       )
     parts, token = transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]

@@ -12,6 +12,7 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import Events, Row, make_events
+from ddl.runtime.flat_params import check_lock_free
 from ddl.runtime.rounds.consensus import Progress
 from ddl.runtime.threads.shared_memory import Clock, FairLock, RoundGate, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
@@ -67,6 +68,7 @@ class SharedServer:
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
     if rules.increment:
+      check_lock_free(algorithm, params)
       blocks = algorithm.arrivals.blocks
       self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
       self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)

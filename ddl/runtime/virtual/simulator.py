@@ -2,8 +2,8 @@
 
 The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
 workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
-server holds the parameters as one vector where that is faster (`execution.packs`) and its rule works coordinate by
-coordinate (`flat_params.divides`).
+server holds the parameters as one vector where that is faster (`execution.packs`) and its functions are known to be
+element-wise (`flat_params.divides`).
 """
 
 import time
@@ -17,7 +17,7 @@ from ddl.api import Model, ServerAlgorithm
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
 from ddl.runtime.execution import ExecutionConfig, packs
-from ddl.runtime.flat_params import divides, packed
+from ddl.runtime.flat_params import check_lock_free, divides, packed
 from ddl.runtime.layout.workers import Workers, nbytes, placed
 from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.traffic import visit_nbytes
@@ -45,6 +45,7 @@ class Simulator:
     """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
     self.model, self.workers, self.execution = model, workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
+    check_lock_free(algorithm, params)
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 from optax import contrib
 
 from ddl.api import Tree
@@ -86,20 +84,3 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "muon": contrib.muon,
   }.items()
 }
-
-
-def elementwise(inner: optax.GradientTransformation) -> bool:
-  """Whether an optimizer treats the parts of a vector of all parameters as it treats their tree; found by trying."""
-  tree = {"matrix": jnp.linspace(-1.0, 2.0, 6).reshape(2, 3), "vector": jnp.linspace(0.5, -1.5, 3)}
-  vector, unravel = ravel_pytree(tree)
-
-  def two_steps(params: Tree) -> Tree:
-    state = inner.init(params)
-    for scale in (1.0, -0.3):
-      updates, state = inner.update(jax.tree.map(lambda x, s=scale: s * x**2 - 0.1, params), state, params)
-      params = optax.apply_updates(params, updates)
-    return params
-
-  halves = [two_steps(half) for half in (vector[:5], vector[5:])]
-  whole, packed = two_steps(tree), unravel(jnp.concatenate(halves))
-  return all(map(jnp.allclose, jax.tree.leaves(whole), jax.tree.leaves(packed)))

@@ -10,8 +10,9 @@ from helpers.twins import close as to_1e_12
 from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
+from ddl.elementwise import is_elementwise
 from experiments.config import default_experiment
-from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
+from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, matrices
 from experiments.config.parts.schedules import SCHEDULES
 
 PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
@@ -73,21 +74,28 @@ def test_the_global_norm_is_clipped():
   close(step(OPTIMIZERS["sgd"](0.1, clip_norm=1e6)), jax.tree.map(lambda g: -0.1 * g, GRADS))
 
 
-@pytest.mark.slow
-def test_which_see_single_numbers_alone():
-  found = {name for name, make in OPTIMIZERS.items() if elementwise(make(0.1, weight_decay=0.0))}
-  assert {*OPTIMIZERS} - found == {"lars", "lamb", "novograd", "muon"}
-  assert not elementwise(OPTIMIZERS["sgd"](0.1, clip_norm=1.0))
-  assert not elementwise(OPTIMIZERS["sgd"](0.1, weight_decay=0.1))
-  assert elementwise(OPTIMIZERS["sgd"](0.1, weight_decay=0.1, decay_all=True))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_which_are_element_wise(name):
+  """Also where nothing moves at first, and where the decay is smaller than the parameters' rounding."""
+  rate, decay = optax.linear_schedule(0.0, 0.1, 200), {"weight_decay": 1e-9}
+  cases = [decay | {"decay_all": True}, decay, decay | {"decay_all": True, "clip_norm": 1e9}]
+  whole = name in ("lars", "lamb", "novograd", "muon")
+  assert [is_elementwise(OPTIMIZERS[name](rate, **chosen), PARAMS) for chosen in cases] == [not whole, False, False]
   assert matrices(PARAMS) == {"kernel": True, "bias": False}
 
 
-def test_strips_refuse_what_looks_at_layers():
-  for optimizer in ({"name": "lamb"}, {"clip_norm": 1.0}, {"weight_decay": 0.1}):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.sampled(3)
+def test_strips_refuse_what_looks_at_layers(name, warmup):
+  """The two first steps of a warm-up hardly move anything."""
+  chosen = {"algorithm": {"name": "sharded_sync_sgd"}, "schedule": {"name": "constant", "warmup": warmup}}
+  refused = [{"clip_norm": 1.0}, {"weight_decay": 0.1}] + [{}] * (name in ("lamb", "lars", "muon", "novograd"))
+  for optimizer in refused:
     with pytest.raises(ValueError, match="decay_all"):
-      default_experiment(algorithm={"name": "sharded_sync_sgd"}, optimizer=optimizer)
-  default_experiment(algorithm={"name": "sharded_sync_sgd"}, optimizer={"weight_decay": 0.1, "decay_all": True})
+      default_experiment(**chosen, optimizer={"name": name, **optimizer})
+  if len(refused) == 2:
+    default_experiment(**chosen, optimizer={"name": name, "weight_decay": 0.1, "decay_all": True})
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -136,7 +144,7 @@ def plain(tx, tree_of=tree_of):
 @pytest.mark.sampled(67)
 def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
-  if name == "sharded_sync_sgd" and not elementwise(tx):
+  if name == "sharded_sync_sgd" and not is_elementwise(tx, PARAMS):
     pytest.skip("refused")
   workers, steps, hyper = 3, 6, defaults(name, 3)
   strips = [lambda flat: flat] if name == "sharded_sync_sgd" else []
