@@ -99,7 +99,8 @@ class DeviceFunctions:
   ) -> Callable[..., Any]:
     """Return steps that all workers make together, as local steps communicate."""
     in_params, in_state = axes(replication.params), axes(replication.state)
-    gradients = over_workers(gradient_of(model), execution.gradients, (in_params, 0, 0, 0), 0)
+    own = (replication.params, True, True, True)
+    gradients = over_workers(gradient_of(model), execution.gradients, own, True)
     update = self.vmap_workers(
       partial(algorithm.local, self.workers.group), (0, in_state, in_params), (in_params, in_state)
     )
@@ -127,5 +128,5 @@ class DeviceFunctions:
       """Make one worker's. batches: [steps, batch, ...]."""
       return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
-    carried = (axes(replication.params), axes(replication.state), 0)
-    return over_workers(steps, execution.gradients, (*carried, 0, 0), (carried, 0))
+    carried = (replication.params, replication.state, True)
+    return over_workers(steps, execution.gradients, (*carried, True, True), (carried, True))

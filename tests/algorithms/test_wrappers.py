@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.runs import HYPER, STEPS, model, record
+from helpers.runs import HYPER, STEPS, each, feed, flat_rows, model, record
 from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
 from helpers.wrappers import BASE, COMPRESSORS, LOSSLESS, LOSSY, OF_DIFFERENCES, as_started, twin, wrapped
 from jax.sharding import AxisType
@@ -74,6 +74,7 @@ def test_a_sum_is_compressed_where_it_is_launched(x64):
   close(evaluate[:, 0], history.evaluate)
 
 
+MODES = ("vmap", "unroll", "map")
 LAYOUTS = [
   (1, ExecutionConfig("vmap", "scan", 12)), (2, ExecutionConfig("unroll", "scan", 5)),
   (8, ExecutionConfig("vmap", "unroll", 4)),
@@ -99,6 +100,36 @@ def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   expected = run(as_started(algorithm), steps=STEPS)[0]
   kept = record(Trainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
   close(kept.params, np.asarray(expected)[np.array(kept.ends) - 1])
+
+
+@pytest.mark.parametrize("workers, gradients", [(8, "unroll"), (18, "map")])
+def test_a_memory_of_matrices_only_in_each_gradient_mode(x64, workers, gradients):
+  """The memory of PowerSGD has None in place of a vector's; above 16 workers of a device a CPU takes them in a loop."""
+  algorithm = wrapped("powersgd", "diloco")
+  expected = run(as_started(algorithm), workers, 6)[0]
+  trainer = Trainer(algorithm, model(workers, 6), make_workers(workers, 1), ExecutionConfig(gradients, "scan", 6))
+  *_, (_, carry, _) = trainer.run(
+    trainer.start(jax.random.key(0)), trainer.plan(0, 6, 6), partial(feed, workers=range(workers)), jax.random.key(1)
+  )
+  close(flat_rows(each(trainer, carry.params, trainer.replication.params)), expected[-1])
+
+
+SENT = {name: algorithm.taxonomy.payload for name, algorithm in COLLECTIVE.items() if name not in REFUSED}
+OF = {wrapper: [name for name in SENT if SENT[name] in ("gradients", "differences")] for wrapper in OF_DIFFERENCES}
+OF |= {"sign": ["sync_sgd"], "sparta": ["independent", "sync_sgd"]}  # of each wrapper what it can be put around
+
+
+@pytest.mark.parametrize("gradients", MODES)
+@pytest.mark.parametrize("wrapper, name", [(wrapper, name) for wrapper, names in OF.items() for name in names])
+@pytest.mark.sampled(13)
+def test_a_round_keeps_all_shapes(x64, wrapper, name, gradients):
+  """Traced only."""
+  trainer = Trainer(wrapped(wrapper, name), model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 3))
+  batch = {key: jax.ShapeDtypeStruct((1,), jnp.int32) for key in ("worker", "step")}
+  for call in {call.kind: call for call in trainer.plan(0, STEPS, STEPS)}.values():
+    after, _ = jax.eval_shape(trainer.rounds.make_call(call.kind), *trainer.shapes(call, batch))
+    same = jax.tree.map(lambda x, before: (x.shape, x.dtype) == (before.shape, before.dtype), after, trainer.carry)
+    assert all(jax.tree.leaves(same))
 
 
 def vmapped(fn):

@@ -1,16 +1,19 @@
 """What the trainer promises beside the mathematics: copies, keys, statistics, donation, one compilation, input."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.runs import STEPS, WORKERS, each, feed, flat_rows, make, model, record
-from helpers.twins import INNER, close, flat_of
+from helpers.runs import HYPER, STEPS, WORKERS, each, equals_twin, feed, flat_rows, make, model, record
+from helpers.twins import INNER, build, close, flat_of
 from reference import collective as reference
 
 from ddl.api import Model
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -146,6 +149,37 @@ def test_a_second_run_compiles_nothing():
   assert COMPILED not in compiled and trainer.compile_seconds == seconds
   jax.jit(lambda x: x * 3 + 1)(jnp.arange(5))
   assert COMPILED in compiled  # the counter counts
+
+
+@pytest.mark.parametrize("gradients", ["vmap", "unroll", "map"])
+@pytest.mark.parametrize("name", ["dasgd", "sync_sgd"])
+def test_empty_parts_of_states_and_messages(name, gradients):
+  """None and empty tuples, which have no leaves, beside what an algorithm keeps and sends."""
+  plain = build(name, INNER["momentum"][0], WORKERS, **HYPER[name])
+
+  def with_empty(tree):
+    return {"first": None, "tree": tree, "last": ((), None)}
+
+  def local(group, grads, state, params):
+    params, after = plain.local(group, grads, state["tree"], params)
+    return params, with_empty(after)
+
+  def launch(exchange, group, state, params):
+    message, after = exchange.launch(group, state["tree"], params)
+    return with_empty(message), with_empty(after)
+
+  def merge(exchange, group, message, state, params):
+    params, after = exchange.merge(group, message["tree"], state["tree"], params)
+    return params, with_empty(after)
+
+  algorithm = plain._replace(
+    init=lambda *args: with_empty(plain.init(*args)),
+    local=local,
+    exchanges=tuple(e._replace(launch=partial(launch, e), merge=partial(merge, e)) for e in plain.exchanges),
+    evaluate=lambda group, state, params: plain.evaluate(group, state["tree"], params),
+  )
+  trainer = Trainer(algorithm, model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 5))
+  equals_twin(trainer, record(trainer), name, "momentum", **HYPER[name])
 
 
 def test_an_invalid_clock_is_refused_before_anything_runs():

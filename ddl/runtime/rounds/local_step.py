@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.api import Batch, Model, Tree
+from ddl.runtime.layout.replication import axes
 
 Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
 
@@ -67,32 +68,31 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
   return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
 
 
-def over_workers(fn: Callable[..., Any], how: str, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
-  """Return `jax.vmap(fn, in_axes, out_axes)` without a named axis, as a loop, or unrolled, one copy per worker.
+def over_workers(fn: Callable[..., Any], how: str, own_in: tuple[Tree, ...], own_out: Tree) -> Callable[..., Any]:
+  """Return `fn` for all workers of a device: vmapped without a named axis, as a loop, or unrolled, one copy per worker.
 
-  how: "vmap", "map" or "unroll". A result whose out_axes is None is equal for all workers; the last one's is taken.
+  Args:
+    fn: of one worker.
+    how: "vmap", "map" or "unroll".
+    own_in: for each argument, a prefix of its tree: True where a leaf is [workers, ...], False where all workers agree.
+    own_out: the same for the result; of leaves on which all workers agree, the last one's is taken.
   """
   if how == "vmap":
-    return jax.vmap(fn, in_axes, out_axes)
-
-  def each_leaf(prefix: Any, tree: Tree, fn: Callable[[bool, Any], Any]) -> Tree:
-    full = jax.tree.broadcast(prefix, tree, is_leaf=lambda x: x is None)
-    return jax.tree.map(lambda axis, x: fn(axis == 0, x), full, tree, is_leaf=lambda x: x is None)
+    return jax.vmap(fn, axes(own_in), axes(own_out))
 
   def run(*args: Any) -> Any:
-    sizes: list[int] = []
-    each_leaf(in_axes, args, lambda own, x: sizes.append(x.shape[0]) if own else None)
-    count = sizes[0]
+    own = jax.tree.broadcast(own_in, args)
+    count = next(x.shape[0] for is_own, x in zip(*map(jax.tree.leaves, (own, args)), strict=True) if is_own)
 
     def pick(i: Any) -> Any:
-      return fn(*each_leaf(in_axes, args, lambda own, x: x[i] if own else x))
+      return fn(*jax.tree.map(lambda is_own, x: x[i] if is_own else x, own, args))
 
-    if count == 1:
-      return each_leaf(out_axes, pick(0), lambda own, x: x[None] if own else x)
-    if how == "map":
-      return each_leaf(out_axes, lax.map(pick, jnp.arange(count)), lambda own, x: x if own else x[-1])
+    if how == "map" and count > 1:
+      result = lax.map(pick, jnp.arange(count))
+      return jax.tree.map(lambda is_own, x: x if is_own else x[-1], jax.tree.broadcast(own_out, result), result)
     results = [pick(i) for i in range(count)]
-    stacked = iter(zip(*(jax.tree.leaves(r) for r in results), strict=True))
-    return each_leaf(out_axes, results[-1], lambda own, x: jnp.stack(next(stacked)) if own else (next(stacked), x)[1])
+    return jax.tree.map(
+      lambda is_own, *x: jnp.stack(x) if is_own else x[-1], jax.tree.broadcast(own_out, results[0]), *results
+    )
 
   return run
