@@ -1,10 +1,11 @@
 """SlowMo, BMUF, Eager DiLoCo and NoLoCo: what they equal and the theorems they obey, in float64 at rtol 1e-12."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.twins import INNER, build, close, drive
+from helpers.twins import INNER, W, build, close, drive, lenient, tree_of
 from reference import collective as reference
 
 from ddl.algorithms.collective.outer.diloco import diloco_with
@@ -74,6 +75,46 @@ def heavy_ball():
     return -float(decaying(count - 1)) * v
 
   return update
+
+
+def injected(learning_rate):
+  """SGD whose state records its rate."""
+  return optax.inject_hyperparams(optax.sgd)(learning_rate=learning_rate, momentum=0.9)
+
+
+RECORDED = {  # one learning rate, which counts
+  "of the optimizer": injected(decaying),
+  "beside another hyper-parameter": optax.chain(
+    optax.inject_hyperparams(optax.clip)(max_delta=1e9), injected(decaying), optax.inject_hyperparams(optax.scale)(1.0)
+  ),
+  "recorded around it too": optax.inject_hyperparams(lambda learning_rate: injected(decaying))(0.1),
+  "inside of another hyper-parameter": optax.inject_hyperparams(
+    lambda max_delta: optax.chain(optax.clip(max_delta), injected(decaying))
+  )(1e9),
+  "of everything that a mask leaves": optax.masked(injected(decaying), lambda x: jax.tree.map(lambda _: True, x)),
+}
+
+
+@pytest.mark.parametrize("inner", RECORDED)
+def test_one_recorded_rate_is_the_fast_rate(inner):
+  workers, steps, hyper = 3, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
+  x0, grad = reference.problem(workers, steps)
+  rate = {"rate": lambda step: float(decaying(step))}
+  twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=heavy_ball, **hyper, **rate)
+  close(run(build("slowmo", lenient(RECORDED[inner]), **hyper), workers)[0], twin.params)
+
+
+@pytest.mark.parametrize(
+  "inner",
+  [
+    optax.chain(injected(0.1), injected(0.5)),
+    optax.partition({"a": injected(decaying), "b": injected(0.1)}, lambda x: {"bias": "a", "kernel": "b"}),
+  ],
+)
+def test_several_rates_side_by_side_are_refused(inner):
+  algorithm = build("slowmo", inner, period=3, slow_rate=0.8, slow_momentum=0.6)
+  with pytest.raises(ValueError, match=r"^slowmo: inner must record one learning_rate, got 2; use "):
+    algorithm.init(W, tree_of(jnp.zeros(7)), jax.random.key(0))
 
 
 def test_slow_momentum_counts_in_steps_of_the_fast_rate():

@@ -57,26 +57,27 @@ def decay(
 
 
 class RateState(NamedTuple):
-  """`hyperparams` as `optax.inject_hyperparams` keeps them, where SlowMo finds the rate of the last step."""
+  """An optimizer's state with `hyperparams` as in `optax.inject_hyperparams`, in which SlowMo finds the last rate."""
 
   count: Any
   hyperparams: dict[str, Any]
+  inner_state: Any
 
 
 def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.GradientTransformation:
-  """The same updates; beside the state the learning rate of the last step, where it is not constant."""
+  """Return the same optimizer; its state also has the learning rate of the last step, unless that is constant."""
   if not callable(schedule):
     return inner
 
   def init(params: Tree) -> RateState:
-    del params
-    return RateState(jnp.int32(0), {"learning_rate": jnp.asarray(schedule(0))})
+    return RateState(jnp.int32(0), {"learning_rate": jnp.asarray(schedule(0))}, inner.init(params))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, RateState]:
-    del params
-    return updates, RateState(state.count + 1, {"learning_rate": jnp.asarray(schedule(state.count))})
+    updates, inner_state = inner.update(updates, state.inner_state, params)
+    rate = {"learning_rate": jnp.asarray(schedule(state.count))}
+    return updates, RateState(state.count + 1, rate, inner_state)
 
-  return optax.chain(inner, optax.GradientTransformation(init, update))
+  return optax.GradientTransformation(init, update)
 
 
 def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:

@@ -13,7 +13,7 @@ from ddl.algorithms import COLLECTIVE
 from ddl.elementwise import is_elementwise
 from experiments.config import default_experiment
 from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, matrices
-from experiments.config.parts.schedules import SCHEDULES
+from experiments.config.parts.schedules import SCHEDULES, recorded
 
 PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
 GRADS = jax.tree.map(lambda x: 0.3 * x**2 - 1, PARAMS)
@@ -178,3 +178,17 @@ def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period):
   x0, grad = reference.problem(workers, steps)
   twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=descent, **hyper, rate=lambda t: rate(t) or 1.0)
   to_1e_12(drive(made.make_algorithm(), x0, grad, workers=workers, steps=steps)[0], twin.params)
+
+
+def test_the_rate_that_an_optimizer_uses_counts_where_it_records_that_too(x64):
+  """The innermost of two records: the optimizer takes twice the rate of the schedule."""
+  rate = optax.linear_schedule(0.0, 0.125, 16)
+  tx = recorded(optax.inject_hyperparams(optax.sgd)(lambda count: 2.0 * rate(count)), rate)
+  algorithm = build("slowmo", tx, 2, period=1, slow_rate=1.0, slow_momentum=0.5)
+  params, _, _ = drive(algorithm, np.zeros(7), lambda worker, step, x: x + 1, workers=2, steps=4)
+  z, u = np.zeros(7), np.zeros(7)
+  for step in range(4):
+    gamma = step / 64
+    u = 0.5 * u + (z + 1) * (gamma > 0)  # (z - xbar) / gamma
+    z = z - gamma * u
+  to_1e_12(params[-1], np.broadcast_to(z, (2, 7)))

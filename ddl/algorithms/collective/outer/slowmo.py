@@ -8,6 +8,7 @@ lengths: divide by the rate of this round, multiply by it again. The paper reset
 base optimizer after a round; here each worker keeps its own.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -31,19 +32,23 @@ def slowmo(inner: optax.GradientTransformation, *, period: int, slow_rate: float
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the "learning_rate" of the
-      "hyperparams" in its state, as `optax.inject_hyperparams` keeps them, at the last step; any other optimizer counts
-      as one of constant rate, gamma = 1. Where gamma is 0, as in the first step of a warm-up, u <- beta u alone.
+      "hyperparams" in its state, as `optax.inject_hyperparams` records them, at the last step; of nested records the
+      innermost. Any other optimizer counts as one of constant rate, gamma = 1. Where gamma is 0, as in the first step
+      of a warm-up, u <- beta u alone.
     period: local steps per slow step (tau).
     slow_rate: alpha.
     slow_momentum: beta.
 
   Returns:
-    An `Algorithm` that sends parameters once per period, tested at z.
+    An `Algorithm` that sends parameters once per period, tested at z. Its `init` raises ValueError if several
+    transformations of a chain, or of a partition, record a learning rate each.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:
     del group, key
-    return SlowMoState(inner.init(params), params, jax.tree.map(jnp.zeros_like, params))
+    inner_state = inner.init(params)
+    fast_rate(inner_state)  # raises for more than one
+    return SlowMoState(inner_state, params, jax.tree.map(jnp.zeros_like, params))
 
   def local(group: Group, grads: Tree, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
     del group
@@ -74,10 +79,32 @@ def or_one(gamma: jax.Array) -> jax.Array:
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
-def fast_rate(state: optax.OptState) -> Any:
-  """The learning rate gamma in an inner state, as a function of the array whose type it takes; 1 if it is not told."""
-  rate = optax.tree_utils.tree_get(state, "hyperparams", default={}).get("learning_rate", 1.0)
-  return lambda x: jnp.asarray(rate, x.dtype)
+def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
+  """Return the learning rate gamma recorded in an inner state, as a function of the array whose type it takes.
+
+  Of nested records the innermost is the one that scales the updates. Without any, gamma is 1.
+
+  Raises:
+    ValueError: if several transformations side by side record one.
+  """
+  rates = recorded_rates(state)
+  if len(rates) > 1:
+    raise ValueError(
+      f"slowmo: inner must record one learning_rate, got {len(rates)}; use optax.inject_hyperparams for one of them"
+    )
+  return lambda x: jnp.asarray(rates[0] if rates else 1.0, x.dtype)
+
+
+def recorded_rates(state: optax.OptState) -> list[Any]:
+  """Return each learning rate that `optax.inject_hyperparams` records in a state, without those around others."""
+
+  def records(part: Any) -> bool:
+    return "learning_rate" in getattr(part, "hyperparams", ())
+
+  parts = filter(records, jax.tree.leaves(state, is_leaf=records))
+  return [
+    rate for x in parts for rate in recorded_rates(getattr(x, "inner_state", ())) or [x.hyperparams["learning_rate"]]
+  ]
 
 
 SPEC = Spec(
