@@ -63,30 +63,32 @@ def are_elementwise(calls: Calls, params: Tree) -> bool:
   """Return whether these functions are known to be element-wise in arguments and results like the parameters.
 
   Those have the parameters' shapes behind any other axes. Other arguments and results are the same for every part.
-  Parameters of several types are taken for the one that holds them all, as a vector's are.
+  Parameters of several types are taken for the one that holds them all, as a vector's are. The decision does not depend
+  on how strict the caller is about promotion.
 
   Args:
     calls: parameters -> functions with the shapes of their arguments, for the tree and for vectors.
     params: arrays or shapes.
   """
-  flat = jax.eval_shape(lambda tree: ravel(tree)[0], params)
-  params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, flat.dtype), params)
-  sizes = [jax.ShapeDtypeStruct((flat.size + more,), flat.dtype) for more in (0, 1)]
-  trees = [_trace(*call) for call in calls(params)]
-  try:
-    vectors = [[_trace(*call) for call in calls(size)] for size in sizes]
-    expressions = _Expressions()
-    for tree, short, long in zip(trees, *vectors, strict=True):
-      lead_in, lead_out = (jax.tree.map(_lead, getattr(short, x), getattr(long, x)) for x in ("arguments", "result"))
-      whole, *parts = (
-        expressions.of(trace, lead_in, lead_out, jax.tree.leaves(like))
-        for trace, like in zip((tree, short, long), (params, *sizes), strict=True)
-      )
-      if None in whole or any(part != whole for part in parts):
-        return False
-  except Exception:  # a rule for the model's tree only may raise anything when it gets a vector
-    return False
-  return True
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    flat = jax.eval_shape(lambda tree: ravel(tree)[0], params)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, flat.dtype), params)
+    sizes = [jax.ShapeDtypeStruct((flat.size + more,), flat.dtype) for more in (0, 1)]
+    trees = [_trace(*call) for call in calls(params)]
+    try:
+      vectors = [[_trace(*call) for call in calls(size)] for size in sizes]
+      expressions = _Expressions()
+      for tree, short, long in zip(trees, *vectors, strict=True):
+        lead_in, lead_out = (jax.tree.map(_lead, getattr(short, x), getattr(long, x)) for x in ("arguments", "result"))
+        whole, *parts = (
+          expressions.of(trace, lead_in, lead_out, jax.tree.leaves(like))
+          for trace, like in zip((tree, short, long), (params, *sizes), strict=True)
+        )
+        if None in whole or any(part != whole for part in parts):
+          return False
+    except Exception:  # a rule for the model's tree only may raise anything when it gets a vector
+      return False
+    return True
 
 
 def _trace(function: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Trace:

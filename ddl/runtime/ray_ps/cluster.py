@@ -2,7 +2,7 @@
 
 The master is a few shards. The parameters are one flat vector, cut into equal runs of bytes, and each shard runs the
 algorithm's `init`, `serve` and `evaluate` on its run alone, so that these have to work coordinate by coordinate: all in
-`ddl.algorithms.SERVER` do if their inner optimizer does (SGD, Adam; not one with norms of whole layers, which is
+`ddl.algorithms.SERVER` do if their inner optimizer does (SGD, Adam; not one with norms of whole layers or masks, which is
 refused). A worker sends each shard its part; scalars go to all. Shards serve in orders of their own: only one shard's
 order can be replayed.
 
