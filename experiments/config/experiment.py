@@ -11,12 +11,12 @@ import optax
 
 from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
-from ddl.elementwise import is_elementwise
 from ddl.group_recorder import record
 from ddl.precision import PRECISIONS
 from ddl.schedule import Schedule
 from experiments.config.parts.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.parts.factories import Config, hyper, settings
+from experiments.config.parts.optimizers import elementwise
 from experiments.config.parts.own_objects import is_address
 from experiments.config.parts.part import PARTS, Network, Part
 from experiments.config.parts.schedules import recorded
@@ -24,7 +24,6 @@ from experiments.config.parts.schedules import recorded
 MOST_BLOCKS = 1024
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
 NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
-LAYER = {"kernel": jax.ShapeDtypeStruct((2, 3), np.float32), "bias": jax.ShapeDtypeStruct((3,), np.float32)}
 MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 
 
@@ -139,7 +138,7 @@ class Experiment:
         raise ValueError(f"config.algorithm.{key} is {value}; invalid: must be an integer from {least} to {MOST}")
     inner = self.make_optimizer()
     known = not is_address(self.optimizer.name)  # of a user's own the algorithm sees whether it fits the model
-    if self.spec.taxonomy.pattern == STRIPS and known and not is_elementwise(inner, LAYER):
+    if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       raise ValueError(
         f"{self.algorithm.short_name} updates strips of one vector; {self.optimizer.short_name} with these settings "
         "looks at whole layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"

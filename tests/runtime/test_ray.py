@@ -338,7 +338,7 @@ def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
 def test_an_optimiser_that_looks_at_more_than_a_shard_is_refused(ray, tmp_path):
   clipping = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
   runner = cluster(tmp_path, SERVER["async_sgd"].factory(clipping, workers=WORKERS))
-  with pytest.raises(ValueError, match=r"must be element-wise on Ray, .* use threads"):
+  with pytest.raises(ValueError, match="looks at whole arrays or at all of them; use one that goes coordinate by"):
     runner.run(PARAMS, EXTRA, 30, print, [])
 
 

@@ -2,7 +2,7 @@
 
 The master is a few shards. The parameters are one flat vector, cut into equal runs of bytes, and each shard runs the
 algorithm's `init`, `serve` and `evaluate` on its run alone, so that these have to work coordinate by coordinate: all in
-`ddl.algorithms.SERVER` do if their inner optimizer does (SGD, Adam; not one with norms of whole layers or masks, which is
+`ddl.algorithms.SERVER` do if their inner optimizer does (SGD, Adam; not one with a mask or norms of layers, which is
 refused). A worker sends each shard its part; scalars go to all. Shards serve in orders of their own: only one shard's
 order can be replayed.
 
@@ -122,8 +122,8 @@ class RayCluster:
     flat, unravel = flatten(params)
     if not divides(self.algorithm, params):
       raise ValueError(
-        "the server's optimizer must be element-wise on Ray, whose shards hold parts of a vector, got one with a mask, "
-        "a norm or rules for whole layers; use threads, or SGD or Adam whose weight decay is of all parameters"
+        "Ray: the master's shards each hold a run of the parameters, but this optimizer looks at whole arrays or at "
+        "all of them; use one that goes coordinate by coordinate, such as SGD or Adam without a mask, or real threads"
       )
     parts, token = transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from optax import contrib
 
 from ddl.api import Tree
+from ddl.elementwise import is_elementwise
 
 COMMON: dict[str, Any] = {"weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0}
 MASKS = ("mask", "weight_decay_mask")
@@ -84,3 +86,9 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "muon": contrib.muon,
   }.items()
 }
+
+
+def elementwise(inner: optax.GradientTransformation) -> bool:
+  """Return whether an optimizer is known to be element-wise on the kernel and the bias of a layer."""
+  layer = {"kernel": jax.ShapeDtypeStruct((2, 3), np.float32), "bias": jax.ShapeDtypeStruct((3,), np.float32)}
+  return is_elementwise(inner, layer)

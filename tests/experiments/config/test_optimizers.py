@@ -10,9 +10,8 @@ from helpers.twins import close as to_1e_12
 from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
-from ddl.elementwise import is_elementwise
 from experiments.config import default_experiment
-from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, matrices
+from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
 from experiments.config.parts.schedules import SCHEDULES, recorded
 
 PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
@@ -80,7 +79,7 @@ def test_which_are_element_wise(name):
   rate, decay = optax.linear_schedule(0.0, 0.1, 200), {"weight_decay": 1e-9}
   cases = [decay | {"decay_all": True}, decay, decay | {"decay_all": True, "clip_norm": 1e9}]
   whole = name in ("lars", "lamb", "novograd", "muon")
-  assert [is_elementwise(OPTIMIZERS[name](rate, **chosen), PARAMS) for chosen in cases] == [not whole, False, False]
+  assert [elementwise(OPTIMIZERS[name](rate, **chosen)) for chosen in cases] == [not whole, False, False]
   assert matrices(PARAMS) == {"kernel": True, "bias": False}
 
 
@@ -144,7 +143,7 @@ def plain(tx, tree_of=tree_of):
 @pytest.mark.sampled(67)
 def test_every_optimizer_inside_every_algorithm(x64, name, inner):
   tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
-  if name == "sharded_sync_sgd" and not is_elementwise(tx, PARAMS):
+  if name == "sharded_sync_sgd" and not elementwise(tx):
     pytest.skip("refused")
   workers, steps, hyper = 3, 6, defaults(name, 3)
   strips = [lambda flat: flat] if name == "sharded_sync_sgd" else []
