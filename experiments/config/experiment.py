@@ -137,7 +137,7 @@ class Experiment:
       if not least <= value <= MOST:
         raise ValueError(f"config.algorithm.{key} is {value}; invalid: must be an integer from {least} to {MOST}")
     inner = self.make_optimizer()
-    known = not is_address(self.optimizer.name)  # of a user's own the algorithm sees whether it fits the model
+    known = not is_address(self.optimizer.name)  # a user-defined one may fit this model only: the algorithm checks it
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       raise ValueError(
         f"{self.algorithm.short_name} updates strips of one vector; {self.optimizer.short_name} with these settings "
