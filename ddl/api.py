@@ -3,6 +3,8 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -50,11 +52,44 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
   return optax.apply_updates(params, updates), state
 
 
+# Fields of optax's states that count steps for a schedule, and for nothing else.
+STEP_COUNTS = {
+  optax.AddNoiseState: "count",
+  optax.ConditionallyMaskState: "step",
+  optax.ConditionallyTransformState: "step",
+  optax.contrib.ScaleByAdemamixState: "count_m2",
+}
+# Wrappers that do not update the inner state at each step: its schedules count the updates that it gets.
+IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.ConditionallyTransformState)
+
+
+def at_step(state: Tree, step: Any) -> Tree:
+  """Set the step of the schedules in an optax state; counts of moments (Adam's) stay.
+
+  A schedule's state is one whose only field is `count`, or that has `hyperparams` beside it, as in optax.
+  """
+
+  def one(node: Any) -> Any:
+    fields = getattr(node, "_fields", None)
+    if fields is None:  # an array
+      return node
+    if not isinstance(node, IRREGULAR):
+      node = type(node)(*(at_step(value, step) for value in node))
+    scheduled = fields == ("count",) or {"count", "hyperparams"} <= {*fields}
+    name = "count" if scheduled else STEP_COUNTS.get(type(node))
+    if name is None or not jnp.issubdtype(jnp.result_type(getattr(node, name)), jnp.integer):
+      return node
+    return node._replace(**{name: jnp.full_like(getattr(node, name), step)})
+
+  return jax.tree.map(one, state, is_leaf=lambda node: hasattr(node, "_fields"))
+
+
 class Visit(NamedTuple):
-  """The worker whose message is served and its peer: [] int32 each."""
+  """The worker whose message is served, its peer and its step: [] int32 each."""
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
+  step: Any = 0  # of schedules: number, from 0, of the middle one (rounded down) of the worker's steps in the message
 
 
 class Arrivals(NamedTuple):
@@ -93,6 +128,10 @@ class ServerAlgorithm(NamedTuple):
   the request after its last step and waits for the reply, which `merge` takes before the first step of the next round.
   With `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
   exchange. Peer-to-peer algorithms are the same with a "server" that holds every worker's model and changes two.
+
+  A schedule's step is a worker's step, wherever the optimizer is. A server that holds one sets the step of its
+  schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. Of a
+  period's steps that is the middle one, so that equal budgets use equal sums of a linear schedule's rates.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)

@@ -7,9 +7,10 @@ are dropped, and every worker starts its next round from the reply.
 A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts, done or half
 done. Its parameters are those with which the round began, and its next round begins with the reply, like that of a
 served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last served
-round. Its model's `extra` (batch-norm statistics) becomes the mean over the served workers, so that the mean over all
-workers is theirs. Its step numbers go on: the next round has its own batches and keys, and the abandoned round's
-examples are not seen in that epoch. A worker that is down is dropped until it is back.
+round, except that schedules go by its step numbers. Its model's `extra` (batch-norm statistics) becomes the mean over
+the served workers, so that the mean over all workers is theirs. Its step numbers go on: the next round has its own
+batches and keys, and the abandoned round's examples are not seen in that epoch. A worker that is down is dropped until
+it is back.
 """
 
 import math

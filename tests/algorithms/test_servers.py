@@ -8,13 +8,14 @@ import numpy as np
 import optax
 import pytest
 from helpers.servers import ELASTIC, EVENTS, PEERS, build, drive, hyper_of, visits
-from helpers.twins import INNER, close, flat_of
+from helpers.twins import INNER, close, falling, flat_of
 from reference import collective as reference
 from reference import server as server_reference
 
 from ddl import api
 from ddl.algorithms import SERVER
-from ddl.api import Visit
+from ddl.api import Visit, at_step
+from experiments.config.parts.schedules import recorded
 
 pytestmark = pytest.mark.usefixtures("x64")
 CASES = {  # what is not here runs with the defaults of its Spec
@@ -33,7 +34,13 @@ CASES = {  # what is not here runs with the defaults of its Spec
 # ---- the twins
 
 
-@pytest.mark.parametrize("workers, inner", [(1, "momentum"), (3, "adam"), (4, "sgd"), (5, "nesterov"), (5, "momentum")])
+@pytest.mark.parametrize(
+  "workers, inner",
+  [
+    *[(1, "momentum"), (3, "adam"), (4, "sgd"), (5, "nesterov"), (5, "momentum")],
+    *[(4, "falling"), (3, "falling adam"), (3, "injected")],
+  ],
+)
 @pytest.mark.parametrize("name", SERVER)
 def test_equals_its_twin(name, workers, inner):
   assert name in server_reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference/server.py"
@@ -67,6 +74,45 @@ def test_a_read_tells_what_stands_now(name):
   now = jax.tree.map(lambda x: x[0], board) if name in PEERS else algorithm.evaluate(server)
   np.testing.assert_array_equal(flat_of(algorithm.merge(reply, state, params)[0]), flat_of(now))
   assert name == "pull_gossip" or not np.allclose(flat_of(old), flat_of(reply))
+
+
+# ---- the step of a schedule
+
+
+COUNTS = {  # of two updates, and with the schedules at step 9: "9" is a schedule's, "2" one of moments
+  "sgd": (optax.sgd(falling, momentum=0.9), "9"),
+  "adamw": (optax.adamw(falling, weight_decay=0.1), "29"),
+  "recorded": (recorded(optax.adam(falling), falling), "929"),
+  "clipped": (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(falling)), "29"),
+  "masked": (optax.masked(optax.adam(falling), {"a": True, "b": False}), "29"),
+  "partition": (optax.partition({"x": optax.adam(falling), "y": optax.sgd(falling)}, {"a": "x", "b": "y"}), "299"),
+  "injected": (optax.inject_hyperparams(optax.sgd)(falling), "99"),
+  "injected twice": (optax.inject_hyperparams(optax.adam)(falling, b1=optax.constant_schedule(0.9)), "9992"),
+  "decay": (optax.chain(optax.add_decayed_weights(falling), optax.adam(0.1)), "92"),
+  "noise": (optax.chain(optax.add_noise(0.1, 0.5, key=0), optax.adam(0.1)), "92"),
+  "if finite": (optax.apply_if_finite(optax.adam(falling), 3), "29"),
+  "every third": (optax.MultiSteps(optax.adam(falling), 3).gradient_transformation(), "00"),
+  "from the first on": (optax.conditionally_transform(optax.adam(falling), lambda step: step >= 0), "22"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_at_step_sets_schedules_and_no_moments(name):
+  params = {"a": jnp.ones(3), "b": jnp.ones(())}
+  inner, expected = COUNTS[name]
+  state = inner.init(params)
+  with jax.numpy_dtype_promotion("standard"):
+    for _ in range(2):
+      _, state = inner.update(params, state, params)
+  after = at_step(state, np.int32(9))
+  kinds = [
+    jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x), getattr(x, "weak_type", 0)), x) for x in (state, after)
+  ]
+  assert kinds[0] == kinds[1]
+  counts = optax.tree_utils.tree_get_all_with_path(after, "count")
+  assert "".join(str(count) for _, count in counts if jnp.ndim(count) == 0) == expected
+  steps = optax.tree_utils.tree_get_all_with_path(after, "step")
+  assert [int(step) for _, step in steps] == ([9] if name == "from the first on" else [])
 
 
 # ---- what a compiled loop needs, what a user gets wrong, what they say of themselves

@@ -59,7 +59,8 @@ def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
       params, state = algorithm.local(grads, state, params)
       if s + 1 == algorithm.delay:
         params, state = algorithm.merge(reply, state, params)
-    visit = Visit(np.int32(i), np.int32(-1 if peers is None else peers[e]))
+    step = max(before * algorithm.period + (algorithm.period - 1) // 2, 0)  # the middle one
+    visit = Visit(np.int32(i), np.int32(-1 if peers is None else peers[e]), np.int32(step))
     server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
     all_[i], rounds[i] = (params, state, reply), rounds[i] + 1
     history.append(flat_of(params))

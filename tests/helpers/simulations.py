@@ -1,9 +1,13 @@
 """Small runs of the simulator and of the same events one at a time; for the tests of virtual time."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from helpers.twins import flat_of, tree_of
+from reference import collective as reference
 
 from ddl.algorithms import SERVER
+from ddl.api import Model
 from ddl.events.barriers import asp
 from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
@@ -61,15 +65,15 @@ def simulate(chosen, schedule, devices=1, gradients="unroll", widest=None, every
 
 def one_by_one(chosen, schedule):
   events, ops = schedule
-  reference = Sequential(chosen.algorithm, chosen.model, events, ops, WORKERS)
-  reference.start(*jax.jit(chosen.model.init)(jax.random.key(0)))
+  one = Sequential(chosen.algorithm, chosen.model, events, ops, WORKERS)
+  one.start(*jax.jit(chosen.model.init)(jax.random.key(0)))
 
   def take(worker, step):
     batch = jax.tree.map(lambda x: x[0, 0], chosen.feed([worker])(step, 1))
     return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
 
-  reference.run(0, stops(ops, [visits(chosen.algorithm, WORKERS, STEPS)])[0], take)
-  return reference
+  one.run(0, stops(ops, [visits(chosen.algorithm, WORKERS, STEPS)])[0], take)
+  return one
 
 
 def leaves(tree):
@@ -78,3 +82,26 @@ def leaves(tree):
 
 def of_workers(reference):
   return jax.tree.map(lambda *x: np.stack([np.asarray(v) for v in x]), *reference.params)
+
+
+def twin_model(workers, steps):
+  """The twins' problem, with statistics like batch norm's, e <- e / 2 + x, and a counter of the steps."""
+  x0, grad = reference.problem(workers, steps)
+
+  def loss(params, extra, batch, key):
+    flat = flat_of(params)
+    slope = jax.lax.stop_gradient(grad(batch["worker"][0], batch["step"][0], flat))
+    seen = jax.lax.stop_gradient(flat)
+    return jnp.sum(slope * flat), {"mean": 0.5 * extra["mean"] + seen, "count": extra["count"] + 1}
+
+  def init(key):
+    return tree_of(jnp.asarray(x0)), {"mean": jnp.zeros(len(x0)), "count": jnp.int32(0)}
+
+  return Model(init, loss)
+
+
+def twin_rows(pairs, steps):
+  """Batches [worker rounds, steps, 1] that say whose they are."""
+  worker = np.array([[w] * steps for w, _ in pairs], np.int32)
+  step = np.array([range(first, first + steps) for _, first in pairs], np.int32)
+  return {"worker": worker[..., None], "step": step[..., None]}

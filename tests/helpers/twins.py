@@ -30,6 +30,13 @@ def lenient(inner):
   return optax.GradientTransformation(standard(inner.init), standard(inner.update))
 
 
+def falling(step):
+  """A rate that is 0 from step 20 on; in the precision of the test, unlike optax's."""
+  if isinstance(step, (int, np.integer)):
+    return 0.1 * max(0.0, 1 - step / 20)
+  return 0.1 * jnp.maximum(0.0, 1 - jnp.asarray(step, jnp.result_type(float)) / 20)
+
+
 INNER = {  # the same optimizer twice: for ddl and for the twin
   "sgd": (optax.sgd(0.1), reference.sgd(0.1)),
   "momentum": (optax.sgd(0.05, momentum=0.9), reference.heavy_ball(0.05, 0.9)),
@@ -39,6 +46,12 @@ INNER = {  # the same optimizer twice: for ddl and for the twin
   "decay": (
     optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
     reference.sgd(0.1, decay=0.1),
+  ),
+  "falling": (optax.sgd(falling, momentum=0.9), reference.scheduled(reference.heavy_ball(1.0, 0.9), falling)),
+  "falling adam": (lenient(optax.adam(falling)), reference.scheduled(reference.adam(1.0), falling)),
+  "injected": (
+    lenient(optax.inject_hyperparams(optax.sgd)(falling, momentum=0.9)),
+    reference.scheduled(reference.heavy_ball(1.0, 0.9), falling),
   ),
 }
 SHAPES = {"bias": (), "kernel": (2, 3)}  # 7 values: neither 2 nor 8 workers divide them

@@ -83,6 +83,22 @@ def adam(rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, dec
   return fresh
 
 
+def scheduled(unit: Inner, schedule: Callable[[int], float]) -> Inner:
+  """Eta of step k is schedule(k); unit: the same with eta = 1. A server sets `step` before each update."""
+
+  def fresh():
+    one = unit()
+
+    def update(g, x):
+      rate, update.step = schedule(update.step), update.step + 1
+      return rate * one(g, x)
+
+    update.step = 0
+    return update
+
+  return fresh
+
+
 # ---- the algorithms
 
 

@@ -5,6 +5,7 @@ A twin has the signature
 and returns a History. Event e serves worker order[e] (and its peer peers[e], -1 for none). A worker's steps are counted
 from 0. With a delay of 0 the worker makes its steps from its last reply, and then sends its request. With a delay of 1
 it sends the request before its first step and merges the reply after it; before its first event it has made no step.
+An optimizer at the server has its schedules at the worker's step, of a sum of gradients at the middle one (`at`).
 Arrays are replaced and never written into. Nothing here uses JAX or ddl.
 """
 
@@ -26,6 +27,12 @@ def history(rows) -> History:
   return History(np.array(params), np.array(evaluate))
 
 
+def at(update, step: int):
+  """The server's optimizer with its schedules at a worker's step."""
+  update.step = step
+  return update
+
+
 # ---- gradients to a master
 
 
@@ -40,7 +47,7 @@ def async_msgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, mome
   told, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
     g = grad(i, steps[i], told[i])
-    velocity = momentum * velocity + update(g, center)
+    velocity = momentum * velocity + at(update, steps[i])(g, center)
     center = center + velocity
     rows.append((told[i], center))
     told[i], steps[i] = center, steps[i] + 1
@@ -63,11 +70,11 @@ def downpour(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period
   z, at_server, updates = x0, inner(), [inner() for _ in range(workers)]
   told, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
-    x, total = told[i], 0.0
+    x, total, middle = told[i], 0.0, steps[i] + (period - 1) // 2
     for _ in range(period):
       g = grad(i, steps[i], x)
       total, x, steps[i] = total + g, x + updates[i](g, x), steps[i] + 1
-    z = z + at_server(total, z)
+    z = z + at(at_server, middle)(total, z)
     rows.append((x, z))
     told[i] = z
   return history(rows)
@@ -83,7 +90,7 @@ def dc_asgd(
     g = grad(i, steps[i], backup[i])
     ms = 0.95 * ms + 0.05 * g**2
     lam = compensation / np.sqrt(ms + 1e-7) if adaptive else compensation
-    z = z + update(g + lam * g * g * (z - backup[i]), z)
+    z = z + at(update, steps[i])(g + lam * g * g * (z - backup[i]), z)
     rows.append((backup[i], z))
     backup[i], steps[i] = z, steps[i] + 1
   return history(rows)
@@ -94,7 +101,7 @@ def staleness_aware_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: In
   z, update = x0, inner()
   told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    u = update(grad(i, steps[i], told[i]), z)
+    u = at(update, steps[i])(grad(i, steps[i], told[i]), z)
     z = z + u / max(event - when[i], 1)
     rows.append((told[i], z))
     told[i], when[i], steps[i] = z, event + 1, steps[i] + 1

@@ -1,14 +1,13 @@
 """What becomes of a worker that a quorum's rounds drop: against a NumPy loop, and one event at a time, bit for bit."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.twins import INNER, close, flat_of, tree_of
+from helpers.simulations import twin_model, twin_rows
+from helpers.twins import INNER, close, flat_of
 from reference import collective as reference
 
 from ddl.algorithms import SERVER
-from ddl.api import Model
 from ddl.events.barriers import backup, cutoff
 from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
@@ -32,22 +31,6 @@ CASES = [
 ]
 
 
-def model(steps):
-  """The twins' problem, with statistics like batch norm's, e <- e / 2 + x, and a counter of the steps."""
-  x0, grad = reference.problem(WORKERS, steps)
-
-  def loss(params, extra, batch, key):
-    flat = flat_of(params)
-    slope = jax.lax.stop_gradient(grad(batch["worker"][0], batch["step"][0], flat))
-    seen = jax.lax.stop_gradient(flat)
-    return jnp.sum(slope * flat), {"mean": 0.5 * extra["mean"] + seen, "count": extra["count"] + 1}
-
-  def init(key):
-    return tree_of(jnp.asarray(x0)), {"mean": jnp.zeros(len(x0)), "count": jnp.int32(0)}
-
-  return Model(init, loss)
-
-
 def build(name, period):
   hyper = {"period": period} if "period" in SERVER[name].hyper else {}
   return SERVER[name].factory(INNER["momentum"][0], workers=WORKERS, **hyper)
@@ -60,27 +43,20 @@ def plan(algorithm, barrier, trouble):
   return make_schedule(algorithm, workers=WORKERS, steps=steps, times=times, barrier=barrier, message_seconds=0.001)
 
 
-def rows(pairs, steps):
-  """Batches [worker rounds, steps, 1] that say whose they are."""
-  worker = np.array([[w] * steps for w, _ in pairs], np.int32)
-  step = np.array([range(first, first + steps) for _, first in pairs], np.int32)
-  return {"worker": worker[..., None], "step": step[..., None]}
-
-
 def simulate(algorithm, period, schedule_, devices=1, gradients="map"):
   """(the consensus after each round, the last carry)."""
   steps = period * ROUNDS
   workers, how = make_workers(WORKERS, devices), ExecutionConfig(gradients, "scan", 64)
-  simulator = Simulator(algorithm, model(steps), workers, how, *schedule_)
+  simulator = Simulator(algorithm, twin_model(WORKERS, steps), workers, how, *schedule_)
   carry, seen = simulator.start(KEY), []
-  for _, after, _ in simulator.run(carry, simulator.plan(0, steps, period), rows, KEY):
+  for _, after, _ in simulator.run(carry, simulator.plan(0, steps, period), twin_rows, KEY):
     carry = after
     seen.append(jax.tree.map(np.asarray, simulator.consensus(carry)))
   return seen, carry
 
 
 def one_by_one(algorithm, period, schedule_):
-  one = Sequential(algorithm, model(period * ROUNDS), *schedule_, WORKERS)
+  one = Sequential(algorithm, twin_model(WORKERS, period * ROUNDS), *schedule_, WORKERS)
   one.start(*one.model.init(KEY))
   one.run(0, stops(schedule_[1], [WORKERS * ROUNDS])[0], lambda w, t: ({"worker": [w], "step": [t]}, KEY))
   return one
@@ -150,7 +126,7 @@ def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, ba
 def test_messages_of_a_quorum_bring_the_statistics_along():
   algorithm, steps = build("async_sgd", 1), ROUNDS
   workers, how = make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 64)
-  simulator = Simulator(algorithm, model(steps), workers, how, *plan(algorithm, backup(spare=1), ALWAYS))
+  simulator = Simulator(algorithm, twin_model(WORKERS, steps), workers, how, *plan(algorithm, backup(spare=1), ALWAYS))
   moved = sum(map(simulator.nbytes, simulator.plan(0, steps, 1)))
   x = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[0]))
   extra = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[1]))

@@ -56,7 +56,8 @@ def make(worker):
 
 
 def build(name, learning_rate=0.05, **hyper):
-  inner = optax.sgd(learning_rate, momentum=0.5)
+  rate = optax.linear_schedule(learning_rate, 0.2 * learning_rate, 25)  # of a worker's steps
+  inner = optax.sgd(rate, momentum=0.5)
   defaults = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
   return SERVER[name].factory(inner, workers=WORKERS, **defaults | hyper)
 

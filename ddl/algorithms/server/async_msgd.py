@@ -14,7 +14,8 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: float, workers:
   """V <- mu V + inner(g); Wb <- Wb + V, one worker's g at a time.
 
   Args:
-    inner: gives -eta g, with its schedule; plain `optax.sgd(eta)`, since the momentum is this algorithm's own.
+    inner: gives -eta g, with its schedule by the worker's step; plain `optax.sgd(eta)`, since the momentum is this
+      algorithm's own.
     momentum: mu, in 0..1.
     workers: number of workers p (the rule does not depend on it).
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
 
 
 class Master(NamedTuple):
@@ -22,7 +22,7 @@ def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlg
   """Wb <- Wb + inner(g), one worker's g at a time; g is taken at the worker's last reply, so it may be stale.
 
   Args:
-    inner: the master's optimizer; its state is the master's.
+    inner: the master's optimizer; its state is the master's, its schedules go by the worker's step.
     workers: number of workers p (the rule does not depend on it).
 
   Returns:
@@ -42,8 +42,7 @@ def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlg
     return state  # g
 
   def serve(server: Master, message: Tree, visit: Visit) -> tuple[Master, Tree]:
-    del visit
-    center, inner_state = descend(inner, message, server.inner, server.center)  # Wb <- Wb - eta g
+    center, inner_state = descend(inner, message, at_step(server.inner, visit.step), server.center)  # Wb <- Wb - eta g
     return Master(center, inner_state), center
 
   def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:

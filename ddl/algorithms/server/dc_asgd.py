@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
 
 
 class CompensatingServer(NamedTuple):
@@ -29,7 +29,7 @@ def dc_asgd(
   """z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; lam = 0 is async SGD.
 
   Args:
-    inner: the server's optimizer; its state is the server's.
+    inner: the server's optimizer; its state is the server's, its schedules go by the worker's step.
     compensation: lam (the paper's DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a); not negative.
     adaptive: whether lam shrinks where gradients are large.
     workers: number of workers p; the server keeps p + 1 models.
@@ -60,7 +60,7 @@ def dc_asgd(
       return g + rate * g * g * (z - backup[visit.worker])  # g + lam g g (z - z_bak(i))
 
     grads = jax.tree.map(compensate, message, server.center, server.backups, square)
-    center, inner_state = descend(inner, grads, server.inner, server.center)  # z <- z - eta (...)
+    center, inner_state = descend(inner, grads, at_step(server.inner, visit.step), server.center)  # z <- z - eta (...)
     return reply_to(CompensatingServer(center, inner_state, server.backups, square), visit)
 
   def read(server: CompensatingServer, reply: Tree, visit: Visit) -> tuple[CompensatingServer, Tree]:

@@ -26,7 +26,8 @@ def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) 
   With plain SGD and period = 1 this is async SGD.
 
   Args:
-    inner: optimizer of each worker and of the server, each with a state of its own.
+    inner: optimizer of each worker and of the server, each with a state of its own; the server's schedules go by the
+      middle step of the worker's sum.
     period: steps per exchange (tau).
     workers: number of workers p (the rule does not depend on it).
 

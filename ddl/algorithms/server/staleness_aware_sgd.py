@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step
 
 
 class AwareServer(NamedTuple):
@@ -25,7 +25,8 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) ->
   """z <- z + inner(g) / max(staleness, 1), one worker's g at a time.
 
   Args:
-    inner: the server's optimizer; its state is the server's and sees the gradients undivided.
+    inner: the server's optimizer; its state is the server's and sees the gradients undivided, its schedules go by the
+      worker's step.
     workers: number of workers p.
 
   Returns:
@@ -38,7 +39,7 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) ->
 
   def serve(server: AwareServer, message: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
     staleness = jnp.maximum(server.version - server.pulled[visit.worker], 1)
-    updates, inner_state = inner.update(message, server.inner, server.center)  # u = -eta g
+    updates, inner_state = inner.update(message, at_step(server.inner, visit.step), server.center)  # u = -eta g
     center = jax.tree.map(lambda z, u: z + u / staleness.astype(u.dtype), server.center, updates)  # z <- z + u / stale
     return read(AwareServer(center, inner_state, server.version + 1, server.pulled), center, visit)
 

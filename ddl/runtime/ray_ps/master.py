@@ -76,7 +76,7 @@ class Shard:
       self.changed.notify_all()
       if not self.served:
         return status, 0, None, self.state.extra
-      part = self.state.begin(worker)
+      part = self.state.begin(worker, int(self.rounds[worker]))
       self.record.came_back(worker)
       return status, int(self.rounds[worker]), part, self.state.mean_extra()
 
@@ -128,7 +128,7 @@ class Shard:
       answer["status"] = wire.STOP
       return [np.asarray(x) for x in jax.tree.leaves(self.state.start_reply)]
     worker, number = int(asked["worker"]), int(asked["round"])
-    reply = self.state.serve(worker, int(asked["peer"]), message)
+    reply = self.state.serve(worker, int(asked["peer"]), number, message)
     answer["visit"] = self.served
     if not all(np.isfinite(x).all() for x in (*message, *reply)):
       self.failure = (
@@ -187,7 +187,7 @@ class Shard:
     """What a worker is told anew."""
     worker = int(asked["worker"])
     with self.changed:
-      reply = self.state.tell_anew(worker, int(asked["peer"]))
+      reply = self.state.tell_anew(worker, int(asked["peer"]), int(asked["round"]) - 1)  # asked before the next
       if self.index == 0 and self.record.behind(worker):
         self.record.told(worker)
       return reply

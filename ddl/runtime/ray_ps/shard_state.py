@@ -11,6 +11,7 @@ from ddl.api import ServerAlgorithm, Tree, Visit
 from ddl.events.record import Events
 from ddl.runtime.flat_params import visit_trees
 from ddl.runtime.ray_ps import shard_checkpoint as files
+from ddl.runtime.rounds.worker_round import visit_step
 
 
 class ShardState:
@@ -24,13 +25,14 @@ class ShardState:
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()  # by worker
     self.reads = algorithm.read is not None
     self._replies = dict[int, Tree]()  # what each worker was last told
+    self._clock = algorithm.delay, algorithm.period
     self._serve = jax.jit(algorithm.serve, donate_argnums=0)
     self._evaluate = jax.jit(algorithm.evaluate)
     self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def warm_up(self) -> None:
     """Compile what a visit needs, and forget it; twice, as what a first one gives may have other types."""
-    server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), _visit(0, -1)
+    server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1, 0)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
     for _ in range(2):
       server, reply = self._serve(server, message, visit)
@@ -38,22 +40,23 @@ class ShardState:
         server, _ = self._read(server, reply, visit)
       jax.block_until_ready(self._evaluate(server))
 
-  def serve(self, worker: int, peer: int, message: list[Any]) -> list[np.ndarray]:
-    """Serve a message; return the leaves of the reply."""
+  def serve(self, worker: int, peer: int, round_: int, message: list[Any]) -> list[np.ndarray]:
+    """Serve the message of a worker's round; return the leaves of the reply."""
     sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
-    self.server, self._replies[worker] = self._serve(self.server, sent, _visit(worker, peer))
+    visit = self._visit(worker, peer, round_)
+    self.server, self._replies[worker] = self._serve(self.server, sent, visit)
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
-  def tell_anew(self, worker: int, peer: int) -> list[np.ndarray]:
+  def tell_anew(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
     """Read the server after other visits; return the leaves of the reply."""
     assert self._read
-    self.server, reply = self._read(self.server, self._replies[worker], _visit(worker, peer))
+    self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
 
-  def begin(self, worker: int) -> np.ndarray:
-    """Return the parameters that a worker starts from after others were served."""
+  def begin(self, worker: int, round_: int) -> np.ndarray:
+    """Return the parameters that a worker starts this round from after others were served."""
     if self._read:
-      self.server, _ = self._read(self.server, self.start_reply, _visit(worker, -1))
+      self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1, round_))
     return self.center()
 
   def center(self) -> np.ndarray:
@@ -78,6 +81,6 @@ class ShardState:
     self.server = jax.tree.map(jnp.array, server)
     return events
 
-
-def _visit(worker: int, peer: int) -> Visit:
-  return Visit(np.int32(worker), np.int32(peer))
+  def _visit(self, worker: int, peer: int, round_: int) -> Visit:
+    delay, period = self._clock
+    return Visit(np.int32(worker), np.int32(peer), np.int32(visit_step(delay, round_, period)))

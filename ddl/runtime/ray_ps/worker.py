@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.api import Model, ServerAlgorithm, Tree, at_step
 from ddl.events.cluster import draw_peers
 from ddl.runtime.flat_params import flatten, leads_of, packed, visit_trees
 from ddl.runtime.ray_ps import transport as wire
@@ -100,6 +100,7 @@ class RayWorker:
     params, extra = jax.tree.map(jnp.asarray, (params, extra))
     state, _, reply = self._init(params)
     released, delay, period = time.time(), self.algorithm.delay, self.algorithm.period
+    state = at_step(state, number * period)
     losses: list[Any] = []
 
     def steps(first: int, count: int) -> None:

@@ -14,6 +14,7 @@ from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import Events, Row, make_events
 from ddl.runtime.flat_params import check_lock_free
 from ddl.runtime.rounds.consensus import Progress
+from ddl.runtime.rounds.worker_round import visit_step
 from ddl.runtime.threads.shared_memory import Clock, FairLock, RoundGate, SharedCenter
 from ddl.runtime.virtual.server_state import from_blocks, to_blocks
 
@@ -91,7 +92,7 @@ class SharedServer:
       seen = self._seen[worker]
       jax.block_until_ready(self._rules.increment(message, seen))
       return self._rules.reply(message, seen)
-    visit = Visit(np.int32(worker), np.int32(-1))
+    visit = Visit(np.int32(worker), np.int32(-1), np.int32(0))
     done = self._rules.serve(self._server, jax.device_put(message, self.host), visit)
     if self._rules.read:
       done = self._rules.read(*done, visit)
@@ -168,7 +169,8 @@ class SharedServer:
     return make_events(rows)._replace(peer=peer), operations
 
   def _visit_of(self, row: Row) -> Visit:
-    return Visit(np.int32(row.worker), self._peers[row.worker][row.round])
+    step = visit_step(self._algorithm.delay, row.round, self._algorithm.period)
+    return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
     """Read and add to all blocks. Return (place, kind, block) of each operation."""

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ddl.api import Model, ServerAlgorithm, Tree, Visit
+from ddl.api import Model, ServerAlgorithm, Tree, Visit, at_step
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule
 from ddl.runtime.rounds.local_step import make_local_step
-from ddl.runtime.rounds.worker_round import first_step
+from ddl.runtime.rounds.worker_round import first_step, visit_step
 from ddl.runtime.virtual.server_state import Sent, collect, from_blocks, nothing, to_blocks
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
@@ -54,7 +54,8 @@ class Sequential:
       if kind not in (READ, RESTART) and event not in self.begun:
         self.begun.add(event)
         self._worker_round(w, event, take)
-      visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]))
+      step = visit_step(self.algorithm.delay, self.events.round[event], self.algorithm.period)
+      visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]), jnp.int32(step))
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
       elif kind == COLLECT:
@@ -83,10 +84,12 @@ class Sequential:
     restarted = bool(self.events.restarted[event])
     if self.events.dropped[event]:
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])
+      self.state[w] = at_step(self.state[w], (round_ + 1) * period)
       return
     if restarted:
       self.params[w] = self.fresh[w]
-      self.state[w], _, first_reply = self.algorithm.init(self.fresh[w])
+      state, _, first_reply = self.algorithm.init(self.fresh[w])
+      self.state[w] = at_step(state, round_ * period)
       self.reply[w] = self.reply[w] if self._read else first_reply
     elif self._reply and self._lock_free and self.message[w] is not None:
       self.reply[w] = self._reply(self.message[w], from_blocks(self.seen[w], self.params[w]))

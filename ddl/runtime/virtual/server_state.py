@@ -36,6 +36,7 @@ class Step(NamedTuple):
   kind: Any  # int32
   worker: Any  # int32
   peer: Any  # int32
+  step: Any  # int32: `Visit.step`
   block: Any  # int32
   weight: Any  # float
 
@@ -95,7 +96,7 @@ def make_serving(
 
   def one(i: Any, state: ServerState, messages: Tree, steps: Step, first: Any) -> ServerState:
     at = jax.tree.map(lambda x: x[i], steps)
-    visit, slot = Visit(at.worker, at.peer), _slot(state.replies, at.worker, first)
+    visit, slot = Visit(at.worker, at.peer, at.step), _slot(state.replies, at.worker, first)
 
     def message() -> Tree:
       return jax.tree.map(lambda m: m[at.worker], messages)

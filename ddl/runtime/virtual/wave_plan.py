@@ -10,7 +10,7 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule, visits
 from ddl.events.waves import Wave, stops, waves
-from ddl.runtime.rounds.worker_round import DROPPED, FULL, REST, RESTART, first_step
+from ddl.runtime.rounds.worker_round import DROPPED, FULL, REST, RESTART, first_step, visit_step
 from ddl.runtime.virtual.server_state import Step
 
 
@@ -55,6 +55,7 @@ class WavePlan:
     check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
+    self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
 
   def visits(self, step: int) -> int:
     """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
@@ -89,16 +90,16 @@ class WavePlan:
     row, first = np.zeros_like(mode), np.zeros_like(mode)
     count = np.zeros(shape.waves, np.int32)
     size = (shape.waves, shape.operations)
-    kind, who, peer, block = np.zeros((4, *size), np.int32)
-    steps = Step(kind, who, peer, block, np.zeros(size))
+    kind, who, peer, at, block = np.zeros((5, *size), np.int32)
+    steps = Step(kind, who, peer, at, block, np.zeros(size))
     rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
         worker = int(self.events.worker[event])
-        mode[worker, k] = self._mode(event)
+        mode[worker, k], first[worker, k] = self._mode(event), self._first(event)
         if self.has_steps(event):
           mine = rounds[worker // self.virtual]
-          row[worker, k], first[worker, k] = len(mine), self._first(event)
+          row[worker, k] = len(mine)
           mine.append((worker, self._first(event)))
       count[k] = wave.last - wave.first
       part = slice(wave.first, wave.last)
@@ -106,6 +107,7 @@ class WavePlan:
       steps.kind[k, : count[k]] = self.operations.kind[part]
       steps.worker[k, : count[k]] = self.operations.worker[part]
       steps.peer[k, : count[k]] = self.events.peer[event]
+      steps.step[k, : count[k]] = self._visit_steps[event]
       steps.block[k, : count[k]] = self.operations.block[part]
       steps.weight[k, : count[k]] = self.operations.weight[part]
     return Arrays(mode, row, first, count, steps, rounds, shape.rows)

@@ -59,7 +59,7 @@ class WaveProgram(NamedTuple):
         keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
         return jax.tree.map(lambda x: x[row], batches), keys
 
-      return worker_round(mode, worker, reply, fresh, take)
+      return worker_round(mode, first, worker, reply, fresh, take)
 
     def wave(k: Any, carry: tuple[Any, ServerState, jax.Array]) -> Any:
       workers, state, all_losses = carry

@@ -1,0 +1,132 @@
+"""A schedule's step is a worker's step: each runtime against the NumPy twins on the order that it served."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.servers import build, hyper_of
+from helpers.simulations import twin_model, twin_rows
+from helpers.twins import INNER, close, flat_of
+from reference import collective as reference
+from reference import server as server_reference
+
+from ddl.algorithms import SERVER
+from ddl.events.barriers import asp, backup
+from ddl.events.schedule import make_schedule
+from ddl.events.times import lognormal
+from ddl.events.waves import stops
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.threads.worker_threads import Threads
+from ddl.runtime.virtual.sequential import Sequential
+from ddl.runtime.virtual.simulator import Simulator
+
+pytestmark = pytest.mark.usefixtures("x64")
+WORKERS, STEPS = 4, 12
+KEY = jax.random.key(1)
+SLOW = {"slow": (1.0, 1.0, 1.0, 3.0)}
+DEATHS = {"death_rate": 0.2, "down_seconds": 0.02}
+
+
+def make(name, inner="falling", **hyper):
+  algorithm = build(name, inner, workers=WORKERS, **hyper)
+  return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=0))
+
+
+def plan(algorithm, barrier=None, **trouble):
+  times = lognormal(workers=WORKERS, seed=0, **trouble)
+  return make_schedule(
+    algorithm, workers=WORKERS, steps=STEPS, times=times, barrier=barrier or asp(), message_seconds=0.001
+  )
+
+
+def simulate(algorithm, schedule, model, devices=1, gradients="map"):
+  layout, how = make_workers(WORKERS, devices), ExecutionConfig(gradients, "scan", 64)
+  simulator = Simulator(algorithm, model, layout, how, *schedule)
+  carry = simulator.start(KEY)
+  for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, STEPS), twin_rows, KEY):
+    carry = after
+  return simulator, carry
+
+
+def twin_of(name, events, inner="falling", **hyper):
+  """The center after the last event, in NumPy."""
+  x0, grad = reference.problem(WORKERS, 4 * STEPS)
+  order, peers = events.worker, events.peer
+  hyper, inner = hyper_of(name, WORKERS) | hyper, INNER[inner][1]
+  twin = server_reference.TWINS[name](x0, grad, order=order, peers=peers, workers=WORKERS, inner=inner, **hyper)
+  return twin.evaluate[-1]
+
+
+PERIODS = [(name, {"period": 3} if "period" in spec.hyper else {}) for name, spec in SERVER.items()]
+PERIODS += [("downpour", {"period": 4}), ("async_easgd", {"period": 1}), ("downpour", {"period": 1})]
+
+
+@pytest.mark.parametrize("devices, packed", [(1, True), (2, True), (1, False)])
+@pytest.mark.parametrize("name, hyper", PERIODS)
+@pytest.mark.sampled(9)
+def test_waves(name, hyper, devices, packed, monkeypatch):
+  monkeypatch.setattr("ddl.runtime.execution.PACKED_BYTES", 2**17 if packed else 1)
+  algorithm = make(name, **hyper)
+  schedule = plan(algorithm, **SLOW)
+  assert np.ptp(np.bincount(schedule[0].worker)) > 1 or algorithm.arrivals.round_robin
+  simulator, carry = simulate(algorithm, schedule, twin_model(WORKERS, 4 * STEPS), devices)
+  assert (simulator.algorithm is not algorithm) == packed
+  close(flat_of(simulator.consensus(carry).params), twin_of(name, schedule[0], **hyper))
+
+
+def counts_of(state):
+  """The counts of a tree's schedules, [workers]."""
+  schedules = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByScheduleState))
+  return [np.asarray(x.count) for x in schedules if isinstance(x, optax.ScaleByScheduleState)]
+
+
+@pytest.mark.parametrize(
+  "name, hyper, barrier, trouble",
+  [
+    ("hogwild_sgd", {}, None, DEATHS),
+    ("async_easgd", {"period": 3}, None, DEATHS),
+    ("dynsgd", {"period": 2}, backup(spare=1), SLOW),
+    ("downpour", {"period": 3}, backup(spare=1), DEATHS),
+  ],
+)
+def test_a_worker_that_died_or_was_dropped_continues_at_its_own_step(name, hyper, barrier, trouble):
+  algorithm, model = make(name, **hyper), twin_model(WORKERS, 4 * STEPS)
+  events, operations = schedule = plan(algorithm, barrier, **trouble)
+  assert events.restarted.any() or events.dropped.any()
+  _, carry = simulate(algorithm, schedule, model)
+  one = Sequential(algorithm, model, *schedule, WORKERS)
+  one.start(*model.init(KEY))
+  one.run(0, stops(operations, [len(events.worker)])[0], lambda w, t: ({"worker": [w], "step": [t]}, KEY))
+  rounds = np.bincount(events.worker, minlength=WORKERS) - (algorithm.delay > 0)
+  (waves,) = counts_of(carry.worker.state)
+  np.testing.assert_array_equal(waves, rounds * algorithm.period)
+  assert [int(*counts_of(state)) for state in one.state] == waves.tolist()
+
+
+def test_a_mean_of_several_messages_has_the_step_of_its_round():
+  """One of four is always dropped: z falls by the rate at the middle step of three times the mean of threes."""
+  algorithm = make("downpour", optax.sgd(lambda step: 0.1 * (1 - step / STEPS)), period=3)
+  model = twin_model(WORKERS, STEPS)
+  ones = model._replace(loss=lambda params, extra, batch, key: (sum(map(jnp.sum, jax.tree.leaves(params))), extra))
+  simulator, carry = simulate(algorithm, plan(algorithm, backup(spare=1), **SLOW), ones)
+  fall = sum(3 * 0.1 * (1 - k / STEPS) for k in range(1, STEPS, 3))
+  moved = flat_of(simulator.consensus(carry).params) - flat_of(model.init(KEY)[0])
+  np.testing.assert_allclose(moved, np.full(7, -fall), rtol=1e-6)  # optax's schedules are in float32
+
+
+@pytest.mark.parametrize(
+  "name, hyper", [("async_sgd", {}), ("downpour", {"period": 3}), ("dc_asgd", {}), ("staleness_aware_sgd", {})]
+)
+def test_threads(name, hyper):
+  threads = Threads(make(name, **hyper), twin_model(WORKERS, 4 * STEPS), workers=WORKERS, seed=0, barrier=asp())
+  start = twin_model(WORKERS, 4 * STEPS).init(KEY)
+  visits = WORKERS * STEPS // threads.algorithm.period
+
+  def take(worker, step):
+    return {"worker": np.int32([worker]), "step": np.int32([min(step, 4 * STEPS - 1)])}, KEY
+
+  events, _ = threads.run(*start, take, visits, lambda done, losses, snapshot: None)
+  assert np.bincount(events.worker).max() * threads.algorithm.period <= 4 * STEPS
+  close(flat_of(threads.algorithm.evaluate(threads.server)), twin_of(name, events, **hyper))
