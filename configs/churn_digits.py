@@ -1,7 +1,7 @@
 """Workers that die and come back: the others go on without them (elastic), or wait.
 
-Eight workers on handwritten digits; each dies in one of a hundred rounds on average and is back a second later, where a
-round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
+Eight workers on handwritten digits; each dies at one of four hundred steps on average and is back a second later, where
+a round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
 1412.6651).
 
   python run.py compare --config=configs/churn_digits.py
@@ -25,7 +25,7 @@ def get_config():
   config.steps = 400
   config.eval_every = 20
   config.optimizer.momentum = 0.9
-  config.times.death_rate = 0.01
+  config.times.death_rate = 0.0025
   config.times.down_seconds = 1.0
   config.network.exchange_seconds = 0.01
   config.compare.title = "Eight workers that die and come back"

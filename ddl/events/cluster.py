@@ -32,7 +32,7 @@ class Work(NamedTuple):
   leaves: float  # the request leaves
   ready: float  # the worker waits for the answer
   rest: float  # steps after the answer
-  restarted: bool
+  downs: tuple[tuple[float, float], ...]  # of each death: when the worker dies, and when it is up again
 
 
 class Cluster:
@@ -53,15 +53,17 @@ class Cluster:
 
   def work(self, worker: int, round_: int, time: float) -> Work:
     """Return the worker's round if it may begin at `time`. A worker that dies in it comes back and repeats it."""
-    steps = self._times.steps(worker, round_, self._period)
-    death = self._times.deaths(worker, round_)
-    seconds = float(steps.sum())
-    if death is not None:
-      time += death.share * seconds + death.down_seconds
+    first = round_ * self._period
+    steps = self._times.steps(worker, first, self._period)
+    seconds, downs = float(steps.sum()), list[tuple[float, float]]()
+    for death in self._times.deaths(worker, first, steps):
+      died = time + death.work_seconds
+      time = died + death.down_seconds
+      downs.append((died, time))
     if not self.delay:
-      return Work(time, time + seconds, time + seconds, 0.0, death is not None)
+      return Work(time, time + seconds, time + seconds, 0.0, tuple(downs))
     before = float(steps[: self.delay].sum())
-    return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, death is not None)
+    return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, tuple(downs))
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:

@@ -60,7 +60,7 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
       queue.popleft()  # this worker; any, if lock-free
       if queue and not lock_free:
         heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
-      row = Row(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, work.restarted)
+      row = Row(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, bool(work.downs))
       rows.append(row)
       latest[worker] = row
       if cluster.delay:
@@ -85,7 +85,7 @@ def round_robin(cluster: Cluster, *, num_visits: int) -> list[Row]:
     arrival = work.leaves + cluster.message[worker]
     served = arrival + cluster.service[worker]
     released = max(work.ready, served + cluster.message[worker])
-    rows.append(Row(worker, round_, work.start, arrival, served, index + 1, released, False, work.restarted))
+    rows.append(Row(worker, round_, work.start, arrival, served, index + 1, released, False, bool(work.downs)))
     time = released + work.rest
   return rows
 
@@ -94,8 +94,8 @@ def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list
   """Return the events of whole rounds until there are `num_visits` worker rounds, the dropped ones included.
 
   A round's messages are served first come, first served. After the last one that it waits for, the reply goes to all
-  workers and ends the rounds of those that still compute. A worker that is down misses rounds; `restarted` is its first
-  served round after that.
+  workers and ends the rounds of those that still compute, which do not come to the deaths after that. A worker that is
+  down misses rounds; `restarted` is its first served round after that.
   """
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each may begin
@@ -114,14 +114,16 @@ def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list
       closed = done[worker] = max(closed, arrivals[worker]) + cluster.service[worker]
     for worker in [*order[:count], *sorted(order[count:])]:
       work, dropped = works[worker], worker not in done
-      died[worker] |= work.restarted
       released = closed + cluster.message[worker]
       arrival = released if dropped else arrivals[worker]
-      start = min(work.start, released)  # a worker that is down has not begun
+      ups = [up for fall, up in work.downs if fall < released]
+      died[worker] |= bool(ups)
+      begun = ups[-1] if ups else free[worker]
+      start = min(begun, released)  # a worker that is down has not begun
       times = (start, arrival, done.get(worker, closed), (round_ + 1) * cluster.workers, released)
       rows.append(Row(worker, round_, *times, dropped, died[worker] and not dropped))
       died[worker] &= dropped
-      free[worker] = max(released, work.start)
+      free[worker] = max(released, begun)
     seen = np.isin(everyone, order[:count])
     past.append(Round(np.minimum(arrivals, arrivals[order[count - 1]]) - opened, seen))
   return rows

@@ -4,21 +4,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl.events.rng import Stream
+from ddl.events.rng import BLOCK, Stream
 
 
 class Death(NamedTuple):
-  """A worker dies in a round, comes back, and repeats the whole round."""
+  """A death in a round, which the worker repeats as a whole, without dying at that step again."""
 
-  share: float  # of the round's steps done when it died, in [0, 1)
+  work_seconds: float  # from the begin of the round, which are lost
   down_seconds: float
 
 
 class Trouble:
-  """Per worker and round: by how much it is slower, and whether it dies. A pure function of (seed, worker, round).
+  """Per worker and step: by how much it is slower, and whether it dies. A pure function of (seed, worker, step).
 
-  A worker that is not a straggler becomes one at a round with probability `rate`, and stops being one at each later
-  round with probability 1 / straggler_rounds: a geometric number of rounds with that mean.
+  A worker that is not a straggler becomes one at a step with probability `rate`, and stops being one at each later
+  step with probability 1 / straggler_steps: a geometric number of steps with that mean.
   """
 
   def __init__(
@@ -28,7 +28,7 @@ class Trouble:
     slow: tuple[float, ...],
     straggler_rate: float,
     straggler_factor: float,
-    straggler_rounds: float,
+    straggler_steps: float,
     death_rate: float,
     down_seconds: float,
   ):
@@ -40,37 +40,55 @@ class Trouble:
     for index, value in enumerate(slow):
       positive(f"slow[{index}]", value)
     positive("straggler_factor", straggler_factor)
-    if positive("straggler_rounds", straggler_rounds) < 1:
-      raise ValueError(f"straggler_rounds is {straggler_rounds:g}; invalid: must be at least 1")
+    if positive("straggler_steps", straggler_steps) < 1:
+      raise ValueError(f"straggler_steps is {straggler_steps:g}; invalid: must be at least 1")
     if not 0 <= straggler_rate <= 1:
-      raise ValueError(f"straggler_rate is {straggler_rate:g}; invalid: must be a probability per round, from 0 to 1")
+      raise ValueError(f"straggler_rate is {straggler_rate:g}; invalid: must be a probability per step, from 0 to 1")
     if not 0 <= death_rate < 1:
-      raise ValueError(f"death_rate is {death_rate:g}; invalid: must be a probability per round, from 0 to below 1")
+      raise ValueError(f"death_rate is {death_rate:g}; invalid: must be a probability per step, from 0 to below 1")
     not_negative("down_seconds", down_seconds)
     self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
-    self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_rounds
+    self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
     self._death_rate, self._down = death_rate, float(down_seconds)
     self._chance = Stream(lambda rng, count: rng.random((count, 3)), seed=seed, purpose=1)  # straggles, dies, when
-    self._straggles: list[list[bool]] = [[] for _ in range(workers)]  # a Markov chain, filled from round 0 on
+    self._straggles = [np.zeros(0, bool) for _ in range(workers)]  # a Markov chain, filled from step 0 on
 
-  def factor(self, worker: int, round_: int) -> float:
-    """Return the factor on the seconds of this worker's steps in this round."""
+  def factor(self, worker: int, first: int, count: int) -> np.ndarray | float:
+    """Return the factors on the seconds of steps first, ..., first + count - 1 of this worker: [count], or one."""
     if not self._rate:
       return self._slow[worker]
     chain = self._straggles[worker]
-    while len(chain) <= round_:
-      draws = self._chance.take(worker, len(chain), 256)[:, 0]
-      for draw in draws.tolist():
-        chain.append(draw >= self._stop if chain and chain[-1] else draw < self._rate)
-    return self._slow[worker] * (self._factor if chain[round_] else 1.0)
+    if len(chain) < first + count:
+      chance = self._chance.take(worker, len(chain), max(first + count - len(chain), len(chain), BLOCK))[:, 0]
+      more = markov_chain(chance < self._rate, chance < self._stop, bool(chain[-1]) if len(chain) else False)
+      chain = self._straggles[worker] = np.concatenate([chain, more])
+    return np.where(chain[first : first + count], self._slow[worker] * self._factor, self._slow[worker])
 
-  def death(self, worker: int, round_: int) -> Death | None:
-    """Return the death in this round, None for none."""
+  def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
+    """Return the deaths in a round that begins with step `first`, in order. seconds: [steps] of the round's steps."""
     if not self._death_rate:
-      return None
-    _, dies, share = self._chance.take(worker, round_, 1)[0].tolist()
-    return Death(share, self._down) if dies < self._death_rate else None
+      return []
+    _, dies, share = self._chance.take(worker, first, len(seconds)).T
+    work = np.cumsum(seconds) - (1 - share) * seconds
+    return [Death(lost, self._down) for lost in work[dies < self._death_rate].tolist()]
+
+
+def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarray:
+  """Return a chain of two states after each step: [steps] bool.
+
+  Args:
+    starts: [steps] bool: a step turns False into True.
+    stops: [steps] bool: a step turns True into False.
+    state: before the first step.
+  """
+  fixed = np.maximum.accumulate(
+    np.where(starts != stops, np.arange(len(starts)), -1)
+  )  # last step whose result is known
+  flips = np.cumsum(starts & stops)
+  known = fixed >= 0
+  odd = (flips - np.where(known, flips[fixed], 0)) % 2 == 1
+  return np.where(known, starts[fixed], state) ^ odd
 
 
 def positive(name: str, value: float) -> float:

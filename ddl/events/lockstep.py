@@ -93,7 +93,7 @@ def walk(
   constant step times a round of one exchange takes period * step + max(0, exchange - min(delay, period) * step) s.
 
   Args:
-    round_steps: steps of a worker round of `times`, at whose begin workers leave and join.
+    round_steps: steps of a round, which a worker that dies repeats, and at whose begin workers leave and join.
     exchanges: those that send something.
     local_seconds: of the collectives of each local step; None where it has none.
     elastic: False: all wait for a worker that dies. True: the others go on, as `presence.elastic` has it; one that
@@ -129,11 +129,12 @@ def walk(
     return (leaves, leaves + took), link.copy()
 
   for step in range(steps):
-    number, index = divmod(step, round_steps)
+    index = step % round_steps
     if index == 0:
-      durations = np.stack([times.steps(worker, number, span) for worker in range(workers)])  # [workers, span]
+      count = min(round_steps, steps - step)
+      durations = np.stack([times.steps(worker, step, count) for worker in range(workers)])  # [workers, count]
       before = here
-      here, lost = attend(number, before, clock, durations.sum(axis=1))
+      here, lost = attend(step, before, clock, durations)
       if not here.all() or not before.all():
         begins = clock[here & before].max() if step else 0.0
         clock = np.where(here, np.where(before, clock, begins), np.nan)

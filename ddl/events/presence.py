@@ -13,8 +13,8 @@ from ddl import files
 from ddl.events.times import Times
 
 Ids = tuple[int, ...]  # of workers, rising
-# (round, who was there in the round before, when each has come so far, seconds of each one's round) -> (who is there in
-# this round, seconds that each loses in it); arrays [workers]
+# (first step of a round, who was there in the round before, when each has come so far, seconds of the round's steps
+# [workers, steps]) -> (who is there in this round, seconds that each loses in it); arrays [workers]
 Attendance = Callable[[int, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -105,9 +105,11 @@ def load(path: Path, workers: int) -> Presence:
 def waiting(times: Times) -> Attendance:
   """Return the attendance where all wait for a worker that died, which repeats its round."""
 
-  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock
-    return here, np.array([_lost(times, worker, round_, own) for worker, own in enumerate(seconds.tolist())])
+    return here, np.array(
+      [sum(map(sum, times.deaths(worker, first, row))) for worker, row in enumerate(seconds)], float
+    )
 
   return attend
 
@@ -121,9 +123,10 @@ def elastic(times: Times) -> Attendance:
   """
   back = np.zeros(times.workers)  # when each one that is absent is up again
 
-  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    lost = np.array([_lost(times, worker, round_, own) for worker, own in enumerate(seconds.tolist())])
-    dies = np.array([times.deaths(worker, round_) is not None for worker in range(len(here))])
+  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    deaths = [times.deaths(worker, first, row) for worker, row in enumerate(seconds)]
+    dies = np.array([bool(hits) for hits in deaths])
+    lost = np.array([sum(map(sum, hits)) for hits in deaths], float)
     stays = here & ~dies
     if not stays.any():
       up = np.where(here, clock + lost, np.inf)
@@ -131,8 +134,8 @@ def elastic(times: Times) -> Attendance:
       dies = dies & ~stays
     now = clock[stays].max()
     returns = ~here & (back <= now)
-    leaves = (here | returns) & dies
-    back[leaves] = (np.where(here, clock, now) + lost)[leaves]
+    for worker in np.flatnonzero((here | returns) & dies):
+      back[worker] = (clock[worker] if here[worker] else now) + sum(deaths[worker][0])
     present = stays | (returns & ~dies)
     return present, np.where(present, lost, 0.0)
 
@@ -143,14 +146,8 @@ def given(presence: Presence, round_steps: int) -> Attendance:
   """Return the attendance of a record, in which nobody dies beside. ValueError as of `check`."""
   check(presence, round_steps)
 
-  def attend(round_: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock, seconds
-    return np.isin(np.arange(len(here)), presence.at(round_ * round_steps)), np.zeros(len(here))
+    return np.isin(np.arange(len(here)), presence.at(first)), np.zeros(len(here))
 
   return attend
-
-
-def _lost(times: Times, worker: int, round_: int, seconds: float) -> float:
-  """Return the seconds lost to a death in this round, which takes `seconds` without it."""
-  death = times.deaths(worker, round_)
-  return 0.0 if death is None else death.share * seconds + death.down_seconds

@@ -2,9 +2,11 @@
 
 The keyword-only arguments of a factory are its settings. All but the first two are of one kind:
   slow: a multiplier per worker, () for none
-  straggler_rate, straggler_factor, straggler_rounds: a worker becomes that many times slower with that probability per
-    worker round, for a geometric number of rounds with that mean
-  death_rate, down_seconds: a worker dies with that probability per worker round and comes back that many seconds later
+  straggler_rate, straggler_factor, straggler_steps: a worker becomes that many times slower with that probability per
+    step, for a geometric number of steps with that mean
+  death_rate, down_seconds: a worker dies with that probability per step, comes back that many seconds later, and
+    repeats its round from the last exchange on, without dying at that step again
+All of them are drawn by worker and step, so that algorithms of all periods meet the same slow spells and deaths.
 """
 
 import sys
@@ -18,20 +20,20 @@ from ddl.events.rng import Stream
 
 
 class Times:
-  """Step times as a pure function of (seed, worker, step); a round of `count` steps begins at step round * count."""
+  """Step times and deaths as a pure function of (seed, worker, step)."""
 
   def __init__(self, plain: Callable[[int, int, int], np.ndarray], trouble: Trouble):
     """plain: (worker, first step, count) -> [count] seconds without stragglers and deaths."""
     self._plain, self._trouble = plain, trouble
     self.workers = trouble.workers
 
-  def steps(self, worker: int, round_: int, count: int) -> np.ndarray:
-    """Return the seconds of the round's steps: [count]."""
-    return self._plain(worker, round_ * count, count) * self._trouble.factor(worker, round_)
+  def steps(self, worker: int, first: int, count: int) -> np.ndarray:
+    """Return the seconds of steps first, ..., first + count - 1: [count]."""
+    return self._plain(worker, first, count) * self._trouble.factor(worker, first, count)
 
-  def deaths(self, worker: int, round_: int) -> Death | None:
-    """Return the death in this round, None for none."""
-    return self._trouble.death(worker, round_)
+  def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
+    """See `Trouble.deaths`."""
+    return self._trouble.deaths(worker, first, seconds)
 
 
 def constant(
@@ -42,13 +44,13 @@ def constant(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_rounds: float = 1.0,
+  straggler_steps: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """Every step takes the same time. ValueError, one line, for invalid values."""
   positive("seconds", seconds)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
 
 
@@ -61,7 +63,7 @@ def lognormal(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_rounds: float = 1.0,
+  straggler_steps: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
@@ -69,7 +71,7 @@ def lognormal(
   variance = np.log1p(_square(jitter))
   center, spread = np.log(positive("seconds", seconds)) - variance / 2, np.sqrt(variance)
   stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   return Times(stream.take, trouble)
 
 
@@ -82,12 +84,12 @@ def gamma(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_rounds: float = 1.0,
+  straggler_steps: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   positive("seconds", seconds)
   variance = _square(jitter)
   if not variance:  # the limit, for which there is no shape
@@ -104,7 +106,7 @@ def trace(
   slow: tuple[float, ...] = (),
   straggler_rate: float = 0.0,
   straggler_factor: float = 1.0,
-  straggler_rounds: float = 1.0,
+  straggler_steps: float = 1.0,
   death_rate: float = 0.0,
   down_seconds: float = 0.0,
 ) -> Times:
@@ -113,7 +115,7 @@ def trace(
   FileNotFoundError, ValueError, one line, for a missing or malformed file, for fewer columns than workers, and from
   `steps` beyond its end.
   """
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_rounds, death_rate, down_seconds)
+  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   table = _read(path)
   if table.shape[1] < workers:
     raise ValueError(f"{path}: {table.shape[1]} columns; invalid: must be at least {workers}, one for each worker")

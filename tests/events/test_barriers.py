@@ -149,13 +149,13 @@ def test_the_dead_sleep_through_rounds():
   asleep = events.dropped & (events.start == events.released)
   assert asleep.sum() > 20 and events.restarted.any()
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.0, death_rate=0.05, down_seconds=0.1)
-  died = [False] * 3
-  for worker, round_, dropped, restarted in zip(
-    events.worker, events.round, events.dropped, events.restarted, strict=True
-  ):
-    died[worker] |= times.deaths(worker, round_) is not None
-    assert restarted == (died[worker] and not dropped)  # its first served worker round since
-    died[worker] &= bool(dropped)
+  died, up = [False] * 3, [0.0] * 3
+  for i, worker in enumerate(events.worker):
+    for death in times.deaths(worker, events.round[i], times.steps(worker, events.round[i], 1)):
+      if up[worker] + death.work_seconds < events.released[i]:  # before the round is over for it
+        died[worker], up[worker] = True, up[worker] + death.work_seconds + death.down_seconds
+    assert events.restarted[i] == (died[worker] and not events.dropped[i])  # its first served worker round since
+    died[worker], up[worker] = died[worker] and bool(events.dropped[i]), max(up[worker], events.released[i])
   for i in np.flatnonzero(events.restarted):
     before = np.flatnonzero((events.worker[:i] == events.worker[i]) & ~events.dropped[:i])
     free = events.released[before[-1]] if len(before) else 0.0

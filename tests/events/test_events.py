@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ddl import memory
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
-from ddl.events.lockstep import Exchange, finish
+from ddl.events.faults import markov_chain
+from ddl.events.lockstep import Exchange, finish, presence_of, walk
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
 from ddl.events.schedule import make_schedule, schedule
@@ -31,7 +32,7 @@ def settings_of_a_run(draw):
     slow=slow,
     straggler_rate=draw(st.sampled_from([0.0, 0.2])),
     straggler_factor=4.0,
-    straggler_rounds=3.0,
+    straggler_steps=3.0,
     death_rate=draw(st.sampled_from([0.0, 0.2])),
     down_seconds=0.05,
   )
@@ -75,13 +76,15 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
   delay, times, busy_until = given_["delay"], given_["times"], 0.0
   for i, (worker, round_, start) in enumerate(zip(events.worker, events.round, events.start, strict=True)):
     message, service = (seconds(given_[name], worker) for name in ("message_seconds", "service_seconds"))
-    steps, death = times.steps(worker, round_, given_["period"]), times.deaths(worker, round_)
+    first = round_ * given_["period"]
+    steps = times.steps(worker, first, given_["period"])
+    deaths = times.deaths(worker, first, steps)
     ready = start + steps[: delay or None].sum()
     assert events.arrival[i] == (start if delay else ready) + message
     queued = 0.0 if lock_free else busy_until
     busy_until = events.served[i]
     assert events.served[i] == max(events.arrival[i], queued) + service
-    assert events.restarted[i] == (death is not None)
+    assert events.restarted[i] == bool(deaths)
     if events.answered[i] == i + 1:
       assert events.released[i] == max(ready, events.served[i] + message)
     elif i + 1 < events.answered[i] < len(events.worker):
@@ -89,8 +92,8 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
     before = last_of(events, i)
     free = 0.0 if before is None else events.released[before]
     if delay and before is not None:
-      free += times.steps(worker, round_ - 1, given_["period"])[delay:].sum()
-    lost = 0.0 if death is None else death.share * steps.sum() + death.down_seconds
+      free += times.steps(worker, first - given_["period"], given_["period"])[delay:].sum()
+    lost = sum(death.work_seconds + death.down_seconds for death in deaths)
     assert start >= free + lost - 1e-12
     if barrier == asp() or not delay:  # nothing else keeps anybody
       assert start == pytest.approx(free + lost, abs=1e-12)
@@ -208,7 +211,7 @@ def test_round_robin_is_serial(delay):
   np.testing.assert_array_equal(events.worker, np.arange(200) % 4)
   over = events.released.copy()
   if delay:
-    over += [times.steps(worker, round_, 2)[1] for worker, round_ in zip(events.worker, events.round, strict=True)]
+    over += [times.steps(worker, 2 * round_, 2)[1] for worker, round_ in zip(events.worker, events.round, strict=True)]
   np.testing.assert_allclose(events.start[1:], over[:-1], rtol=1e-12)
   assert (events.staleness[4:] == 3).all()
 
@@ -465,7 +468,7 @@ def test_lockstep_is_what_bsp_takes():
 
 def test_lockstep_waits_only_where_it_must():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
-  steps = np.stack([np.concatenate([times.steps(worker, round_, 4) for round_ in range(5)]) for worker in range(3)])
+  steps = np.stack([times.steps(worker, 0, 20) for worker in range(3)])
   alone = finish(workers=3, steps=20, round_steps=4, times=times, exchanges=[every(4, 2, 0.0)])
   clock = np.zeros(3)
   for round_ in range(5):
@@ -478,7 +481,7 @@ def test_lockstep_waits_only_where_it_must():
 
 def test_without_exchanges_nobody_waits():
   times = TIMES["lognormal"](workers=3, seed=0, jitter=0.5)
-  steps = np.stack([np.concatenate([times.steps(worker, round_, 1) for round_ in range(20)]) for worker in range(3)])
+  steps = np.stack([times.steps(worker, 0, 20) for worker in range(3)])
   done = finish(workers=3, steps=20, round_steps=1, times=times)
   np.testing.assert_allclose(done, steps.cumsum(axis=1).max(axis=0), rtol=1e-12)
   assert done[-1] < finish(workers=3, steps=20, round_steps=1, times=times, local_seconds=0.0)[-1]
@@ -501,13 +504,14 @@ def test_lockstep_bad_settings(bad):
 @given(st.sampled_from(["lognormal", "gamma"]), st.permutations(range(40)), st.integers(1, 70))
 @settings(deadline=None, max_examples=20)
 def test_step_times_do_not_depend_on_who_asked_before(name, order, count):
-  make = dict(workers=3, seed=5, straggler_rate=0.1, straggler_factor=3.0, straggler_rounds=4.0, death_rate=0.3)
+  make = dict(workers=3, seed=5, straggler_rate=0.1, straggler_factor=3.0, straggler_steps=4.0, death_rate=0.3)
   one, other = TIMES[name](**make), TIMES[name](**make)
   for round_ in order:
     other.steps(round_ % 3, 30 * round_, count)
   for round_ in range(40):
-    np.testing.assert_array_equal(one.steps(1, 30 * round_, count), other.steps(1, 30 * round_, count))
-    assert one.deaths(1, round_) == other.deaths(1, round_)
+    seconds = one.steps(1, 30 * round_, count)
+    np.testing.assert_array_equal(seconds, other.steps(1, 30 * round_, count))
+    assert one.deaths(1, 30 * round_, seconds) == other.deaths(1, 30 * round_, seconds)
   assert not np.array_equal(one.steps(0, 0, 5), one.steps(1, 0, 5))
 
 
@@ -518,8 +522,8 @@ def test_moments_of_step_times(name):
     draws = times.steps(worker, 0, 200_000)
     assert draws.mean() == pytest.approx(0.02 * factor, rel=0.01)
     assert draws.std() == pytest.approx(0.01 * factor, rel=0.02)
-  whole = times.steps(0, 3, 500)
-  np.testing.assert_array_equal(whole, np.concatenate([times.steps(0, 30 + part, 50) for part in range(10)]))
+  whole = times.steps(0, 1500, 500)
+  np.testing.assert_array_equal(whole, np.concatenate([times.steps(0, 1500 + part, 50) for part in range(0, 500, 50)]))
   for first in range(3):  # across the blocks that draws come in
     assert len(times.steps(0, first, 1025)) == 1025
   exact = TIMES[name](workers=2, seed=0, seconds=0.02, jitter=0.0)
@@ -528,16 +532,106 @@ def test_moments_of_step_times(name):
 
 def test_stragglers_persist_and_deaths_happen():
   times = TIMES["constant"](
-    workers=1, seed=1, straggler_rate=0.05, straggler_factor=7.0, straggler_rounds=5.0, death_rate=0.1, down_seconds=2.0
+    workers=1, seed=1, straggler_rate=0.05, straggler_factor=7.0, straggler_steps=5.0, death_rate=0.1, down_seconds=2.0
   )
-  slow = np.array([times.steps(0, round_, 1)[0] for round_ in range(40_000)]) > 0.05
-  assert set(np.round([times.steps(0, round_, 1)[0] for round_ in range(200)], 12)) == {0.01, 0.07}
+  steps = times.steps(0, 0, 40_000)
+  assert set(np.round(steps, 12)) == {0.01, 0.07}
+  slow = steps > 0.05
   became = np.sum(~slow[:-1] & slow[1:])
   assert became / np.sum(~slow) == pytest.approx(0.05, rel=0.1)
   assert np.sum(slow) / became == pytest.approx(5.0, rel=0.1)
-  deaths = [death for round_ in range(5000) if (death := times.deaths(0, round_))]
+  deaths = times.deaths(0, 0, np.ones(5000))
   assert len(deaths) / 5000 == pytest.approx(0.1, rel=0.15) and {death.down_seconds for death in deaths} == {2.0}
-  assert np.mean([death.share for death in deaths]) == pytest.approx(0.5, abs=0.05)
+  assert np.mean([death.work_seconds % 1 for death in deaths]) == pytest.approx(0.5, abs=0.05)  # of a step
+
+
+@given(st.floats(0, 1), st.floats(1, 9), st.booleans(), st.integers(0, 99))
+@settings(deadline=None)
+def test_a_chain_of_stragglers_is_that_of_a_loop(rate, mean, slow, seed):
+  draws = np.random.default_rng(seed).random(50)
+  chain = markov_chain(draws < rate, draws < 1 / mean, slow)
+  for draw, now in zip(draws, chain, strict=True):
+    slow = draw >= 1 / mean if slow else draw < rate
+    assert now == slow
+
+
+# ---- every period meets the same machine
+
+
+ROUGH = dict(jitter=0.3, straggler_rate=0.05, straggler_factor=5.0, straggler_steps=4.0)
+PERIODS = (1, 4, 16)
+
+
+def deaths_by_step(times, steps):
+  """(worker, step) -> (seconds of the step before the death, seconds down), from rounds of one step."""
+  rounds = [(w, k, times.deaths(w, k, times.steps(w, k, 1))) for w in range(times.workers) for k in range(steps)]
+  return {(w, k): (death.work_seconds, death.down_seconds) for w, k, deaths in rounds for death in deaths}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_slow_spells_do_not_depend_on_the_period(seed):
+  """steps of 1 s, five times slower with a chance of 0.05 per step, for one step on average."""
+  seconds = []
+  for period in PERIODS:
+    times = TIMES["constant"](workers=1, seed=seed, seconds=1.0, straggler_rate=0.05, straggler_factor=5.0)
+    events = run(
+      workers=1, num_visits=64 // period, period=period, times=times, message_seconds=0.0, service_seconds=0.0
+    )
+    seconds += [events.served[-1], finish(workers=1, steps=64, round_steps=period, times=times)[-1]]
+  assert seconds == [(72.0, 84.0, 76.0)[seed]] * 6
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_spells_and_deaths_hit_the_same_steps_of_all_workers(period):
+  """A death costs the work since the round began, and the seconds down; the event loop and the lockstep agree."""
+  workers, steps = 3, 192  # the event loop makes half of them
+  times = TIMES["gamma"](workers=workers, seed=2, slow=(1.0, 1.0, 2.5), death_rate=0.04, down_seconds=0.3, **ROUGH)
+  table = np.stack([times.steps(worker, 0, steps) for worker in range(workers)])
+  lost = np.zeros((workers, steps // period))
+  deaths = deaths_by_step(times, steps)
+  for (worker, step), (work, down) in deaths.items():
+    first = step - step % period
+    lost[worker, step // period] += table[worker, first:step].sum() + work + down
+  rounds = table.reshape(workers, -1, period).sum(axis=2) + lost  # of each round
+  assert len(deaths) > 8 and (lost > 0.3).any(axis=1).all()
+  events = run(
+    workers=workers,
+    num_visits=workers * steps // period // 2,
+    period=period,
+    times=times,
+    message_seconds=0.0,
+    service_seconds=0.0,
+  )
+  for worker in range(workers):
+    mine = events.served[events.worker == worker]
+    np.testing.assert_allclose(mine, rounds[worker].cumsum()[: len(mine)], rtol=1e-12)
+    restarted = events.restarted[events.worker == worker]
+    np.testing.assert_array_equal(restarted, lost[worker, : len(mine)] > 0)
+  chosen = dict(workers=workers, steps=steps, round_steps=period, times=times)
+  together = finish(**chosen, exchanges=[every(period, 0, 0.0)])[period - 1 :: period]
+  np.testing.assert_allclose(together, rounds.max(axis=0).cumsum(), rtol=1e-12)
+  np.testing.assert_allclose(finish(**chosen)[-1], rounds.sum(axis=1).max(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_elastic_workers_are_lost_at_the_same_steps(period):
+  times = TIMES["lognormal"](workers=6, seed=1, death_rate=0.02, down_seconds=1e6, **ROUGH)
+  first = {}
+  for worker, step in deaths_by_step(times, 48):
+    first[worker] = min(step, first.get(worker, 48))
+  assert 2 < len(first) < 6
+  members = presence_of(6, walk(workers=6, steps=48, round_steps=period, times=times, elastic=True))
+  for step in range(48):
+    assert members.at(step) == tuple(w for w in range(6) if first.get(w, 48) // period * period > step - step % period)
+
+
+def test_a_death_after_the_last_step_costs_nothing():
+  times = TIMES["constant"](workers=2, seed=0, seconds=1.0, death_rate=0.1, down_seconds=100.0)
+  steps = {step for _, step in deaths_by_step(times, 60)}
+  end = next(k for k in sorted(steps) if k % 4 and not steps & {*range(k - k % 4, k)})
+  before = end - end % 4
+  done = finish(workers=2, steps=end, round_steps=4, times=times)
+  assert done[-1] - (done[before - 1] if before else 0.0) == end % 4
 
 
 def test_a_trace(tmp_path):
@@ -547,7 +641,7 @@ def test_a_trace(tmp_path):
   np.save(tmp_path / "a.npy", table)
   for name in ("a.csv", "a.txt", "a.npy"):
     times = TIMES["trace"](workers=3, seed=0, path=str(tmp_path / name))
-    np.testing.assert_allclose(times.steps(2, 1, 2), table[2:4, 2], rtol=1e-12)
+    np.testing.assert_allclose(times.steps(2, 2, 2), table[2:4, 2], rtol=1e-12)
     events = run(bsp(), workers=3, times=times, num_visits=18)  # to the last row
     check(events, 3)
     with pytest.raises(ValueError, match=r"^\S+: the trace ends after 6 steps; [^\n]*$"):
@@ -589,7 +683,7 @@ def test_a_bad_trace_is_one_line(tmp_path, text, line):
     dict(straggler_rate=1.5),
     dict(straggler_rate=np.nan),
     dict(straggler_factor=0.0),
-    dict(straggler_rounds=0.5),
+    dict(straggler_steps=0.5),
     dict(death_rate=-0.1),
     dict(down_seconds=-1.0),
   ],

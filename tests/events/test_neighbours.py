@@ -27,7 +27,7 @@ class Times:
     return np.full(span, 1.0) + self.late * (worker == 0 and number == 0)
 
   def deaths(self, *_):
-    return None
+    return []
 
 
 def finished(hops, delay, late=0.0, seconds=0.5, steps=6, count=WORKERS):

@@ -17,16 +17,17 @@ ALL = (0, 1, 2)
 
 
 class Table(NamedTuple):
-  """Steps of a second, and deaths (worker, round) -> (share, down seconds); worker 2 is twice as slow."""
+  """Steps of a second, and deaths (worker, step) -> (share of the step, down seconds); worker 2 is twice as slow."""
 
   died: dict
   workers: int = 3
 
-  def steps(self, worker, round_, count):
+  def steps(self, worker, first, count):
     return np.full(count, 2.0 if worker == 2 else 1.0)
 
-  def deaths(self, worker, round_):
-    return Death(*self.died[worker, round_]) if (worker, round_) in self.died else None
+  def deaths(self, worker, first, seconds):
+    hit = [(k, *self.died[worker, first + k]) for k in range(len(seconds)) if (worker, first + k) in self.died]
+    return [Death((k + share) * seconds[0], down) for k, share, down in hit]
 
 
 def walked(died, steps=10, exchange=0.5, **more):
@@ -42,44 +43,44 @@ def ends(found):
 
 def test_a_loss_and_a_return_by_hand():
   """Worker 2 dies 2 s into its second round and is down for 3 s: it is up at 4.5 + 2 + 3 = 9.5 s."""
-  found = walked({(2, 1): (0.5, 3.0)})
+  found = walked({(2, 3): (0.0, 3.0)})
   # Round 0 takes 4 s and 0.5 s for all three; rounds of the other two take 2.5 s: they begin at 4.5, 7 and 9.5 s.
   assert presence_of(3, found) == Presence(3, ((0, ALL), (2, (0, 1)), (6, ALL)))
   assert ends(found) == [2, 4.5, 5.5, 7, 8, 9.5, 11.5, 14, 16, 18.5]
   record = stack(found)
   assert np.isnan(record.free[2:6, 2]).all() and np.isfinite(record.free[6:, 2]).all()
   assert record.free[6, 2] == 9.5 and np.nansum(record.lost) == 0
-  waits = walked({(2, 1): (0.5, 3.0)}, elastic=False)  # its round takes 2 + 3 + 4 s
+  waits = walked({(2, 3): (0.0, 3.0)}, elastic=False)  # its round takes 2 + 3 + 4 s
   assert ends(waits)[3] == 4.5 + 9.5 and presence_of(3, waits) == presence.everyone(3)
 
 
 def test_one_that_is_up_a_little_later_waits_for_the_next_round():
-  found = walked({(2, 1): (0.5, 3.1)})
+  found = walked({(2, 3): (0.0, 3.1)})
   assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
 
 
 def test_one_that_dies_in_the_round_of_its_return_stays_away():
   """It is up at 9.5 s, and dies again at the begin of the round that would be its first, to be up at 9.5 + 1 s."""
-  found = walked({(2, 1): (0.5, 3.0), (2, 3): (0.0, 1.0)})
+  found = walked({(2, 3): (0.0, 3.0), (2, 6): (0.0, 1.0)})
   assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
 
 
 def test_where_nobody_would_be_left_all_wait_for_the_one_that_is_up_first():
   """All die at the begin of the second round, at 4.5 s, up after 5, 4 and 6 s."""
-  found = walked({(0, 1): (0.0, 5.0), (1, 1): (0.0, 4.0), (2, 1): (0.0, 6.0)})
+  found = walked({(0, 2): (0.0, 5.0), (1, 2): (0.0, 4.0), (2, 2): (0.0, 6.0)})
   assert presence_of(3, found).changes == ((0, ALL), (2, (1,)), (4, ALL))
   # Worker 1 loses 4 s and repeats its round: until 4.5 + 4 + 2 + 0.5 = 11 s, when the others are up.
   assert found[2].lost[1] == 4.0 and ends(found)[2:5] == [9.5, 11.0, 13.0]
 
 
 def test_messages_cost_by_the_number_of_workers_that_are_present():
-  found = walked({(2, 1): (0.5, 3.0)}, exchanges=[Exchange(lambda step: step == 4, 0, lambda count: float(count))])
+  found = walked({(2, 3): (0.0, 3.0)}, exchanges=[Exchange(lambda step: step == 4, 0, lambda count: float(count))])
   assert ends(found)[3] == 4 + 2.0  # nobody waits for worker 2, and the message of two takes 2 s
 
 
 def test_a_recorded_presence_takes_the_place_of_deaths():
   kept = Presence(3, ((0, (0, 2)), (4, (1, 2))))
-  found = walked({(2, 1): (0.5, 3.0)}, elastic=kept)
+  found = walked({(2, 3): (0.0, 3.0)}, elastic=kept)
   assert presence_of(3, found) == kept
   assert ends(found) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
   with pytest.raises(ValueError, match="where a round of 2 begins"):
@@ -122,8 +123,8 @@ def test_a_damaged_record_is_told_in_a_line(text, tmp_path):
 
 
 def test_a_record_in_npz_keeps_who_is_absent(tmp_path):
-  record = stack(walked({(2, 1): (0.5, 3.0)}))
+  record = stack(walked({(2, 3): (0.0, 3.0)}))
   lockstep.save(tmp_path / "record", record)
   assert presence_of(3, map(lockstep.Step._make, zip(*lockstep.load(tmp_path / "record"), strict=True))) == presence_of(
-    3, walked({(2, 1): (0.5, 3.0)})
+    3, walked({(2, 3): (0.0, 3.0)})
   )

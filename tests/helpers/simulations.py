@@ -22,7 +22,7 @@ from experiments.train.build import build
 
 WORKERS, STEPS = 4, 9
 KEY = jax.random.key(1)
-TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_rounds": 2.0}
+TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_factor": 3.0, "straggler_steps": 2.0}
 
 
 def experiment(name, **algorithm):

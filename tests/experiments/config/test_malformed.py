@@ -112,7 +112,7 @@ WRONG = {  # key of config.times: values that none can have
   "slow": ((1.0,), (1.0, 0.0), (1.0, np.nan)),
   "straggler_rate": (-0.1, 2.0, np.nan),
   "straggler_factor": (0.0, np.inf),
-  "straggler_rounds": (0.5, np.nan),
+  "straggler_steps": (0.5, np.nan),
   "death_rate": (1.0, -0.1, np.nan),
   "down_seconds": (-1.0, np.inf),
   "path": ("comments.txt", "ragged.txt", "bytes.npy", "pipe"),
