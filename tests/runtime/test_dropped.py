@@ -20,6 +20,9 @@ from ddl.runtime.virtual.simulator import Simulator
 pytestmark = pytest.mark.usefixtures("x64")
 WORKERS, ROUNDS, SLOW = 4, 6, 2
 KEY = jax.random.key(1)
+# Newer versions of XLA contract a product and a sum into one rounding on a CPU, in one of two programs with the same
+# order of operations and not in the other. Without such instructions (--xla_cpu_max_isa=AVX) their bits are equal, too.
+EXACT = jax.__version__.startswith("0.10.")
 ALWAYS = {"slow": tuple(100.0 if worker == SLOW else 1.0 for worker in range(WORKERS)), "jitter": 0.1}
 AT_TIMES = {"jitter": 0.8}
 DEATHS = {"jitter": 0.1, "death_rate": 0.2, "down_seconds": 0.02}
@@ -120,7 +123,9 @@ def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, ba
   for part in ("params", "state", "extra"):
     expected = jax.tree.map(lambda *x: np.stack(x), *getattr(one, part))
     for a, b in zip(*map(jax.tree.leaves, (getattr(carry.worker, part), expected)), strict=True):
-      assert np.asarray(a).tobytes() == b.tobytes(), part
+      if EXACT:
+        assert np.asarray(a).tobytes() == b.tobytes(), part
+      np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-14, err_msg=part)
 
 
 def test_messages_of_a_quorum_bring_the_statistics_along():

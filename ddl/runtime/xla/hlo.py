@@ -21,10 +21,10 @@ CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # of TP
 PASSED = re.compile(
   r"\{(\d+)\}: \((\d+), "
 )  # of output_to_operand_aliasing: a result, and the operand in whose place it is
-LISTED, COUNTED = (
-  re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}"),
-  re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"),
-)
+LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
+COUNTED = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+# Of JAX 0.12: the axes of a mesh, perhaps the order of its devices, and the axes along which a group lies.
+ALONG = re.compile(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}")
 PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]+)\}")
 
 
@@ -164,13 +164,39 @@ def _groups(line: str, devices: int) -> list[list[int]]:
   """Devices by their place in the mesh; all of them where a line names none."""
   if found := LISTED.search(line) or PAIRS.search(line):
     return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
-  if found := COUNTED.search(line):
-    shape, sizes = (dims(found[i]) for i in (1, 2))
-    ids = np.arange(math.prod(sizes)).reshape(sizes)
-    if found[3]:
-      ids = ids.transpose(dims(found[3]))
-    return ids.reshape(shape).tolist()
+  if found := ALONG.search(line):
+    return _along(*found.groups())
+  if found := re.search(f"replica_groups={COUNTED.pattern}", line):
+    return _counted(found).tolist()
   return [[*range(devices)]]
+
+
+def _counted(match: re.Match[str]) -> np.ndarray:
+  shape, sizes = (dims(match[i]) for i in (1, 2))
+  ids = np.arange(math.prod(sizes)).reshape(sizes)
+  return (ids.transpose(dims(match[3])) if match[3] else ids).reshape(shape)
+
+
+def _along(mesh: str, order: str | None, axes: str) -> list[list[int]]:
+  """Return the groups of devices along axes of a mesh in the text of a program.
+
+  Args:
+    mesh: names and sizes, "'a'=2,'b'=4".
+    order: of the devices, "[4,2]<=[8]" or "0,2,1,3,..."; None: 0, 1, 2, ...
+    axes: "'a'" or "'a','b':(2)2"; the part (k)m of an axis is its digit of m values after a leading one of k.
+  """
+  sizes = {name: int(size) for name, size in re.findall(r"([^',=]+)'?=(\d+)", mesh)}
+  places = np.arange(math.prod(sizes.values()))
+  counted = COUNTED.match(order or "")
+  ids = places if order is None else np.ravel(_counted(counted) if counted else dims(order))
+  index = dict(zip(sizes, np.unravel_index(places, tuple(sizes.values())), strict=True))
+  start = dict(index)  # of the group's first device
+  for name, before, digits in re.findall(r"([^',:]+)'?(?::\((\d+)\)(\d+))?", axes):
+    size = int(digits or sizes[name])
+    step = sizes[name] // (int(before or 1) * size)
+    start[name] = start[name] - index[name] // step % size * step
+  group = np.ravel_multi_index(tuple(start.values()), tuple(sizes.values()))
+  return [ids[group == place].tolist() for place in np.unique(group)]
 
 
 def _axis(groups: Sequence[Sequence[int]], mesh: Mesh) -> str:

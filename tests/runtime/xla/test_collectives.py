@@ -88,6 +88,21 @@ MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("worker", "member"))
     ("%a = f8e4m3fn[32]{0} all-to-all(%b), replica_groups={{0,1},{2,3},{4,5},{6,7}}",
      Collective("all-to-all", 32, 2, "member", False)),
     ("%a = f64[] all-reduce(%b), replica_groups={}, to_apply=%add", Collective("all-reduce", 8, 8, "", False)),
+    # Of XLA's own mesh, as of JAX 0.12: its axes need not be those of the program's mesh.
+    ("%a = f32[2] all-reduce(%b), replica_groups=mesh['worker'=4,'member'=2] {'worker'}, to_apply=%add",
+     Collective("all-reduce", 8, 4, "worker", False)),
+    ("%a = f32[2] all-reduce(%b), channel_id=1, replica_groups=mesh['worker'=4,'member'=2] {'member'}, to_apply=%add",
+     Collective("all-reduce", 8, 2, "member", False)),
+    ("%a = f32[2] all-reduce(%b), replica_groups=mesh['worker'=4,'member'=2] {'worker','member'}, to_apply=%add",
+     Collective("all-reduce", 8, 8, "", False)),
+    ("%a = f32[2] all-gather(%b), replica_groups=mesh['all'=8] {'all':(4)2}, dimensions={0}",
+     Collective("all-gather", 8, 2, "member", False)),
+    ("%a = f32[2] all-gather(%b), replica_groups=mesh[all=8] {all:(1)2,all:(2)2}, dimensions={0}",
+     Collective("all-gather", 8, 4, "worker", False)),
+    ("%a = f32[2] all-reduce(%b), replica_groups=mesh['a'=2,'b'=4], device_ids=([2,4]<=[4,2]T(1,0)) {'b'}",
+     Collective("all-reduce", 8, 4, "worker", False)),
+    ("%a = f32[2] all-reduce(%b), replica_groups=mesh['a'=2,'b'=4], device_ids=(0,2,4,6,1,3,5,7) {'a'}, to_apply=%add",
+     Collective("all-reduce", 8, 2, "member", False)),
   ],
 )  # fmt: skip
 def test_a_line_of_a_program(line, expected):
