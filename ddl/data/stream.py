@@ -1,6 +1,7 @@
 """Training sets that cannot be read by index: an iterator for each worker, whose place is saved with a run."""
 
 import contextlib
+import itertools
 import math
 import signal
 import threading
@@ -31,16 +32,23 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
   """
   if size < 1:
     raise ValueError(f"size is {size}; invalid: must be at least 1, the examples that count as an epoch")
-  examples = _iterator(make(0, 1, 0))
-  first: Any = next(examples, None)
-  examples.close()
-  checks.element(first, "the stream")
-  one = {name: np.array(first[name]) for name in ("x", "y")}
+  example: Any = next(iter(first_examples(make, 1)), None)
+  checks.element(example, "the stream")
+  one = {name: np.array(example[name]) for name in ("x", "y")}
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.repeat(x[None], len(indices), axis=0) for name, x in one.items()}
 
   return Source(size, take, stream=make)
+
+
+def first_examples(make: Make, count: int) -> list[Any]:
+  """Return the first examples of a stream that one worker has to itself, at most `count`."""
+  examples = _iterator(make(0, 1, 0))
+  try:
+    return list(itertools.islice(examples, count))
+  finally:
+    examples.close()
 
 
 class StreamFeed:

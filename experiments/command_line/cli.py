@@ -1,5 +1,6 @@
 """From the words of a command line to the call of a command; what a user did wrong is one line and exit code 2."""
 
+import contextlib
 import importlib
 import tempfile
 from pathlib import Path
@@ -42,12 +43,14 @@ def _run(command: str, arguments: list[str]) -> int:
   if command in RESUMABLE:
     importlib.import_module("experiments.command_line.flags").declare_process()  # here: not all commands have its flags
   config, paths, stored = None, [], None
-  if command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in config_args):
-    stored, arguments = resume.restore(command, arguments)
-  if command in WITH_CONFIG and (config_args or stored or command not in OPTIONAL_CONFIG):
-    config, paths = config_flag.read(command, config_args, stored)
-  _check_json()
-  return module.main(CommandLine(command, arguments, config, paths))
+  from_folder = command in RESUMABLE and flags.FLAGS.resume and not any(a.startswith("--config=") for a in config_args)
+  with resume.checked_code() if from_folder else contextlib.nullcontext():
+    if from_folder:
+      stored, arguments = resume.restore(command, arguments)
+    if command in WITH_CONFIG and (config_args or stored or command not in OPTIONAL_CONFIG):
+      config, paths = config_flag.read(command, config_args, stored)
+    _check_json()
+    return module.main(CommandLine(command, arguments, config, paths))
 
 
 def _flags(command: str, arguments: list[str]) -> list[str]:

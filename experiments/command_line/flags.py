@@ -51,6 +51,8 @@ flags.DEFINE_enum(
 shared_flags.workdir()
 flags.DEFINE(_Folder(), "init_from", "", "initial parameters: a run of the same model, or its model.msgpack")
 flags.DEFINE_bool("resume", False, "continue what is in --workdir")
+flags.DEFINE_bool("allow_changed_inputs", False, "resume with other data or code files than the folder records")
+flags.DEFINE_bool("trust_code", False, "resume with user-defined code that lies in the folder, or has no hash there")
 flags.DEFINE(
   _Folder(),
   "compilation_cache",

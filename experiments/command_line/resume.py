@@ -1,5 +1,6 @@
 """experiment.json of a folder: its config and options as values, so that --resume --workdir=... is enough to go on."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 import ml_collections
 from absl import flags
 
+from ddl import files
 from ddl.runtime import hosts
 from experiments.command_line.config_flag import CommandLine
 from experiments.config.base import base, with_own
 from experiments.config.comparisons.variants import recorded, restored
 from experiments.config.options import RunOptions
 from experiments.config.parts.factories import Config
+from experiments.config.parts.own_code import Untrusted
 from experiments.config.parts.own_objects import Unavailable
+from experiments.train.folder import inputs
 from experiments.train.folder.run_dir import EVENTS, EXPERIMENT, PRESENCE, TUNED
 from experiments.train.folder.workdir import HERE, without, workdir
 
@@ -34,6 +38,14 @@ def record(line: CommandLine) -> dict[str, Any]:
   }
 
 
+def checked_code() -> contextlib.AbstractContextManager[None]:
+  """Within it only such user-defined code is imported as the folder of --workdir may name."""
+  if not flags.FLAGS.workdir:  # `restore` says so
+    return contextlib.nullcontext()
+  folder = files.local(flags.FLAGS.workdir)
+  return inputs.allowed_code(folder, flags.FLAGS.trust_code, flags.FLAGS.allow_changed_inputs)
+
+
 def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
   """The config that the folder of --workdir records, and the arguments with those recorded before them.
 
@@ -50,6 +62,8 @@ def restore(command: str, arguments: Sequence[str]) -> tuple[Config, list[str]]:
     words = [str(word) for word in found["arguments"]]
     config = _filled(with_own(base(), found["config"]), found["config"])
     _set(found["options"], folder)
+  except Untrusted:
+    raise
   except Unavailable as error:  # which the folder is not to blame for
     raise ValueError(f"{folder / EXPERIMENT}: {error}") from error
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, flags.Error) as error:
@@ -79,7 +93,7 @@ def _flags() -> list[flags.Flag[Any]]:
 def _set(options: dict[str, Any], folder: Path) -> None:
   known = {flag.name: flag for flag in _flags()}
   for name, value in options.items():
-    if not known[name].present:
+    if name not in HERE and not known[name].present:
       known[name].parse(str(folder / value) if name in KEPT else value)
 
 

@@ -22,7 +22,7 @@ from experiments.train import agreement, compilation_cache, trainers
 from experiments.train import build as made
 from experiments.train.build import Components
 from experiments.train.exit_codes import Failed, resumable
-from experiments.train.folder import run_dir
+from experiments.train.folder import inputs, run_dir
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
 from experiments.train.metrics.evaluate import judged_by
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
@@ -65,7 +65,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
-  agreement.check(comparison.to_json(), options, data)
+  computed_from = inputs.of(comparison.experiments.values(), data, options.init_from, comparison.tuned)
+  agreement.check(comparison.to_json(), options, data, computed_from)
+  if options.resume:
+    inputs.check(path, computed_from, options.allow_changed_inputs)
   metric = _metric(comparison, components)  # tracing a model needs the devices
   if clusters:
     if any(each.elastic for each in comparison.experiments.values()):
@@ -75,7 +78,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     if comparison.tuned and Path(comparison.tuned) != path / run_dir.TUNED:
       path.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(comparison.tuned, path / run_dir.TUNED)
-    run_dir.record(path, run_dir.about(options.command), options.recorded)
+    run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, there.done(path))
   groups = dict.fromkeys(comparison.place(label).group for label in asked)
   if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
     say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
@@ -87,7 +90,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     labels = label_runs.to_train(comparison, path, there)
     if labels:
       say(f"not all seeds of {listed(labels)} are there: the others are trained first")
-  runs, failed, ended = label_runs.run(comparison, components, path, there, options)
+  runs, failed, ended = label_runs.run(comparison, components, path, there, options, computed_from)
   page = {}
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)

@@ -71,7 +71,7 @@ def content(
     "expected": [list(pair) for pair in comparison.expected_labels],
     "grid": jsonable(comparison.grid),
     "algorithms": entries,
-  }
+  } | ({"changed_inputs": changes} if (changes := run_dir.input_changes(path)) else {})
 
 
 def _counted(comparison: Comparison) -> str:

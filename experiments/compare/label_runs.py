@@ -24,7 +24,7 @@ from experiments.train import train_loop, trainers, virtual_time
 from experiments.train.build import Components
 from experiments.train.elastic import runs as elastic
 from experiments.train.exit_codes import Stopped
-from experiments.train.folder import run_dir, saved_model
+from experiments.train.folder import inputs, run_dir, saved_model
 from experiments.train.folder.run_dir import RunFolder
 from experiments.train.folder.workdir import resume_command
 from experiments.train.metrics.evaluate import Evaluator
@@ -43,6 +43,11 @@ class There(NamedTuple):
   saved: dict[Path, int]  # the step of the last checkpoint of those that were not ended, -1 without one
   read: Mapping[str, Sequence[str]]  # the runs of labels that are not asked for, which are read as they are
 
+  def done(self, path: Path) -> dict[str, Any]:
+    """Return the last step of each run, None for a complete one, by its folder in that of the comparison."""
+    steps = dict.fromkeys(self.complete) | {run: step for run, step in self.saved.items() if step >= 0}
+    return {"runs": {str(run.relative_to(path)): steps[run] for run in sorted(steps)}}
+
 
 def there(path: Path, read: Mapping[str, Sequence[str]]) -> There:
   """Look once, before any of several processes adds another."""
@@ -60,9 +65,17 @@ def to_train(comparison: Comparison, path: Path, there: There) -> list[str]:
 
 
 def run(
-  comparison: Comparison, components: Mapping[str, Components], path: Path, there: There, options: RunOptions
+  comparison: Comparison,
+  components: Mapping[str, Components],
+  path: Path,
+  there: There,
+  options: RunOptions,
+  computed_from: Mapping[str, str],
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """Make all runs: (folders by label, why labels diverged, how many runs came to their end)."""
+  """Make all runs: (folders by label, why labels diverged, how many runs came to their end).
+
+  computed_from: the inputs of the comparison, see `experiments.train.folder.inputs`.
+  """
   runs, failed, ended, how = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
@@ -83,7 +96,8 @@ def run(
     folders = {
       path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
     }
-    for folder, outcome in _outcomes(label, each, folders, trainer, together, there, evaluator, options):
+    mine = inputs.of_label(computed_from, each.experiment)
+    for folder, outcome in _outcomes(label, each, folders, trainer, together, there, evaluator, options, mine):
       seed, read = folders[folder].seed, " (complete, read from its folder)" if folder in there.complete else ""
       if hosts.is_main() and seed == comparison.seeds[0]:
         _keep_schedule(folder, folders[folder], trainer, virtual, bool(read))
@@ -107,7 +121,7 @@ def _together(components: Components, options: RunOptions, runs: int) -> int:
 
 def _outcomes(
   label: str, components: Components, folders: Mapping[Path, Experiment], trainer: AnyTrainer, most: int,
-  there: There, evaluator: Evaluator, options: RunOptions,
+  there: There, evaluator: Evaluator, options: RunOptions, computed_from: Mapping[str, str],
 ) -> Iterator[tuple[Path, dict[str, Any] | Diverged]]:  # fmt: skip
   """The last line of each run, or why it diverged; complete ones are read. most: runs that are made together."""
   for folder in folders:
@@ -122,7 +136,7 @@ def _outcomes(
       parts = [
         Part(
           made.reseeded(components, folders[folder].seed),
-          RunFolder(folder, writes=hosts.is_main()),
+          RunFolder(folder, writes=hosts.is_main(), inputs=computed_from),
           trainers.follow(trainer, folders[folder]),
           folder in there.saved,
         )

@@ -11,7 +11,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.config.parts.part import jsonable
 from experiments.grid_point import Place
-from experiments.train.folder import run_dir
+from experiments.train.folder import inputs, run_dir
 from experiments.train.folder.workdir import without
 from experiments.train.processes import say
 
@@ -44,7 +44,8 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     entries = {each["label"]: each for each in record["algorithms"]}
     clusters = tuple(str(each["name"]) for each in record.get("clusters", ()))
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
-    kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
+    with inputs.allowed_code(path, options.trust_code, options.allow_changed_inputs):
+      kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
   except (KeyError, TypeError, AttributeError):  # as damaged, or older
     return unchanged
   there = {label: found for label, found in kept.items() if found is not None}

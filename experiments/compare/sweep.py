@@ -24,7 +24,7 @@ from experiments.config.options import RunOptions
 from experiments.train import agreement, compilation_cache, train_loop, trainers
 from experiments.train import build as made
 from experiments.train.exit_codes import Stopped, resumable
-from experiments.train.folder import run_dir
+from experiments.train.folder import inputs, run_dir
 from experiments.train.folder.workdir import resume_command, workdir
 from experiments.train.metrics.evaluate import Evaluator, judged_by
 from experiments.train.processes import launch, launches, say, start_devices
@@ -62,17 +62,23 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
   compilation_cache.start(options.compilation_cache)
   start_devices(first.workers, options)
-  agreement.check({label: chosen.to_json(label) for label in chosen.experiments}, options, data)
+  computed_from = inputs.of(chosen.experiments.values(), data)
+  agreement.check({label: chosen.to_json(label) for label in chosen.experiments}, options, data, computed_from)
+  if options.resume:
+    inputs.check(path, computed_from, options.allow_changed_inputs)
   assert data.validation
   if hosts.is_main():
-    run_dir.record(path, run_dir.about(options.command), options.recorded)
+    complete = sorted(run for run in begun if (run / run_dir.RESULT).exists())
+    done = {"runs": dict.fromkeys(str(run.relative_to(path)) for run in complete)}
+    run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, done)
   model = next(iter(firsts.values())).model
   metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
   metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
   storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
   for label in chosen.experiments:
     trials = study.LabelStudy(storage, chosen, label, metric)
-    _tune(trials, chosen, label, data, path, begun, evaluator, options)
+    mine = inputs.of_label(computed_from, chosen.experiments[label])
+    _tune(trials, chosen, label, data, path, begun, evaluator, options, mine)
     results[label] = _result(trials, chosen, label, metric)
   good = {label: each for label, each in results.items() if each["best"]}
   if good and hosts.is_main():
@@ -88,7 +94,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 
 def _tune(
   trials: study.LabelStudy, chosen: Sweep, label: str, data: Data, path: Path, begun: set[Path],
-  evaluator: Evaluator, options: RunOptions,
+  evaluator: Evaluator, options: RunOptions, computed_from: Mapping[str, str],
 ) -> None:  # fmt: skip
   """The trials of a label that are not finished yet."""
   experiment = chosen.experiments[label]
@@ -105,7 +111,17 @@ def _tune(
     folder = path / slug(label) / f"trial-{trial.number}"
     try:
       outcome, scores = _trial(
-        experiment, point, chosen.seeds or (experiment.seed,), data, folder, begun, evaluator, label, options, judge
+        experiment,
+        point,
+        chosen.seeds or (experiment.seed,),
+        data,
+        folder,
+        begun,
+        evaluator,
+        label,
+        options,
+        computed_from,
+        judge,
       )
     except Stopped as stopped:
       stopped.message = f"stopped in {label}, trial {trial.number}; resume with: {resume_command('sweep', path)}"
@@ -118,7 +134,8 @@ def _tune(
 
 def _trial(
   experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path,
-  begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, judge: Lines,
+  begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, computed_from: Mapping[str, str],
+  judge: Lines,
 ) -> tuple[str, list[dict[str, float]]]:  # fmt: skip
   """The outcome, and the metrics on the validation split after the last step of each seed that was run.
 
@@ -137,7 +154,7 @@ def _trial(
     for components in runs:
       if components is not runs[0] and isinstance(trainer, Simulator):
         trainers.follow(trainer, components.experiment)
-      files = _Told(path / f"seed-{components.experiment.seed}", None if scores else judge)
+      files = _Told(path / f"seed-{components.experiment.seed}", computed_from, None if scores else judge)
       last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
       scores.append({name: last[f"test_{name}"] for name in METRICS if f"test_{name}" in last})
       if not math.isfinite(scores[-1]["loss"]):
@@ -152,8 +169,8 @@ def _trial(
 class _Told(run_dir.RunFolder):
   """A run's folder that tells its lines of metrics to someone else too."""
 
-  def __init__(self, path: Path, tell: Lines | None):
-    super().__init__(path, writes=hosts.is_main())
+  def __init__(self, path: Path, computed_from: Mapping[str, str], tell: Lines | None):
+    super().__init__(path, writes=hosts.is_main(), inputs=computed_from)
     self._tell = tell
 
   def line(self, figures: dict[str, Any]) -> None:

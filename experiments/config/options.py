@@ -14,6 +14,8 @@ class RunOptions:
 
   workdir: str = ""  # "": a new folder under runs/
   resume: bool = False
+  allow_changed_inputs: bool = False  # resume with other data or user-defined files than the folder records
+  trust_code: bool = False  # import user-defined files that a run folder contains, or of which it has no hash
   devices: int = 0  # 0: automatic
   members: int = 1  # devices of a worker
   sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
@@ -43,6 +45,9 @@ class RunOptions:
 
   def __post_init__(self) -> None:
     """Raises ValueError for an option that the chosen runtime would not read."""
+    for name in ("allow_changed_inputs", "trust_code"):
+      if getattr(self, name) and not self.resume:
+        raise ValueError(f"--{name} is read with --resume alone")
     changed = [each.name for each in fields(self) if each.init and getattr(self, each.name) != _default(each)]
     for runtime, names in (("ray", RAY), ("simulator", SIMULATOR)):
       foreign = [name for name in names if name in changed]

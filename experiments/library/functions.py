@@ -23,13 +23,13 @@ from experiments.config.parts.factories import Config, check_keys
 from experiments.config.parts.own_objects import own
 from experiments.library import resume as library_resume
 from experiments.library.results import Compared, Run, Swept, load
+from experiments.library.resume import NOT_RECORDED
 from experiments.library.words import in_calls
 from experiments.train import train as training
 from experiments.train.folder import run_dir
 from experiments.train.folder.workdir import workdir
 
 __all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
-NOT_RECORDED = ("workdir", "resume", "print_table", "command", "recorded")
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
@@ -50,12 +50,13 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
     Stopped: after Ctrl-C; the run is saved.
   """
   record = library_resume.recorded("train", config, changes, workdir, options)
-  chosen = _chosen(config, changes, record)
-  experiment = Experiment.from_config(chosen)
-  options = library_resume.with_recorded(options, record)
-  options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
-  training.train(experiment, options)
-  return Run(Path(options.workdir))
+  with library_resume.allowed_code(record, options):
+    chosen = _chosen(config, changes, record)
+    experiment = Experiment.from_config(chosen)
+    options = library_resume.with_recorded(options, record)
+    options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
+    training.train(experiment, options)
+  return Run(Path(options.workdir), trust_code=True)  # whose code has been run
 
 
 @in_calls()
@@ -82,15 +83,16 @@ def compare(
     ValueError, Stopped: as `train`; Failed: if every run diverged.
   """
   record = library_resume.recorded("compare", config, changes, workdir, options)
-  chosen = _chosen(config, changes, record)
-  if record:
-    only, clusters, tuned = only or record.only, clusters or record.clusters, tuned or record.options.get("tuned", "")
-  options = library_resume.with_recorded(options, record)
-  comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
-  name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
-  options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
-  comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
-  return Compared(Path(options.workdir))
+  with library_resume.allowed_code(record, options):
+    chosen = _chosen(config, changes, record)
+    if record:
+      only, clusters, tuned = only or record.only, clusters or record.clusters, tuned or record.options.get("tuned", "")
+    options = library_resume.with_recorded(options, record)
+    comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
+    name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
+    options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
+    comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
+  return Compared(Path(options.workdir), trust_code=True)
 
 
 @in_calls()
@@ -117,16 +119,16 @@ def sweep(
   from experiments.compare import sweep as sweeping  # Optuna takes a third of a second to import
 
   record = library_resume.recorded("sweep", config, changes, workdir, options)
-  chosen = _chosen(config, changes, record)
-  if record:
-    only, trials = only or record.only, trials or record.options.get("trials", 0)
-  options = library_resume.with_recorded(options, record)
-  chosen.sweep.trials = trials or chosen.sweep.trials
-  found = Sweep.from_config(chosen, only)
-  options = _options(
-    "sweep", f"sweep-{found.first.model.short_name}-{found.first.data.short_name}", workdir, options, chosen, only
-  )
-  sweeping.sweep(found, options)
+  with library_resume.allowed_code(record, options):
+    chosen = _chosen(config, changes, record)
+    if record:
+      only, trials = only or record.only, trials or record.options.get("trials", 0)
+    options = library_resume.with_recorded(options, record)
+    chosen.sweep.trials = trials or chosen.sweep.trials
+    found = Sweep.from_config(chosen, only)
+    name = f"sweep-{found.first.model.short_name}-{found.first.data.short_name}"
+    options = _options("sweep", name, workdir, options, chosen, only)
+    sweeping.sweep(found, options)
   return Swept(Path(options.workdir))
 
 

@@ -47,6 +47,7 @@ def of_run(folder: Path) -> str:
     last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
     found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
     text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(found)}"
+    text += "".join(f"\n  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder))
   except DAMAGED as error:
     text = f"nothing to show: {error}"
   return f"Run in {folder}\n  {text}"
@@ -64,6 +65,7 @@ def of_sweep(folder: Path) -> str:
       ]
       lines.append(f"  {label}: {found}; {' and '.join(scores)} on the validation split, best of "
                    f"{counted(len(entry['trials']), 'trial')}")  # fmt: skip
+    lines += [f"  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder)]
     text = "\n".join(lines)
   except DAMAGED as error:
     text = f"  nothing to show: {error}"
@@ -85,6 +87,7 @@ def of_comparison(folder: Path) -> str:
       first(table, found),
       *([f"{seed_sets.APART}: {told}"] if (told := seed_sets.apart(found)) else []),
       *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in cluster_section.on_clusters(found)),
+      *map(run_dir.change_text, found.info.get("changed_inputs", [])),
     ]
     text = "\n".join(
       textwrap.fill(each, wording.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

@@ -18,7 +18,7 @@ from experiments.library.result_text import Named
 from experiments.library.words import in_calls
 from experiments.report import frames, reader, report
 from experiments.train import build as made
-from experiments.train.folder import run_dir, saved_model
+from experiments.train.folder import inputs, run_dir, saved_model
 from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.metrics.lines import with_perplexity
 
@@ -33,6 +33,7 @@ class Run:
   """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
 
   folder: Path
+  trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
 
   def __repr__(self) -> str:
     """Its folder, what was trained, and the last evaluation."""
@@ -41,23 +42,26 @@ class Run:
   @cached_property
   def experiment(self) -> Experiment:
     """Its experiment, with every default filled in."""
-    return Experiment.from_json(run_dir.read_json(self.folder / run_dir.CONFIG))
+    with inputs.allowed_code(self.folder, self.trust_code, load=True):
+      return Experiment.from_json(self.config)
 
-  @property
+  @cached_property
   def config(self) -> dict[str, Any]:
-    """Its config: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
-    return self.experiment.to_json()
+    """Its config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    return run_dir.read_json(self.folder / run_dir.CONFIG)
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
     """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
     import pandas as pd
 
+    run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged one
     return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
 
   @cached_property
   def _components(self) -> made.Components:
-    return made.build(self.experiment)
+    with inputs.allowed_code(self.folder, self.trust_code, load=True):
+      return made.build(self.experiment)
 
   @property
   def model(self) -> Model:
@@ -105,6 +109,7 @@ class Compared:
   """A comparison that was made."""
 
   folder: Path
+  trust_code: bool = False  # as of a run
 
   def __repr__(self) -> str:
     """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
@@ -124,7 +129,7 @@ class Compared:
   def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
     entries = self.info["algorithms"]
-    found = {each["label"]: [Run(self.folder / path) for path in each["runs"]] for each in entries}
+    found = {each["label"]: [Run(self.folder / path, self.trust_code) for path in each["runs"]] for each in entries}
     return Named("label", found, "runs[label] is a list with a run per seed.")
 
   @cached_property
@@ -187,21 +192,26 @@ class Swept:
     return frames.trials_frame(self.info)
 
 
-def load(folder: str | Path) -> Run | Compared | Swept:
+def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
   """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
 
-  Works on any number of devices, whatever the run had.
+  Works on any number of devices, whatever the run had. Only a run's experiment, model, data and parameters import
+  user-defined files.
+
+  Args:
+    folder: of the run, the comparison or the sweep.
+    trust_code: import such files also from inside of the folder, or with other contents than it records.
 
   Raises:
     ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished.
   """
   path = files.local(str(folder))
   if (path / run_dir.COMPARISON).exists():
-    return Compared(path)
+    return Compared(path, trust_code)
   if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
     return Swept(path)
   if (path / run_dir.CONFIG).exists():
-    return Run(path)
+    return Run(path, trust_code)
   if told := library_resume.unfinished(path):
     raise ValueError(told)
   raise ValueError(

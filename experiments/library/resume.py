@@ -1,5 +1,6 @@
 """What a folder records of the call or the command that made it, so that a resume needs no config again."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -7,15 +8,19 @@ from typing import Any, NamedTuple
 
 from experiments.config.comparisons.variants import restored
 from experiments.config.options import RunOptions
-from experiments.train.folder import run_dir
-from experiments.train.folder.workdir import resume_command, workdir
+from experiments.train.folder import inputs, run_dir
+from experiments.train.folder.workdir import HERE, resume_command, workdir
 
 COPIES = {"tuned": run_dir.TUNED, "replay": run_dir.EVENTS}  # options that name a file, and the folder's copy of it
+
+
+NOT_RECORDED = (*HERE, "print_table", "command", "recorded")  # options of one call
 
 
 class Recorded(NamedTuple):
   """Of `run_dir.EXPERIMENT`."""
 
+  folder: Path
   config: Mapping[str, Any]  # sections and keys, as changes of the defaults
   options: Mapping[str, Any]  # by the names of the command line's flags
 
@@ -51,7 +56,14 @@ def recorded(
     raise ValueError(f"{path} is of a `{made_by}`, not of a `{command}`; `ddl.{made_by}` goes on with its folder")
   if not isinstance(config, dict) or not isinstance(flags, dict):
     raise ValueError(f"{file} is damaged (it lacks the config or the options){advice}")
-  return Recorded(restored(config), {key: _file(path, key, value) for key, value in flags.items()})
+  return Recorded(path, restored(config), {key: _file(path, key, value) for key, value in flags.items()})
+
+
+def allowed_code(record: Recorded | None, options: RunOptions | None) -> contextlib.AbstractContextManager[None]:
+  """Within it only such user-defined code is imported as the record's folder may name."""
+  if not record or not options:
+    return contextlib.nullcontext()
+  return inputs.allowed_code(record.folder, options.trust_code, options.allow_changed_inputs)
 
 
 def _file(folder: Path, key: str, value: Any) -> Any:
@@ -63,7 +75,11 @@ def with_recorded(options: RunOptions | None, found: Recorded | None) -> RunOpti
   if found is None or options is None:
     return options
   given, default = asdict(options), asdict(RunOptions())
-  there = {key: value for key, value in found.options.items() if key in default and given[key] == default[key]}
+  there = {
+    key: value
+    for key, value in found.options.items()
+    if key in default and key not in NOT_RECORDED and given[key] == default[key]
+  }
   if "overlap" in there:
     there["overlap"] = there["overlap"] in ("on", True)
   return replace(options, **there)

@@ -1,6 +1,7 @@
 """A comparison's folder in memory: comparison.json and each run's metrics as columns."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.report import formats
-from experiments.train.folder.run_dir import ABOUT, COMPARISON, METRICS, read_json
+from experiments.train.folder.run_dir import ABOUT, COMPARISON, METRICS, metric_lines, read_json
 
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (
@@ -83,14 +84,10 @@ class Comparison(NamedTuple):
 
 
 def read_run(path: Path) -> Run:
-  """Read `path`/metrics.jsonl. Raises ValueError for a line that is not a JSON object of numbers."""
-  lines, file = [], path / METRICS
-  for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-    try:
-      line = json.loads(text)
-      lines.append([float("nan") if line.get(name) is None else float(line[name]) for name in COLUMNS])
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-      raise ValueError(f"{file}: line {number} is not an object of numbers: {error}") from error
+  """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
+  lines = [
+    [math.nan if line.get(name) is None else line[name] for name in COLUMNS] for line in metric_lines(path / METRICS)
+  ]
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
   return Run(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 

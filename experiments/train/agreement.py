@@ -7,9 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ddl.api import Data, Source
+from ddl.api import Data
 from ddl.runtime import hosts
 from experiments.config.options import RunOptions
 from experiments.train.folder import run_dir
@@ -26,12 +24,14 @@ OWN = (
   "compilation_cache",
   "print_table",
 )  # may be each process's own
-EXAMPLES = 16  # of each source, evenly spread, that the fingerprint is of
 
 
-def check(config: Mapping[str, Any], options: RunOptions, data: Data, first: int | None = None) -> None:
+def check(
+  config: Mapping[str, Any], options: RunOptions, data: Data, inputs: Mapping[str, str], first: int | None = None
+) -> None:
   """Compare config, options, versions, code and data of all processes, which each call this once.
 
+  inputs: fingerprints of the data and of files, see `experiments.train.folder.inputs`.
   first: the process that the others are compared with, where those that differ from it are to end alone; else 0.
 
   Raises:
@@ -39,18 +39,20 @@ def check(config: Mapping[str, Any], options: RunOptions, data: Data, first: int
   """
   if hosts.processes() == 1:
     return
-  said = hosts.exchange(text(config, options, data))
+  said = hosts.exchange(text(config, options, data, inputs))
   for rank, other in enumerate(said):
     if other != said[first or 0] and (first is None or rank == hosts.member().rank):
       raise ValueError(difference(said[first or 0], other, rank, first or 0))
 
 
-def text(config: Mapping[str, Any], options: RunOptions, data: Data | None = None) -> str:
+def text(
+  config: Mapping[str, Any], options: RunOptions, data: Data | None = None, inputs: Mapping[str, str] | None = None
+) -> str:
   """Return what all processes must have in common, as JSON."""
   chosen = {name: value for name, value in asdict(options).items() if name not in OWN}
   mine = {"config": config, "options": chosen, "versions": run_dir.about(())["versions"], "code": _code()}
   if data:
-    mine |= {"data": {"description": data.meta["description"], "train": _print(data.train), "test": _print(data.test)}}
+    mine |= {"data": {"description": data.meta["description"]}, "inputs": inputs}
   return json.dumps(mine, sort_keys=True, default=str)
 
 
@@ -66,12 +68,3 @@ def _code() -> str:
   """Return a digest of this code."""
   files = sorted(file for part in ("ddl", "experiments") for file in (ROOT / part).rglob("*.py"))
   return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
-
-
-def _print(source: Source) -> str:
-  """Return the number of examples, and a digest of some."""
-  chosen = np.unique(np.linspace(0, source.size - 1, EXAMPLES).astype(np.int64))
-  digest = hashlib.sha256()
-  for name, values in sorted(source.take(chosen).items()):
-    digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-  return f"{source.size} examples, digest {digest.hexdigest()[:12]}"

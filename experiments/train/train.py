@@ -25,7 +25,7 @@ from experiments.train.elastic import runs as elastic
 from experiments.train.elastic.generation import Generation
 from experiments.train.elastic.supervised import supervise
 from experiments.train.exit_codes import Stopped, resumable
-from experiments.train.folder import saved_model
+from experiments.train.folder import inputs, saved_model
 from experiments.train.folder.run_dir import EVENTS, RESULT, RunFolder, about, read_result
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
 from experiments.train.metrics.evaluate import Evaluator
@@ -96,9 +96,13 @@ def _train(
   components = build(experiment)
   check_members(components, options, generation is not None)
   first = generation.first if generation else None
-  agreement.check(experiment.to_json(), replace(options, resume=False), components.data, first)
   components = components._replace(model=saved_model.started_from(options.init_from, components.model))
-  folder = RunFolder(path, hosts.is_main(), options.recorded)
+  computed_from = inputs.of([experiment], components.data, options.init_from)
+  same = replace(options, resume=False, allow_changed_inputs=False, trust_code=False)
+  agreement.check(experiment.to_json(), same, components.data, computed_from, first)
+  if options.resume:
+    inputs.check(path, computed_from, options.allow_changed_inputs)
+  folder = RunFolder(path, hosts.is_main(), options.recorded, computed_from)
   try:
     runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options, generation)
     loop = train_loop.Options(options.batch_stats, name, keep_model=True)

@@ -142,5 +142,6 @@ def _open(parts: Sequence[Part], runner: Runner, metrics: Sequence[Metrics], abo
       metrics[run].figures = found[run]
     if each.resume:
       each.folder.truncate(metrics[run].figures["lines"])
+      each.folder.resumed(metrics[run].figures["step"])
     else:
       each.folder.create(each.components.experiment, about | {"layout": runner.layout | {"together": len(parts)}})

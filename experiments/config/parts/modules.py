@@ -92,10 +92,10 @@ def _packages(file: Path) -> list[str]:
 def address(scope: Mapping[str, Any], name: str) -> str:
   """Where a name of a module can be found again: in its file, or by import where it is of an installed package."""
   where, file = scope["__name__"], scope.get("__file__")  # a notebook has none
-  return f"{where}:{name}" if not file or _installed(where, Path(file)) else f"{Path(file).resolve()}:{name}"
+  return f"{where}:{name}" if not file or installed(where, Path(file)) else f"{Path(file).resolve()}:{name}"
 
 
-def _installed(name: str, file: Path) -> bool:
+def installed(name: str, file: Path) -> bool:
   """Whether a module is of a library, which has its name anywhere."""
   if name.partition(".")[0] in OURS or {"site-packages", "dist-packages"} & {*file.parts}:
     return True
@@ -125,7 +125,7 @@ def _imported(file: Path) -> ModuleType:
   library = _origin(top)
   try:
     with beside(file):
-      if (not library or not _installed(top, library)) and _origin(name) == file:
+      if (not library or not installed(top, library)) and _origin(name) == file:
         return importlib.import_module(name)
       return run(file)
   except ModuleNotFoundError as error:  # of a folder above that is a package without an __init__.py
@@ -158,6 +158,6 @@ def _named_alike(folders: tuple[Path, ...]) -> Callable[[str], bool]:
   def wanted(name: str) -> bool:
     top = name.partition(".")[0]
     file = _file(sys.modules.get(top)) if top in here and top != "__main__" else None
-    return file is not None and not _installed(top, file) and not {*folders} & {*file.resolve().parents}
+    return file is not None and not installed(top, file) and not {*folders} & {*file.resolve().parents}
 
   return wanted

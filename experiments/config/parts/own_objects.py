@@ -7,7 +7,8 @@ import importlib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ UNDECLARED = Taxonomy("data", *["not declared"] * 4)
 
 
 _found: dict[str, set[str]] = {}  # by section the addresses that led to an object since a config was begun
+_allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda address: None)  # raises for a bad one
 
 
 class Unavailable(ValueError):
@@ -50,12 +52,23 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   return {"name": name, **settings}
 
 
+@contextlib.contextmanager
+def checked(allow: Callable[[str], None]) -> Iterator[None]:
+  """Within it `allow` is called with each address before its file is imported, and may raise."""
+  token = _allow.set(allow)
+  try:
+    yield
+  finally:
+    _allow.reset(token)
+
+
 def absolute(name: str) -> str:
   """The address so that it holds in any working directory, whatever can be imported there."""
   where, _, attribute = name.rpartition(":")
   file = Path(where if where.endswith(".py") else f"{where}.py").expanduser().resolve()
   if where.endswith(".py") or (file.is_file() and where not in sys.modules):
     return f"{file}:{attribute}"
+  _allow.get()(name)
   try:
     return modules.address(vars(importlib.import_module(where)), attribute)
   except Exception:  # `entry` says what is wrong with it
@@ -64,6 +77,7 @@ def absolute(name: str) -> str:
 
 def found(kind: str, name: str) -> Any:
   """What an address leads to: of an algorithm a Spec, of a wrapper a Wrapper, else a function. Raises Unavailable."""
+  _allow.get()(name)
   where, _, attribute = name.rpartition(":")
   file = Path(where).expanduser().resolve() if where.endswith(".py") else None
   try:

@@ -10,6 +10,7 @@ from experiments.report.inference.seed_sets import APART, apart, own_seeds, seed
 from experiments.report.reader import Comparison
 from experiments.report.sections.settings_table import varying
 from experiments.report.table_rows import EARLY, FELL, Row, scores, spent
+from experiments.train.folder.run_dir import change_text
 
 WIDTH = 100
 LABEL = 16  # characters of a label that a wide table keeps
@@ -127,6 +128,7 @@ def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:
   if twins := [formats.listed(labels, 6) for labels in same.values() if len(labels) > 1]:
     notes.append(f"The same at every evaluation, so that no test is between them: {'; '.join(twins)}.")
   notes += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in in_turn.items()]
+  notes += [change_text(each) for each in comparison.info.get("changed_inputs", [])]
   return notes + [f"{row.label}: {note}." for row in table for note in row.notes]
 
 

@@ -6,6 +6,7 @@ import platform
 import shlex
 import subprocess
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # what reads a folder for a report does without JAX
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
 EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
+INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
 EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
 PRESENCE = "presence.json"  # which workers were there from which step on, where they come and go
@@ -30,9 +32,21 @@ LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside i
 class RunFolder:
   """Files of one run. With `writes` off (other processes) nothing is written."""
 
-  def __init__(self, path: Path, writes: bool = True, recorded: Mapping[str, Any] | None = None):
-    """The folder is made by `create`; recorded: what EXPERIMENT holds, if the folder is a command's own."""
-    self.path, self.writes, self.recorded = path, writes, recorded
+  def __init__(
+    self,
+    path: Path,
+    writes: bool = True,
+    recorded: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+  ):
+    """The folder is made by `create`.
+
+    Args:
+      path, writes: see above.
+      recorded: what EXPERIMENT holds, if the folder is a command's own.
+      inputs: fingerprints of what the run is computed from, see `experiments.train.folder.inputs`.
+    """
+    self.path, self.writes, self.recorded, self.inputs = path, writes, recorded, inputs or {}
     self._events: Any = None
 
   @property
@@ -48,7 +62,7 @@ class RunFolder:
   def has_begun(self) -> bool:
     """Return whether a run that was killed can go on; removes what it left if not, so that one can start there."""
     if not self.begun:
-      for name in (ABOUT, EXPERIMENT, METRICS):
+      for name in (ABOUT, EXPERIMENT, INPUTS, METRICS):
         (self.path / name).unlink(missing_ok=True)
     return self.begun
 
@@ -88,11 +102,16 @@ class RunFolder:
     """
     if self.writes:
       self.check_new()
-      record(self.path, about, self.recorded)
+      record(self.path, about, self.recorded, self.inputs)
       (self.path / METRICS).write_text("")
       write_whole(
         self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
       )  # last: with it the folder holds a run
+
+  def resumed(self, step: int) -> None:
+    """Record the inputs that the run resumes with after a step, where they changed."""
+    if self.writes:
+      record_inputs(self.path, self.inputs, {"step": step})
 
   def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Notes in ABOUT that the run goes on from a step on another layout, so that it is not one run bit for bit."""
@@ -104,18 +123,32 @@ class RunFolder:
   def truncate(self, lines: int) -> None:
     """Keeps the first lines of the metrics: those that the checkpoint knows."""
     if self.writes:
-      try:
-        kept = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
-      except UnicodeDecodeError as error:
-        raise ValueError(f"{self.path / METRICS} is damaged ({error}); train again in another --workdir") from error
-      write_whole(self.path / METRICS, "".join(kept))
+      temporary = self.path / f"{METRICS}.tmp"
+      temporary.write_bytes(b"".join(_lines(self.path / METRICS)[:lines]))
+      temporary.replace(self.path / METRICS)
+
+  def damage(self, lines: int, crc: int | None) -> str:
+    """Return what is wrong with the first lines of the metrics, "" for nothing; crc: of them as they were written."""
+    file = self.path / METRICS
+    if not self.writes or not lines:  # another process tells, or a checkpoint without any
+      return ""
+    try:
+      found = _lines(file)[:lines]
+      metric_lines(file, found)
+    except (OSError, ValueError) as error:
+      return str(error)
+    if len(found) < lines:
+      return f"{file} has {len(found)} lines of {lines}"
+    if crc is not None and zlib.crc32(b"".join(found)) != crc:
+      return f"{file} has other figures in its first {lines} lines than were written"
+    return ""
 
   def line(self, figures: dict[str, Any]) -> None:
     """Adds a line of metrics, and its events for TensorBoard."""
     if not self.writes:
       return
     with (self.path / METRICS).open("a") as file:
-      file.write(json.dumps(figures) + "\n")
+      file.write(text_of(figures))
     if self._events is None:
       self._events = _event_writer(self.path)
     if self._events:
@@ -149,6 +182,40 @@ def read_json(path: Path, advice: str = "; train again in another --workdir") ->
   return found
 
 
+def text_of(figures: Mapping[str, Any]) -> str:
+  """Return a line of METRICS."""
+  return json.dumps(figures) + "\n"
+
+
+def metric_lines(file: Path, lines: Sequence[bytes] | None = None) -> list[dict[str, Any]]:
+  """Return the lines of a METRICS file. lines: its content, where that is at hand.
+
+  Raises:
+    ValueError: one line that names the first one that is no object of numbers, or whose step is not above the last.
+  """
+  found: list[dict[str, Any]] = []
+  for number, text in enumerate(_lines(file) if lines is None else lines, 1):
+    try:
+      line = json.loads(text)
+      wrong = {key for key, value in line.items() if value is not None and type(value) not in (int, float)}
+      step = line["step"]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {type(error).__name__}: {error}") from error
+    if wrong:
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {', '.join(sorted(wrong))}")
+    if found and not step > found[-1]["step"]:
+      raise ValueError(f"{file}: line {number} has step {step} after step {found[-1]['step']}")
+    found.append(line)
+  return found
+
+
+def _lines(file: Path) -> list[bytes]:
+  """Return the lines of a file with their ends, but not an unfinished last one; [] where it is missing."""
+  if not file.exists():
+    return []
+  return [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
 def read_result(folder: Path) -> dict[str, float]:
   """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
   found = read_json(folder / RESULT)
@@ -157,12 +224,60 @@ def read_result(folder: Path) -> dict[str, float]:
   return found
 
 
-def record(path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> None:
-  """Starts a folder, with what it takes to go on with it if it is a command's own."""
+def record(
+  path: Path,
+  about: Mapping[str, Any],
+  recorded: Mapping[str, Any] | None,
+  inputs: Mapping[str, str],
+  done: Mapping[str, Any] | None = None,
+) -> None:
+  """Start a folder, with what it takes to resume it if it is a command's own. done: see `record_inputs`."""
   path.mkdir(parents=True, exist_ok=True)
   (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
   if recorded:
     write_whole(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
+  record_inputs(path, inputs, done or {})
+
+
+def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, Any]) -> None:
+  """Write INPUTS, and which of them changed. done: with the former ones, {"step": n} or {"runs": {run: step}}."""
+  before = _read_inputs(folder)
+  known = before.get("inputs", {})
+  changed = [name for name in inputs if known.get(name, inputs[name]) != inputs[name]]
+  changes = [*before.get("changes", []), *([{"changed": changed, **done}] if changed else [])]
+  content = {"inputs": {**known, **inputs}} | ({"changes": changes} if changes else {})
+  if inputs and content != before:
+    write_whole(folder / INPUTS, json.dumps(content, indent=2) + "\n")
+
+
+def recorded_inputs(folder: Path) -> dict[str, str]:
+  """Return the fingerprints that a folder records, {} for an older one. ValueError for a damaged file."""
+  return _read_inputs(folder).get("inputs", {})
+
+
+def input_changes(folder: Path) -> list[dict[str, Any]]:
+  """Return the changes of inputs that were allowed, each with what had been done before it."""
+  return _read_inputs(folder).get("changes", [])
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+  """Return a change of inputs as a sentence."""
+  what = ", ".join(map(str, change["changed"]))
+  if "step" in change:
+    return f"Other contents since step {change['step']}: {what}."
+  runs = [run if step is None else f"{run} up to step {step}" for run, step in dict(change.get("runs", {})).items()]
+  return f"Other contents than in earlier runs: {what}. Those runs: {', '.join(runs) or 'none'}."
+
+
+def _read_inputs(folder: Path) -> dict[str, Any]:
+  if not (folder / INPUTS).exists():
+    return {}
+  found = read_json(folder / INPUTS)
+  inputs, changes = found.get("inputs"), found.get("changes", [])
+  good = isinstance(inputs, dict) and isinstance(changes, list)
+  if not good or not all(isinstance(each, dict) and isinstance(each.get("changed"), list) for each in changes):
+    raise ValueError(f"{folder / INPUTS} is damaged (it holds no inputs); train again in another --workdir")
+  return found
 
 
 def about(command: Sequence[str], **more: Any) -> dict[str, Any]:

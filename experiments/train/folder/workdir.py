@@ -12,7 +12,11 @@ from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.train.folder.run_dir import RunFolder
 
-HERE = ("resume", "workdir", "coordinator", "num_processes", "process_id")  # flags that say where, not what
+HERE = (  # flags that say where, or what one resume may do, and not what is run
+  "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
+  "compilation_cache",
+)  # fmt: skip
+SWITCHES = HERE[:3]  # which have no value
 
 
 def workdir(what: str, options: RunOptions) -> Path:
@@ -72,6 +76,6 @@ def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
     name, equals, _ = word.lstrip("-").partition("=")
     if not word.startswith("-") or name not in names:
       out.append(word)
-    elif name != "resume" and not equals:  # the one without a value
+    elif name not in SWITCHES and not equals:
       next(left, None)
   return out

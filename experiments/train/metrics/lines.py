@@ -1,6 +1,7 @@
 """The metrics of a run: losses and figures that add up between two lines, and the lines themselves."""
 
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,15 @@ import numpy as np
 from ddl.events.presence import Presence
 from ddl.runtime.rounds.consensus import Consensus, NotFinite
 from experiments.train.build import Components
-from experiments.train.folder.run_dir import RunFolder
+from experiments.train.folder.run_dir import RunFolder, text_of
 from experiments.train.metrics import noise_scale
 from experiments.train.metrics.evaluate import REESTIMATED, Evaluator
 from experiments.train.runners.runner import Report
 
 MOST_LOSS = 700.0  # beyond which its exponential is no float
 FIGURES: dict[str, Any] = {
-  "step": 0, "lines": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [], "last": {}
+  "step": 0, "lines": 0, "crc": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [],
+  "last": {},
 }  # fmt: skip
 
 
@@ -103,6 +105,8 @@ class Metrics:
     if bad:
       raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {line['step']}")
     self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1, "last": line}
+    if self.figures["crc"] is not None:
+      self.figures["crc"] = zlib.crc32(text_of(line).encode(), self.figures["crc"])
     self._folder.line(line)
 
   def _noise(self, model: Consensus, step: int) -> dict[str, float]:

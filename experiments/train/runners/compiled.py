@@ -92,11 +92,13 @@ class CompiledRun:
     elif resume and self._checkpoints.steps():  # else new, or stopped before its first checkpoint
       if self._generation:
         before = self.trainer.presence = self._generation.before(folders[0])
-      found = self._checkpoints.newest(self._shapes_by_step())
-      figures, first = found.figures, found.step if found.relaid else 0
-      self._places = [(found.step, each.pop("streams", {})) for each in figures]
-      at = (found.step,) if isinstance(self.trainer, Elastic) else ()
-      self._carry = self._joined([self.trainer.restored(each, *at) for each in found.carries])
+      if found := self._checkpoints.newest(self._shapes_by_step()):
+        figures, first = found.figures, found.step if found.relaid else 0
+        self._places = [(found.step, each.pop("streams", {})) for each in figures]
+        at = (found.step,) if isinstance(self.trainer, Elastic) else ()
+        self._carry = self._joined([self.trainer.restored(each, *at) for each in found.carries])
+      else:
+        self._carry = self._start()
     if self._generation:
       if before and figures:
         self.trainer.presence = self._generation.gone_on(before, figures[0]["step"])

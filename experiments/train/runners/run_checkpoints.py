@@ -4,10 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ddl.perf.units import counted
-from ddl.runtime.checkpoint import Checkpoints, Damaged
+from ddl.runtime.checkpoint import SECONDS, Checkpoints, Damaged
+from ddl.runtime.hosts import exchange
 from experiments.train.folder.run_dir import RunFolder
 from experiments.train.metrics.lines import FIGURES
 from experiments.train.processes import say
+
+
+class DamagedMetrics(Damaged):
+  """A checkpoint that can be read, of more lines of metrics than are as they were written."""
 
 
 class Found(NamedTuple):
@@ -39,32 +44,42 @@ class RunCheckpoints:
     """Save a run's carry and figures, as `Checkpoints.save` does."""
     self._each[run].save(figures["step"], carry, figures | {"layout": self._layout}, wait=wait)
 
-  def newest(self, shapes: Callable[[int], Any]) -> Found:
-    """Return the newest that can be read, and remove the damaged ones after it, which is said.
+  def newest(self, shapes: Callable[[int], Any]) -> Found | None:
+    """Return the newest that can be read and whose metrics are intact, and remove those after it, which is said.
 
     shapes: of a carry as it was saved after so many steps.
+
+    Returns:
+      None where the metrics are damaged before the first checkpoint, so that the run starts over.
 
     Raises:
       ValueError: if none can be read, or the layout is another one.
     """
     damaged: list[int] = []
-    why = ""
+    whys: list[Damaged] = []
     for step in self.steps():
       try:
         figures = [self._figures(run, step) for run in range(len(self._folders))]
         carries = [each.carry(step, shapes(step)) for each in self._each]
       except Damaged as error:
-        why = why or str(error)
+        whys.append(error)
         damaged.append(step)
         continue
-      if damaged:
-        say(f"{why}: going on from step {step}")
-      for each in self._each:
-        for later in damaged:
-          each.delete(later)
+      self._go_back(whys, damaged, step)
       layouts = [each.pop("layout") for each in figures]
       return Found(step, figures, carries, self._told(step, layouts[0]))
-    raise ValueError(f"{why}, and no other checkpoint either; train again in another --workdir")
+    if not any(isinstance(why, DamagedMetrics) for why in whys):
+      raise ValueError(f"{whys[0]}, and no other checkpoint either; train again in another --workdir")
+    self._go_back(whys, damaged, 0)
+    return None
+
+  def _go_back(self, whys: Sequence[Damaged], damaged: Sequence[int], step: int) -> None:
+    """Say and do what it takes to resume from a step before damaged checkpoints."""
+    if whys:
+      say(f"{whys[0]}: going on from step {step}")
+    for each in self._each:
+      for later in damaged:
+        each.delete(later)
 
   def close(self) -> None:
     """Wait for what is being saved."""
@@ -74,8 +89,11 @@ class RunCheckpoints:
   def _figures(self, run: int, step: int) -> dict[str, Any]:
     folder = self._folders[run]
     figures = self._each[run].figures(step)
-    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures}:
+    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures, "crc"}:
       raise Damaged(f"{folder.checkpoints / str(step)} cannot be read (it lacks figures)")
+    figures.setdefault("crc", None)  # of an older one, whose metrics are not checked bit for bit
+    if wrong := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]), SECONDS)), ""):
+      raise DamagedMetrics(wrong)
     layout = figures["layout"]
     elsewhere = any(layout.get(key) != self._layout.get(key) for key in ("devices", "members", "sharding", "processes"))
     if layout != self._layout and not (self._relay and elsewhere):
