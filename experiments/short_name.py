@@ -1,7 +1,9 @@
 """The name of a part as folders, labels and titles show it; without JAX, as reports are."""
 
+import hashlib
 from pathlib import Path
 
+LONGEST = 200  # bytes of a file's name, of which file systems take 255
 KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "times", "barrier")
 
 
@@ -16,3 +18,12 @@ def short_name(name: str) -> str:
     return word
   file = Path(where if where.endswith(".py") else where.replace(".", "/"))
   return word if file.stem == "__main__" else file.parent.name if file.stem == "__init__" else file.stem
+
+
+def slug(text: str) -> str:
+  """Return a label, or another name that a user gave, as the name of a file or a folder, the same each time."""
+  name = "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
+  name = name if name.strip(".") else name.replace(".", "_")  # . and .. are folders
+  if len(name.encode()) <= LONGEST:
+    return name
+  return f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,8 +1,11 @@
 """Checkpoints of a run, with orbax: the carry and a few figures as JSON."""
 
+import asyncio
+import contextlib
 import errno
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +89,8 @@ class Checkpoints:
     """Read in all processes, or raise Damaged in all; orbax's manager would wait for those that it failed in."""
     where, found, reason = self._manager.directory / str(step), None, ""
     try:
-      found = handler.restore(where / item, args=args)
+      with _patient_loops():
+        found = handler.restore(where / item, args=args)
     except Exception as error:  # orbax, tensorstore and json each raise their own
       reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
     if reasons := [each for each in exchange(reason, SECONDS) if each]:
@@ -101,6 +105,31 @@ class Checkpoints:
     """Wait for the writes."""
     self._wait()
     self._manager.close()
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+  """An event loop that waits for its tasks before it closes."""
+
+  def close(self) -> None:
+    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    super().close()
+
+
+class _PatientLoops(asyncio.DefaultEventLoopPolicy):
+  def new_event_loop(self) -> asyncio.AbstractEventLoop:
+    return _PatientLoop()
+
+
+@contextlib.contextmanager
+def _patient_loops() -> Iterator[None]:
+  """Let orbax wait for all of its reads: it closes their loop when the first fails, and each other one complains."""
+  before = asyncio.get_event_loop_policy()
+  asyncio.set_event_loop_policy(_PatientLoops())
+  try:
+    yield
+  finally:
+    asyncio.set_event_loop_policy(before)
 
 
 def _checksums(leaves: dict[str, Any]) -> dict[str, int]:

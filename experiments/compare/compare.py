@@ -13,11 +13,12 @@ from ddl.perf.units import counted
 from ddl.runtime import hosts
 from experiments.compare import comparison_record, label_runs, previous_record
 from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import slug, trials
+from experiments.config.comparisons.variants import trials
 from experiments.config.options import RunOptions
-from experiments.costs import cluster_clock, member_step, predict
+from experiments.costs import cluster_clock, local_cluster, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
+from experiments.short_name import slug
 from experiments.train import agreement, compilation_cache, trainers
 from experiments.train import build as made
 from experiments.train.build import Components
@@ -26,6 +27,8 @@ from experiments.train.folder import inputs, run_dir
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
 from experiments.train.metrics.evaluate import judged_by
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
+
+REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "findings.json")
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
@@ -42,12 +45,14 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   resumable(resume_command("compare", path, options.command))
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
+  _check_outputs(path)
   asked = comparison.experiments
   for label, experiment in asked.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
   given, (comparison, options, read, kept) = (comparison, options), previous_record.joined(path, comparison, options)
   there = label_runs.there(path, read)
+  label_runs.check_metrics(path, there)
   workers = {each.workers for each in asked.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options)
@@ -94,10 +99,17 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   page = {}
   if hosts.is_main():
     page = comparison_record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
-    if clusters:
-      page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
     comparison_record.write(path / run_dir.COMPARISON, page)
-    _report(path, began, options.print_table)
+    try:
+      if clusters:
+        _write_tables(path)  # before predictions, which may fail
+        page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
+        files = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
+        page["clusters"] = [entry | {"file": files[entry["name"]]} for entry in page["clusters"]]
+        comparison_record.write(path / run_dir.COMPARISON, page)
+      _report(path, began, options.print_table)
+    except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
+      raise Failed(1, _late(path, error)) from error
   if not ended:
     raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
   return page | {"folder": str(path)}
@@ -133,6 +145,32 @@ def _predicted(
     entries[0] | {"algorithms": {label: found for entry in entries for label, found in entry["algorithms"].items()}}
     for entries in zip(*each, strict=True)
   ]
+
+
+def _check_outputs(path: Path) -> None:
+  """Raise ValueError, before any run, where a file or a folder is in the way of the report's."""
+  files = (run_dir.COMPARISON, *REPORT_FILES)
+  wrong = [name for name in files if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
+  if wrong:
+    what = "is a file" if wrong[0] == "figures" else "is a folder"
+    raise ValueError(f"{path / wrong[0]} {what}, where the report is to be written; move it, or give another --workdir")
+
+
+def _write_tables(path: Path) -> None:
+  from experiments.report import report  # which imports matplotlib and pandas
+
+  report.write_tables(path)
+
+
+def _late(path: Path, error: Exception) -> str:
+  """Return one line on an error after the last run: what failed, what is complete, and how to go on."""
+  what = " ".join(f"{type(error).__name__}: {error}".split())
+  tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
+  written = f", and so are {' and '.join(tables)}" if tables else ""
+  return (
+    f"the report failed ({what}); all runs are complete in {path}{written}; "
+    f"`{resume_command('compare', path)}` writes the report from them"
+  )
 
 
 def _report(path: Path, began: float, table: bool) -> None:

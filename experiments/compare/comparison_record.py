@@ -9,11 +9,10 @@ import jax
 
 from experiments.compare import traffic_text
 from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import slug
 from experiments.config.options import RunOptions
 from experiments.config.parts.part import jsonable
 from experiments.grid_point import Place, words
-from experiments.short_name import short_name
+from experiments.short_name import short_name, slug
 from experiments.train import virtual_time
 from experiments.train.build import Components
 from experiments.train.folder import run_dir

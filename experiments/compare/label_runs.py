@@ -15,10 +15,10 @@ from ddl.runtime.elastic import Elastic
 from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import slug
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
 from experiments.report.reader import SCORES
+from experiments.short_name import slug
 from experiments.train import build as made
 from experiments.train import train_loop, trainers, virtual_time
 from experiments.train.build import Components
@@ -55,6 +55,16 @@ def there(path: Path, read: Mapping[str, Sequence[str]]) -> There:
     {file.parent for file in path.glob(f"*/seed-*/{name}")} for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
   )
   return There(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
+
+
+def check_metrics(path: Path, there: There) -> None:
+  """Raise ValueError for damaged metrics of a complete run, which a report would fail to read after all others."""
+  for run in sorted(there.complete):
+    if (run / run_dir.METRICS).exists():
+      try:
+        run_dir.metric_lines(run / run_dir.METRICS)
+      except ValueError as error:
+        raise ValueError(f"{error}; remove {run.relative_to(path.parent)} to train that run again") from error
 
 
 def to_train(comparison: Comparison, path: Path, there: There) -> list[str]:

@@ -42,7 +42,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     return unchanged
   try:
     entries = {each["label"]: each for each in record["algorithms"]}
-    clusters = tuple(str(each["name"]) for each in record.get("clusters", ()))
+    clusters = tuple(str(each.get("file") or each["name"]) for each in record.get("clusters", ()))
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
     with inputs.allowed_code(path, options.trust_code, options.allow_changed_inputs):
       kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}

@@ -18,9 +18,9 @@ from ddl.runtime import hosts
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.compare import study
 from experiments.config.comparisons.sweep import RATE, Point, Sweep, by_section, edges, points
-from experiments.config.comparisons.variants import slug
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.short_name import slug
 from experiments.train import agreement, compilation_cache, train_loop, trainers
 from experiments.train import build as made
 from experiments.train.exit_codes import Stopped, resumable
@@ -37,8 +37,9 @@ Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and ma
 def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   """Run the trials; return and write to tuned.json what each label found.
 
-  By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value lies
-  at an edge of its range) and "trials" (each with "setting", "outcome", "validation" and the scores of its "seeds").
+  By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value is the
+  smallest or the largest of those tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
+  its "seeds").
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
@@ -228,7 +229,7 @@ def _result(trials: study.LabelStudy, chosen: Sweep, label: str, metric: str) ->
   return {
     "best": by_section(point) if good else None,
     "validation": score,
-    "edges": edges(chosen.experiments[label], chosen.spaces[label], point) if good else {},
+    "edges": edges(chosen.experiments[label], chosen.spaces[label], point, [at for at, _ in found]) if good else {},
     "trials": [
       {"setting": by_section(at), "outcome": told["outcome"], "validation": told["score"], "seeds": told["seeds"]}
       for at, told in found
@@ -237,15 +238,16 @@ def _result(trials: study.LabelStudy, chosen: Sweep, label: str, metric: str) ->
 
 
 def _warn(chosen: Sweep, label: str, result: Mapping[str, Any]) -> None:
-  """Warn of each range at whose edge the best value lies."""
+  """Warn of each key whose best value is the smallest or the largest of those tried."""
   for path, side in result["edges"].items():
     section, _, key = path.partition(".")
     inner = f"optimizer.{key}" if section == "optimizer" else key
     where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
     bounds = chosen.spaces[label][path]
+    extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
     warnings.warn(
-      f"{label}: the best {key}, {result['best'][section][key]:.4g}, lies at the {side} edge of {where} = {bounds}; "
-      f"{'lower' if side == 'low' else 'raise'} its {side} bound {bounds[0 if side == 'low' else 1]:g}",
+      f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried; "
+      f"try {change} ones too: {where} is {bounds}",
       stacklevel=2,
     )
 

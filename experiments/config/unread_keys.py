@@ -19,7 +19,7 @@ UNREAD = {  # command: what it does not read of the config, and why
     **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of --cluster"),
   },
   "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
-  | {"compare.grid": "it tunes each label once, for all points of the grid"},
+  | {"compare.grid": "it tunes each label once, and its result holds for all points of a grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
 SETTINGS = tuple(kind for kind in REGISTRIES if kind not in VIRTUAL)  # sections of what is trained

@@ -28,19 +28,25 @@ from experiments.costs import local_cluster
 from experiments.costs.calibration.model_kinds import published_kind
 from experiments.costs.member_step import ALONE, Members
 from experiments.costs.param_flops import param_shapes
+from experiments.short_name import slug
 from experiments.train import virtual_time
 from experiments.train.virtual_time import Charges
 
 
 def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
-  """Return the clusters of these names. members: devices of a worker, each of which is a worker of the cluster.
+  """Return the clusters of these names, as reports call them. members: devices of a worker, each the cluster's worker.
 
   Raises:
-    ValueError: one line, for an unknown name, fewer workers than the config has, or step times without a mean to set.
+    ValueError: one line, for an unknown name, two whose figures would share a file, fewer workers than the config has,
+      or step times without a mean to set.
   """
-  model = str(config.model.name)
+  model, files = str(config.model.name), dict[str, str]()
+  for name in dict.fromkeys(names):
+    if (other := files.setdefault(slug(local_cluster.shown(name)), name)) != name:
+      raise ValueError(f"--cluster has {other} and {name}, whose figures would share their files; rename one of them")
   found = {
-    name: with_published(local_cluster.for_model(name, local_cluster.named(name), model), model) for name in names
+    local_cluster.shown(name): with_published(local_cluster.for_model(name, local_cluster.named(name), model), model)
+    for name in names
   }
   for name, cluster in found.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def clusters() -> dict[str, Cluster]:
   """Return the known clusters, and `measured` if this machine was calibrated."""
   found = load()
   return CLUSTERS | ({NAME: found[0]} if found else {})
+
+
+def shown(name: str) -> str:
+  """Return what reports call a cluster: of a file its name without the folder."""
+  return Path(name).name if name.endswith(cluster_file.SUFFIX) else name
+
+
+def absolute(names: Iterable[str]) -> list[str]:
+  """Return names of clusters that hold in any working directory."""
+  return [str(files.local(each).absolute()) if each.endswith(cluster_file.SUFFIX) else each for each in names]
 
 
 def named(name: str) -> Cluster:

@@ -21,6 +21,7 @@ from experiments.config.parts import own_objects
 from experiments.config.parts.catalog import REGISTRIES
 from experiments.config.parts.factories import Config, check_keys
 from experiments.config.parts.own_objects import own
+from experiments.costs import local_cluster
 from experiments.library import resume as library_resume
 from experiments.library.results import Compared, Run, Swept, load
 from experiments.library.resume import NOT_RECORDED
@@ -182,7 +183,11 @@ def _options(
   flags = {key: value for key, value in asdict(options).items() if value != default[key] and key not in NOT_RECORDED}
   if not options.overlap:
     flags["overlap"] = "off"
-  given = {"only": list(only), "cluster": list(clusters), "tuned": run_dir.TUNED if tuned else ""}  # the folder's copy
+  given = {
+    "only": list(only),
+    "cluster": local_cluster.absolute(clusters),
+    "tuned": run_dir.TUNED if tuned else "",  # the folder's copy
+  }
   flags |= {key: value for key, value in given.items() if value}
   record = {"command": command, "arguments": [], "options": flags, "config": recorded(config)}
   return replace(options, workdir=str(path.absolute()), command=(f"ddl.{command}",), recorded=record)

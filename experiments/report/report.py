@@ -10,7 +10,7 @@ from experiments.report.grid import grid_findings, grid_section
 from experiments.report.inference.seed_sets import seed_column, seeds
 from experiments.report.reader import Comparison, read
 from experiments.report.sections import cluster_section, interactive_chart, pair_table, settings_table
-from experiments.report.sentences.findings import expected, finding
+from experiments.report.sentences.findings import Sentence, expected, finding
 from experiments.report.sentences.wording import BEST, UNTESTED, footnotes, legend, text_table, tied
 from experiments.report.table_rows import Row, rows, scores, spent
 
@@ -48,6 +48,21 @@ def table(folder: Path) -> str:
   return text_table(comparison, rows(comparison))
 
 
+def write_tables(folder: Path) -> None:
+  """Write the figures of a comparison's page as CSV and JSON into its folder. Raises as `write_report` does."""
+  comparison = read(Path(folder))
+  summary = rows(comparison)
+  _write_tables(Path(folder), comparison, summary, grid_section.section(comparison, summary))
+
+
+def _write_tables(
+  folder: Path, comparison: Comparison, summary: list[Row], grid: dict[str, Any] | None
+) -> list[Sentence]:
+  sentences = (grid_findings.finding if grid else finding)(comparison, summary) + expected(comparison, summary)
+  frames.write(folder, comparison, summary, sentences)
+  return sentences
+
+
 def write_report(folder: Path) -> Path:
   """Write report.html, its figures as CSV and JSON, and its pictures in figures/ into a comparison's folder.
 
@@ -64,13 +79,11 @@ def write_report(folder: Path) -> Path:
   comparison = read(folder)
   info, summary = comparison.info, rows(comparison)
   grid = grid_section.section(comparison, summary)
+  sentences = _write_tables(folder, comparison, summary, grid)  # before pictures, which may fail
   drawn = _pictures(folder, comparison, grid)
   for old in [each for name in ("accuracy_on", "loss_on", "grid") for each in (folder / FOLDER).glob(f"{name}_*")]:
     old.unlink()  # of clusters or keys that the page may no longer have
   save_all(folder, [picture for section in drawn for picture in section])
-  found = grid_findings.finding if grid else finding
-  sentences = found(comparison, summary) + expected(comparison, summary)
-  frames.write(folder, comparison, summary, sentences)
   entries = info["algorithms"]
   titles = [Cell(entry["title"], details=(entry["citation"],)) for entry in entries]
   text = templates.template("report.html").render(

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from scipy.stats import qmc
 
 from ddl import memory
+from experiments.config.comparisons import grid
 from experiments.config.comparisons.variants import of_label, only, variants
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import factory
@@ -22,7 +23,7 @@ Space = Mapping[str, Bounds]  # by "optimizer.learning_rate", "algorithm.period"
 Point = dict[str, Any]
 SAMPLERS = ("halton", "tpe")
 RATE = "optimizer.learning_rate"
-EDGE = 0.05  # share of a range that counts as its edge
+STEP = 0.05  # share of a linear range beyond an edge at which a value has to be possible
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Sweep:
   @classmethod
   def from_config(cls, config: Config, only_labels: Sequence[str] = (), trials: int = 0) -> "Sweep":
     """From `config.sweep`. trials: 0 for the config's. Raises as `variants` and `Experiment.from_config` do."""
+    if keys := grid.values(config):
+      raise ValueError(
+        f"config.compare.grid must be empty for a sweep, got {', '.join(keys)}; sweep a config without a grid, and "
+        "let compare --tuned use the result at every point"
+      )
     config, section = copy.deepcopy(config), config.sweep
     if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
       config.data.validation = section.validation
@@ -101,29 +107,41 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
   return low > 0 and high / low >= 10
 
 
-def edges(experiment: Experiment, space: Space, point: Point) -> dict[str, str]:
-  """The keys whose value lies within 5 % of an edge of its range, on its scale -> "low" or "high".
+def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
+  """Return the keys whose best value is the smallest or the largest of those tried -> "low" or "high".
 
-  An edge that the algorithm or the optimizer allows nothing beyond, such as a delay of 0, is left out.
+  Left out are a key of which one value was tried, choices that are not three numbers or more, and a bound that the
+  algorithm or the optimizer allows nothing beyond, such as a delay of 0.
+
+  Args:
+    experiment: of the label.
+    space: that was searched.
+    point: the best.
+    tried: all points that were tried, whatever came of them.
   """
   out = {}
   for key, bounds in space.items():
-    if isinstance(bounds, list):
+    ends = _ends(bounds)
+    found = sorted({each[key] for each in tried}) if ends else []
+    if not ends or len(found) < 2 or found[0] < point[key] < found[-1]:
       continue
-    scale = math.log if logarithmic(bounds) else float
-    low, value, high = scale(bounds[0]), scale(point[key]), scale(bounds[1])
-    share = (value - low) / (high - low)
-    if min(share, 1 - share) > EDGE:
-      continue
-    side = "low" if share < 0.5 else "high"
-    width = 1 if isinstance(bounds[0], int) else EDGE * (bounds[1] - bounds[0])
-    beyond = bounds[1] + width if side == "high" else bounds[0] / 2 if scale is math.log else bounds[0] - width
+    side = "low" if point[key] == found[0] else "high"
+    width = 1 if isinstance(ends[0], int) else STEP * (ends[1] - ends[0])
+    beyond = ends[1] + width if side == "high" else ends[0] / 2 if logarithmic(ends) else ends[0] - width
     try:
-      experiment.changed(by_section(point | {key: type(bounds[0])(beyond)})).make_algorithm()
+      experiment.changed(by_section(point | {key: type(ends[0])(beyond)})).make_algorithm()
     except ValueError:
       continue
     out[key] = side
   return out
+
+
+def _ends(bounds: Bounds) -> tuple[float, float] | None:
+  """Return the bounds of a range, or of three or more numbers to choose from; None for other choices."""
+  if not isinstance(bounds, list):
+    return bounds
+  ordered = len(bounds) > 2 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in bounds)
+  return (min(bounds), max(bounds)) if ordered else None
 
 
 def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

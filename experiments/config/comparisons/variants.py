@@ -13,7 +13,7 @@ from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import REGISTRIES, unknown_key
 from experiments.config.parts.factories import Config, as_type, named
 from experiments.config.parts.part import jsonable
-from experiments.short_name import short_name
+from experiments.short_name import short_name, slug
 from experiments.train.folder.run_dir import read_json
 
 CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple
@@ -94,11 +94,6 @@ def only(chosen: Mapping[str, Config], labels: Sequence[str], groups: Mapping[st
     if label not in every:
       named("label in config.compare.algorithms", dict.fromkeys([*groups.values()] or chosen), label)
   return [label for label, names in known.items() if not labels or names & {*labels}]
-
-
-def slug(label: str) -> str:
-  """The label as the name of a folder."""
-  return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
 
 
 def in_order(section: Config) -> dict[str, Any]:

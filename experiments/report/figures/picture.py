@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.report.figures.compact_svg import compact
 from experiments.report.figures.style import DARK, settings
+from experiments.short_name import slug
 
 FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
 DPI = 200  # of a PNG: twice a screen's
@@ -29,6 +30,10 @@ class Picture:
   draw: Callable[[bool], Any]  # makes matplotlib's figure, for a screen (True) or for a phone: upright, legend below
   data: Mapping[str, Sequence[Any]]  # column: a value per drawn point
   column: Callable[[], Any] | None = None  # makes the figure of a paper's column; None: as for a phone
+
+  def __post_init__(self) -> None:
+    """Let a name with what a user named, such as a cluster's file, be that of a file."""
+    object.__setattr__(self, "name", slug(self.name))
 
   def __repr__(self) -> str:
     return f"Picture {self.name}: {self.title}; save(path) writes {', '.join(f'.{each}' for each in FORMATS)}"

@@ -10,6 +10,7 @@ from ddl import files
 from ddl.runtime import hosts
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
+from experiments.short_name import slug
 from experiments.train.folder.run_dir import RunFolder
 
 HERE = (  # flags that say where, or what one resume may do, and not what is run
@@ -27,7 +28,7 @@ def workdir(what: str, options: RunOptions) -> Path:
   """
   if options.resume and not options.workdir:
     raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
-  path = files.local(options.workdir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}")
+  path = files.local(options.workdir or f"runs/{slug(what)}-{time.strftime('%Y%m%d-%H%M%S')}")
   if options.resume and not path.exists():
     raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
   return writable(path)

@@ -1,9 +1,19 @@
 """What `compare` says on its way: once, and of each label."""
 
 import json
+import shutil
 
+import jax
+import pandas as pd
 import pytest
-from helpers.commands import Command
+from helpers.commands import ROOT, Command
+from helpers.comparisons import undrawn
+
+import ddl
+from experiments.costs import predict
+from experiments.report.figures import picture
+from experiments.short_name import slug
+from experiments.train.exit_codes import Failed
 
 CONFIG = """
 from experiments.config import base
@@ -37,3 +47,74 @@ def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   assert done.error.count("topk is made for gradients") == 1, done.error
   (told,) = [line for line in done.out.splitlines() if "sets nothing for" in line]
   assert '"slow, heavy", sync and few:' in told and "tuned.json" in told.partition("sets")[0]
+
+
+# ---- what fails after the last run
+
+SMALL = {"model": {"hidden": (4,)}, "workers": 2, "batch": 4, "steps": 2, "eval_every": 2}
+LABELS = {"a/b": {"algorithm": "sync_sgd"}, "c": {"algorithm": {"name": "local_sgd", "period": 2}}}
+COMPARE = {"seeds": (0, 1), "target": 0.5, "algorithms": LABELS}
+
+
+def broken(*_, **__):
+  raise ValueError("min() arg is\nan empty sequence")
+
+
+@pytest.mark.parametrize("late", ["predictions", "pictures"])
+def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
+  """Labels and clusters may have any name: none of their files lies outside of the folder."""
+  (tmp_path / "far/away").mkdir(parents=True)
+  cluster = tmp_path / "far/away/mine 1.toml"
+  shutil.copy(ROOT / "configs/clusters/k80_10g.toml", cluster)
+  monkeypatch.chdir(tmp_path)
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    with monkeypatch.context() as patch:
+      patch.setattr(*((predict, "predict") if late == "predictions" else (picture, "save_all")), broken)
+      with pytest.raises(Failed) as failed:
+        ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
+    code, told = failed.value.args
+    assert code == 1 and "ValueError: min() arg is an empty sequence" in told and "\n" not in told
+    assert f"`python run.py compare --resume --workdir={tmp_path}/c` writes the report" in told
+    found = ddl.load(tmp_path / "c")
+    for name in ("table", "pairs"):
+      assert len(pd.read_csv(tmp_path / f"c/{name}.csv")) == len(getattr(found, name)) > 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["c", "far"]
+    monkeypatch.chdir("/")
+    found = ddl.compare(workdir=tmp_path / "c", options=ddl.RunOptions(resume=True))
+  [entry] = found.info["clusters"]
+  assert (entry["name"], entry["file"]) == ("mine 1.toml", str(cluster))
+  assert found.report.exists() and (tmp_path / "c/figures/accuracy_on_mine_1.toml.svg").exists()
+  assert "predicted_seconds_to_target_mine 1.toml" in found.table
+  assert {each["label"]: each["runs"][0] for each in found.info["algorithms"]} == {
+    "a/b": "a_b/seed-0",
+    "c": "c/seed-0",
+  }
+
+
+@pytest.mark.parametrize("name", ["table.csv", "report.html", "comparison.json", "figures"])
+def test_what_is_in_the_way_of_the_report_is_refused_before_any_run(tmp_path, name):
+  (tmp_path / "c").mkdir()
+  (tmp_path / "c" / name).touch() if name == "figures" else (tmp_path / "c" / name).mkdir()
+  with pytest.raises(ValueError, match=f"c/{name} is a f|holds a comparison already"):
+    ddl.compare(compare=COMPARE, workdir=tmp_path / "c", **SMALL)
+  assert [each.name for each in (tmp_path / "c").iterdir()] == [name]
+
+
+def test_two_clusters_that_would_share_files(tmp_path):
+  for name in ("a b.toml", "a_b.toml"):
+    shutil.copy(ROOT / "configs/clusters/k80_10g.toml", tmp_path / name)
+  names = [str(tmp_path / name) for name in ("a b.toml", "a_b.toml")]
+  with pytest.raises(ValueError, match="whose figures would share their files"):
+    ddl.compare(compare=COMPARE, clusters=names, workdir=tmp_path / "c", **SMALL)
+
+
+@pytest.mark.parametrize(
+  "text, name", [("local SGD", "local_SGD"), ("..", "__"), (".", "_"), ("a/../b", "a_.._b"), ("é.x-1", "é.x-1")]
+)
+def test_names_of_files(text, name):
+  assert slug(text) == name
+
+
+def test_long_names_of_files():
+  one, other = slug("é" * 300 + "a"), slug("é" * 300 + "b")
+  assert one != other and max(len(each.encode()) for each in (one, other)) <= 200

@@ -14,7 +14,7 @@ from helpers.commands import metrics
 
 import ddl
 from experiments.config import default_experiment
-from experiments.config.comparisons.sweep import edges
+from experiments.config.comparisons.sweep import edges, points
 from experiments.config.options import RunOptions
 from experiments.train import train_loop
 from experiments.train.exit_codes import Stopped
@@ -190,15 +190,33 @@ def test_examples_that_the_sweep_sets_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "bounds, value, side",
+  "bounds, number, side",
   [
-    ((0.01, 1.0), 0.0123, "low"), ((0.01, 1.0), 0.013, None), ((0.01, 1.0), 0.81, "high"), ((0.01, 1.0), 0.78, None),
-    ((0.2, 1.0), 0.239, "low"), ((0.2, 1.0), 0.241, None), ((0.2, 1.0), 0.961, "high"), ([0.1, 0.2], 0.1, None),
+    ((0.01, 1.0), 0, None), ((0.01, 1.0), -1, "high"), ((0.2, 1.0), "least", "low"), ((0.01, 1.0), "least", "low"),
+    ([0.1, 0.2], "least", None), ([0.1, 0.2, 0.4], "least", "low"), ([0.1, 0.2, 0.4], -1, "high"),
   ],
 )  # fmt: skip
-def test_the_best_value_at_an_edge_on_its_scale(bounds, value, side):
+def test_the_best_of_nine_is_the_smallest_or_the_largest_tried(bounds, number, side):
   key = "optimizer.learning_rate"
-  assert edges(default_experiment(), {key: bounds}, {key: value}) == ({key: side} if side else {})
+  tried = sorted(points({key: bounds}, 9), key=lambda each: each[key])
+  best = tried[{0: 4, "least": 0}.get(number, number)]
+  best = {key: 0.2} if isinstance(bounds, list) and side is None and len(bounds) > 2 else best
+  assert edges(default_experiment(), {key: bounds}, best, tried) == ({key: side} if side else {})
+
+
+def test_a_larger_value_that_diverged_was_tried_too():
+  space, key = {"optimizer.learning_rate": (0.01, 1.0)}, "optimizer.learning_rate"
+  assert edges(default_experiment(), space, {key: 0.4}, [{key: 0.1}, {key: 0.4}, {key: 0.8}]) == {}
+  assert edges(default_experiment(), space, {key: 0.4}, [{key: 0.4}]) == {}  # of one trial
+
+
+def test_choices_without_an_order_have_no_edge():
+  experiment = default_experiment(optimizer={"name": "sgd", "nesterov": True, "momentum": 0.9})
+  space = {"optimizer.nesterov": [False, True], "optimizer.momentum": [0.0, 0.5, 0.9]}
+  at = lambda nesterov, momentum: {"optimizer.nesterov": nesterov, "optimizer.momentum": momentum}  # noqa: E731
+  tried = [at(False, 0.0), at(True, 0.5), at(True, 0.9)]
+  assert edges(experiment, space, at(True, 0.9), tried) == {"optimizer.momentum": "high"}
+  assert edges(experiment, space, at(True, 0.0), tried) == {}  # below zero there is none
 
 
 def test_an_edge_beyond_which_there_is_nothing():
@@ -208,20 +226,30 @@ def test_an_edge_beyond_which_there_is_nothing():
     "optimizer.learning_rate": (0.01, 1.0), "algorithm.delay": (0, 3), "algorithm.period": (4, 16),
     "optimizer.momentum": (0.0, 0.9),
   }  # fmt: skip
-  assert edges(experiment, space, point) == {"algorithm.period": "high"}
+  tried = [point, {key: {0: 3, 16: 4}.get(value, 2 * value) for key, value in point.items()}]
+  tried.append(point | {"optimizer.learning_rate": 0.01, "optimizer.momentum": 0.5})
+  assert edges(experiment, space, point, tried) == {"algorithm.period": "high"}
 
 
 def test_a_warning_names_the_key_and_the_bound(tmp_path):
   space = {"a": {"period": (2, 3)}}
   with pytest.warns(UserWarning) as told:
     found = ddl.sweep(sweep={"space": space}, only=["a"], trials=2, workdir=tmp_path / "s", **SMALL)
-  [text] = [str(each.message) for each in told if "config.sweep" in str(each.message)]
+  [text] = [str(each.message) for each in told if "config.sweep.space" in str(each.message)]
   best = found.best["a"]["algorithm"]["period"]
-  assert found.info["a"]["edges"] == {"algorithm.period": "low" if best == 2 else "high"}
+  assert found.info["a"]["edges"]["algorithm.period"] == ("low" if best == 2 else "high")
   assert "config.sweep.space['a'].period" in text and str(best) in text
 
 
 # ---- refused
+
+
+def test_a_grid_is_refused(tmp_path, wrong):
+  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty for a sweep, got workers; "):
+    ddl.sweep(trials=1, workdir=tmp_path / "s", **OWN | {"compare": {**OWN["compare"], "grid": {"workers": (1, 2)}}})
+  grid = "--config.compare.grid={'workers': (1, 2)}"
+  wrong(["--config=configs/digits_compare.py", grid], "config.compare.grid", command="sweep")
+  assert not (tmp_path / "s").exists()
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from experiments.command_line import config_flag
 from experiments.config import base, own
 from experiments.config.comparisons.comparison import Comparison
 from experiments.config.comparisons.sweep import Sweep
-from experiments.config.comparisons.variants import recorded, restored, slug
+from experiments.config.comparisons.variants import recorded, restored
 from experiments.grid_point import Place, comparable
 from experiments.library.functions import resolve
+from experiments.short_name import slug
 
 LABELS = {
   "sync SGD": {"algorithm": {"name": "sync_sgd"}},

@@ -1,12 +1,16 @@
-"""A newest checkpoint that was cut or damaged: the run goes on from the one before it, to the same bits."""
+"""A newest checkpoint, or metrics, that were cut or damaged: the run resumes from the one before, to the same bits."""
 
 import json
+import sys
 
 import jax
 import pytest
 from helpers.sessions import Run, at_call, config, snapshot
 
+import ddl
+from ddl.runtime.checkpoint import Checkpoints, Damaged
 from ddl.runtime.execution import ExecutionConfig
+from experiments.report import reader
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +72,82 @@ def test_without_a_good_one_nothing_is_removed(killed, tmp_path):
   with pytest.raises(ValueError, match=r"cannot be read .* no other checkpoint either"):
     run(tmp_path / "run", resume=True, checkpoint_every=6)
   assert newest_two(tmp_path / "run") == both
+
+
+def test_reads_that_are_in_flight_when_one_fails_do_not_complain(killed, tmp_path, monkeypatch):
+  """Orbax closes the event loop of all of them, to which those that end later could not report."""
+  run, folder, _ = killed
+  complaints = []
+  monkeypatch.setattr(sys, "unraisablehook", lambda each: complaints.append(str(each.exc_value)))
+  monkeypatch.setattr(sys, "excepthook", lambda *each: complaints.append(str(each[1])))
+  for number in range(3):
+    snapshot(folder, tmp_path / f"run{number}")
+    newest, _ = newest_two(tmp_path / f"run{number}")
+    (tmp_path / f"run{number}" / "checkpoints" / str(newest) / "carry" / "manifest.ocdbt").unlink()
+    checkpoints = Checkpoints(tmp_path / f"run{number}" / "checkpoints")
+    like = run.trainer.saved(run.trainer.start(jax.random.key(0)))
+    with pytest.raises(Damaged):
+      checkpoints.carry(newest, like)
+    checkpoints.close()
+  assert complaints == []
+
+
+# ---- metrics
+
+
+def damaged(lines, damage, at):
+  """The lines of metrics with one of them damaged."""
+  line = bytearray(lines[at])
+  if damage == "byte":
+    line[len(line) // 2] ^= 0x80
+  elif damage == "digit":  # still a number
+    place = line.index(b'"test_loss": ') + len(b'"test_loss": ')
+    line[place] = ord("7") if line[place] != ord("7") else ord("8")
+  elif damage == "cut":
+    line = line[: len(line) // 2] + b"\n"
+  elif damage == "empty":
+    line = bytearray(b"\n")
+  elif damage == "twice":
+    line *= 2
+  elif damage == "order":
+    return [*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]]
+  return [*lines[:at], bytes(line), *lines[at + 1 :]]
+
+
+@pytest.mark.parametrize("damage", ["byte", "digit", "cut", "empty", "twice", "short"])
+def test_damaged_metrics_resume_from_the_checkpoint_before(killed, damage, tmp_path, capsys):
+  run, folder, expected = killed
+  snapshot(folder, tmp_path / "run")
+  newest, before = newest_two(tmp_path / "run")
+  file = tmp_path / "run" / "metrics.jsonl"
+  lines = file.read_bytes().splitlines(keepends=True)
+  at = next(number for number, line in enumerate(lines) if before < json.loads(line)["step"] <= newest)
+  at -= damage == "twice"  # so that the second is in the place of a line that the newest checkpoint covers
+  file.write_bytes(b"".join(lines[:at] if damage == "short" else damaged(lines, damage, at)))
+  run(tmp_path / "run", resume=True, checkpoint_every=6)
+  out = capsys.readouterr().out
+  assert out.count("metrics.jsonl") == 1 and f"going on from step {before}" in out, out
+  assert run.outcome(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("damage, at", [("digit", 0), ("order", 1)])
+def test_metrics_that_no_checkpoint_covers_start_over(killed, damage, at, tmp_path, capsys):
+  run, folder, expected = killed
+  snapshot(folder, tmp_path / "run")
+  file = tmp_path / "run" / "metrics.jsonl"
+  file.write_bytes(b"".join(damaged(file.read_bytes().splitlines(keepends=True), damage, at)))
+  run(tmp_path / "run", resume=True, checkpoint_every=6)
+  assert "going on from step 0" in capsys.readouterr().out
+  assert run.outcome(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut", "empty", "twice", "order"])
+def test_damaged_metrics_are_one_line_for_load_and_report(killed, damage, tmp_path):
+  snapshot(killed[1], tmp_path / "run")
+  file = tmp_path / "run" / "metrics.jsonl"
+  file.write_bytes(b"".join(damaged(file.read_bytes().splitlines(keepends=True), damage, 1)))
+  for read in (lambda: ddl.load(tmp_path / "run").metrics, lambda: reader.read_run(tmp_path / "run")):
+    with pytest.raises(ValueError, match=rf"{file}: line [23] (is not an object|has step)") as error:
+      read()
+    assert "\n" not in str(error.value)
+  assert str(ddl.load(tmp_path / "run"))  # no error

@@ -1,0 +1,369 @@
+"""A resume with other data or code than a folder was started with, and code that a folder names."""
+
+import json
+import os
+import shutil
+import sys
+
+import jax
+import numpy as np
+import pytest
+from helpers.comparisons import undrawn
+from PIL import Image
+
+import ddl
+from ddl.data.images.image_folder import image_folder
+from ddl.data.images.npz import npz
+from ddl.data.language.text import text
+from ddl.data.language.tokens import tokens
+from experiments.config import default_experiment
+from experiments.config.parts import own_code
+from experiments.config.parts.own_code import Untrusted
+from experiments.train.folder import inputs, run_dir
+
+NET = """
+from pathlib import Path
+import jax.numpy as jnp
+from ddl import Model
+from layers import forward
+Path({ran!r}).touch()
+
+
+def net(meta, *, width: int = 1):
+  def loss(params, extra, batch, key):
+    return jnp.mean((forward(params, jnp.asarray(batch["x"])) - batch["y"][:, None]) ** 2), extra
+  return Model(lambda key: ({{"w": jnp.zeros((*meta["shape"], width))}}, {{}}), loss, dense=True)
+"""
+LAYERS = "def forward(params, x):\n  return x @ params['w']\n"
+SMALL = {"workers": 2, "batch": 8, "steps": 8, "eval_every": 4}
+LABELS = {"sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 2}}}
+RESUME = ddl.RunOptions(resume=True)
+ALLOW = ddl.RunOptions(resume=True, allow_changed_inputs=True)
+TRUST = ddl.RunOptions(resume=True, trust_code=True)
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    yield
+
+
+def saved_npz(file, change=0):
+  """90 examples, of which `change` have other labels."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90)
+  y[:change] = (y[:change] + 1) % 3
+  np.savez(file, x=x, y=y)
+  return {"data": {"name": "npz", "path": str(file)}, "model": {"hidden": (4,)}, **SMALL}
+
+
+# ---- fingerprints
+
+
+def fingerprint(data, name, **settings):
+  return inputs.of([default_experiment(data={"name": name, **settings})], data)
+
+
+def test_arrays_count_and_not_the_file(tmp_path):
+  saved_npz(tmp_path / "a.npz")
+  saved_npz(tmp_path / "b.npz")
+  os.utime(tmp_path / "b.npz", (0, 0))
+  saved_npz(tmp_path / "c.npz", change=1)
+  a, b, c = (fingerprint(npz(path=f"{tmp_path}/{x}.npz"), "npz", path=f"{tmp_path}/{x}.npz") for x in "abc")
+  assert a == b and {*a} == {"training examples", "test examples"}
+  assert [a[split] == c[split] for split in sorted(a)].count(False) == 1  # the one label lies in one of them
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "sampled"])
+def test_files_that_are_read_when_they_are_needed(tmp_path, monkeypatch, whole):
+  if not whole:
+    monkeypatch.setattr(inputs, "WHOLE", 16)
+    monkeypatch.setattr(inputs, "SAMPLE", 2**9)
+    monkeypatch.setattr(inputs, "BLOCK", 2)
+  ids = np.arange(640, dtype=np.uint16) % 50
+  for name in ("a", "b"):
+    (tmp_path / name).mkdir()
+    for part in ("train", "val"):
+      ids.tofile(tmp_path / name / f"{part}.bin")
+  load = lambda name: tokens(path=f"{tmp_path}/{name}", length=8, vocabulary=50)  # noqa: E731
+  same = [fingerprint(load(x), "tokens", path=f"{tmp_path}/{x}", length=8, vocabulary=50) for x in "ab"]
+  assert same[0] == same[1] and "data files" in same[0]
+  (tmp_path / "b/notes.txt").write_text("of no interest")
+  ids[500:505] = 7
+  ids.tofile(tmp_path / "b/train.bin")
+  other = fingerprint(load("b"), "tokens", path=f"{tmp_path}/b", length=8, vocabulary=50)
+  assert other["data files"] != same[0]["data files"]
+
+
+def test_a_folder_of_images(tmp_path):
+  for kind, grey in (("cat", 10), ("dog", 200)):
+    for number in range(6):
+      (tmp_path / "p" / kind).mkdir(parents=True, exist_ok=True)
+      Image.new("RGB", (4, 4), (grey + number, 0, 0)).save(tmp_path / "p" / kind / f"{number}.png")
+  path = str(tmp_path / "p")
+  of = lambda: fingerprint(image_folder(path=path), "image_folder", path=path)  # noqa: E731
+  first = of()
+  (tmp_path / "p/.hidden").mkdir()
+  (tmp_path / "p/.hidden/x.png").write_bytes(b"x")
+  (tmp_path / "p/cat/notes.txt").write_text("of no interest")
+  assert of() == first
+  a, b = tmp_path / "p/cat/3.png", tmp_path / "p/dog/3.png"
+  one, two = a.read_bytes(), b.read_bytes()
+  a.write_bytes(two)
+  b.write_bytes(one)
+  assert of()["data files"] != first["data files"]
+
+
+def test_a_text_a_trace_and_a_graph(tmp_path):
+  (tmp_path / "t.txt").write_text("abcdefgh" * 200)
+  first = fingerprint(text(path=f"{tmp_path}/t.txt", length=8), "text", path=f"{tmp_path}/t.txt", length=8)
+  (tmp_path / "t.txt").write_text("abcdefgh" * 100 + "abcdefgg" + "abcdefgh" * 99)
+  assert fingerprint(text(path=f"{tmp_path}/t.txt", length=8), "text", path=f"{tmp_path}/t.txt", length=8) != first
+  np.save(tmp_path / "w.npy", np.full((8, 8), 1 / 8))
+  np.savetxt(tmp_path / "steps.csv", np.ones((300, 8)), delimiter=",")
+  experiment = default_experiment(
+    algorithm={"name": "d_psgd", "graph": f"{tmp_path}/w.npy"}, times={"name": "trace", "path": f"{tmp_path}/steps.csv"}
+  )
+  data = text(path=f"{tmp_path}/t.txt", length=8)
+  before = inputs.of([experiment], data)
+  np.savetxt(tmp_path / "steps.csv", np.full((300, 8), 2), delimiter=",")
+  after = inputs.of([experiment], data)
+  assert {key for key in before if before[key] != after[key]} == {f"{tmp_path}/steps.csv"}
+  assert f"{tmp_path}/w.npy" in after and inputs.of_label(after, experiment) == after
+  assert not [key for key in inputs.of_label(after, default_experiment()) if key.startswith("/")]
+
+
+def test_large_arrays_are_sampled_but_all_labels_count(monkeypatch):
+  monkeypatch.setattr(inputs, "WHOLE", 64)
+  monkeypatch.setattr(inputs, "SAMPLE", 64)
+  x, y = np.zeros((2000, 2), np.float32), np.zeros(2000, np.int32)
+
+  def of(x, y):
+    source = ddl.data.source.in_memory(x, y, y)
+    return inputs.of([default_experiment()], ddl.Data(source, source, {}))["training examples"]
+
+  changed = y.copy()
+  changed[1] = 1
+  assert of(x, y) == of(x.copy(), y) != of(x, changed)
+
+
+def test_files_of_an_address(tmp_path):
+  package = tmp_path / "nets" / "parts"
+  package.mkdir(parents=True)
+  for name in ("nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "unrelated.py"):
+    (tmp_path / name).write_text("")
+  (package / "net.py").write_text("import os, jax\nfrom . import blocks\nfrom nets import near\nimport beside\n")
+  (tmp_path / "nets/near.py").write_text("import near2\n")
+  (tmp_path / "near2.py").write_text("")
+  (package / "beside.py").write_text("import net\n")  # a circle
+  found = own_code.files(f"{package}/net.py:net")
+  names = {str(each.relative_to(tmp_path)) for each in found}
+  assert names == {
+    "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
+    "near2.py", "nets/parts/beside.py",
+  }  # fmt: skip
+  assert own_code.files("ddl.models:MODELS") == [] and own_code.files("no.such:net") == []
+  assert [each.name for each in own_code.files("textwrap:fill")] == ["textwrap.py"]
+
+
+# ---- resumes
+
+
+def test_a_run_with_other_data(tmp_path, capsys):
+  chosen = saved_npz(tmp_path / "d.npz")
+  run = ddl.train(workdir=tmp_path / "a", **chosen)
+  (run.folder / "result.json").unlink()
+  saved_npz(tmp_path / "d.npz")  # the same examples once more
+  ddl.train(workdir=tmp_path / "a", options=RESUME)
+  (run.folder / "result.json").unlink()
+  saved_npz(tmp_path / "d.npz", change=90)
+  with pytest.raises(ValueError, match="other contents of: training examples, test examples") as error:
+    ddl.train(workdir=tmp_path / "a", options=RESUME)
+  assert "\n" not in str(error.value) and "RunOptions(allow_changed_inputs=True)" in str(error.value)
+  run = ddl.train(workdir=tmp_path / "a", options=ALLOW)
+  assert run_dir.input_changes(run.folder) == [{"changed": ["training examples", "test examples"], "step": 8}]
+  assert "Other contents since step 8: training examples, test examples." in repr(ddl.load(run.folder))
+  (run.folder / "result.json").unlink()
+  ddl.train(workdir=tmp_path / "a", options=RESUME)  # the folder records what it has become
+  (run.folder / "result.json").unlink()
+  (run.folder / "inputs.json").unlink()
+  capsys.readouterr()
+  ddl.train(workdir=tmp_path / "a", options=RESUME)
+  assert f"{run.folder} has no inputs.json, as of an older version" in capsys.readouterr().out
+  (run.folder / "result.json").unlink()
+  (run.folder / "inputs.json").write_text("{")
+  with pytest.raises(ValueError, match=r"inputs\.json is damaged"):
+    ddl.train(workdir=tmp_path / "a", options=RESUME)
+
+
+def test_a_comparison_with_other_data(tmp_path):
+  chosen = saved_npz(tmp_path / "d.npz")
+  compare = {"seeds": (0,), "target": 0.3, "algorithms": LABELS}
+  ddl.compare(compare=compare, workdir=tmp_path / "c", **chosen)
+  saved_npz(tmp_path / "d.npz", change=90)
+  more = compare | {"seeds": (0, 1)}
+  before = sorted(tmp_path.glob("c/*/seed-*"))
+  with pytest.raises(ValueError, match="other contents of: training examples"):
+    ddl.compare(compare=more, workdir=tmp_path / "c", options=RESUME, **chosen)
+  assert sorted(tmp_path.glob("c/*/seed-*")) == before
+  found = ddl.compare(compare=more, workdir=tmp_path / "c", options=ALLOW, **chosen)
+  [change] = found.info["changed_inputs"]
+  assert change["runs"] == {"local/seed-0": None, "sync/seed-0": None} and "test examples" in change["changed"]
+  text = "Other contents than in earlier runs: training examples, test examples. Those runs: local/seed-0, sync/seed-0."
+  assert text in found.report.read_text() and text in " ".join(repr(found).split())
+  assert ddl.compare(workdir=tmp_path / "c", options=RESUME).info["changed_inputs"] == [change]
+
+
+def test_a_sweep_with_other_data(tmp_path):
+  chosen = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
+  ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **chosen)
+  saved_npz(tmp_path / "d.npz", change=90)
+  with pytest.raises(ValueError, match="other contents of: training examples"):
+    ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **chosen)
+  found = ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=ALLOW, **chosen)
+  assert "Those runs: sync/trial-0/seed-0." in repr(found) and len(found.trials) == 2
+
+
+# ---- code
+
+
+@pytest.fixture
+def run(tmp_path):
+  """A run of a user-defined model, and the file that its import leaves behind."""
+  (tmp_path / "code").mkdir()
+  ran = tmp_path / "ran"
+  (tmp_path / "code/net.py").write_text(NET.format(ran=str(ran)))
+  (tmp_path / "code/layers.py").write_text(LAYERS)
+  chosen = {"model": {"name": f"{tmp_path}/code/net.py:net"}, "data": {"name": "least_squares"}, **SMALL}
+  folder = ddl.train(workdir=tmp_path / "a", **chosen).folder
+  (folder / "result.json").unlink()
+  ran.unlink()
+  forget()
+  yield folder, ran
+  forget()
+
+
+def forget():
+  """As in a process that has not imported the files yet."""
+  from experiments.config.parts import modules
+
+  modules._FILES.clear()
+  modules._ASIDE.clear()
+  for name in ("net", "layers"):
+    sys.modules.pop(name, None)
+
+
+def address(folder, name):
+  """Let a folder name another model."""
+  for file in ("config.json", "experiment.json"):
+    found = json.loads((folder / file).read_text())
+    found.get("config", found)["model"]["name"] = name
+    (folder / file).write_text(json.dumps(found))
+
+
+def test_the_recorded_files_run(run):
+  folder, ran = run
+  loaded = ddl.load(folder)
+  assert len(loaded.metrics) == 3 and loaded.config["model"]["name"].endswith("net.py:net") and "step 8" in repr(loaded)
+  assert not ran.exists()
+  assert loaded.params["w"].shape[1] == 1 and ran.exists()
+
+
+@pytest.mark.parametrize("changed", ["net.py", "layers.py"])
+def test_a_file_that_has_changed(run, call, changed):
+  folder, ran = run
+  file = folder.parent / "code" / changed
+  file.write_text(file.read_text() + "# edited\n")
+  for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=RESUME)):
+    with pytest.raises(ValueError, match=f"{file} has changed since {folder} was written") as error:
+      load()
+    assert "\n" not in str(error.value) and "trust_code=True" in str(error.value)
+  code, _, error = call("train", "--resume", f"--workdir={folder}")
+  assert code == 2 and str(file) in error and "--allow_changed_inputs" in error and error.count("\n") == 1
+  with pytest.raises(ValueError, match=f"other contents of: {file}; "):  # the code is trusted, the run another one
+    ddl.train(workdir=folder, options=TRUST)
+  forget()
+  ran.unlink()
+  assert ddl.load(folder, trust_code=True).model and ran.exists()
+  assert call("train", "--resume", f"--workdir={folder}", "--allow_changed_inputs")[0] == 0
+  assert run_dir.input_changes(folder) == [{"changed": [str(file)], "step": 8}]
+
+
+@pytest.mark.parametrize("way", ["inside", "with a hash", "..", "link in", "link out", "package", "no hash"])
+def test_a_file_of_the_folder(run, call, monkeypatch, way):
+  folder, ran = run
+  code = folder.parent / "code"
+  shutil.copytree(code, folder / "code")
+  names = {
+    "link out": f"{folder}/out.py", "link in": f"{folder.parent}/in.py", "no hash": f"{folder.parent}/new.py",
+    "..": f"{folder.parent}/code/../a/code/net.py", "package": "code.net",
+  }  # fmt: skip
+  named = names.get(way, f"{folder}/code/net.py")
+  if way == "link out":
+    (folder / "out.py").symlink_to(code / "net.py")
+  if way == "link in":
+    (folder.parent / "in.py").symlink_to(folder / "code/net.py")
+  if way == "no hash":
+    shutil.copy(code / "net.py", folder.parent / "new.py")
+  if way == "package":
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "code", raising=False)
+    (folder / "code/__init__.py").touch()
+  if way == "with a hash":
+    found = json.loads((folder / "inputs.json").read_text())
+    found["inputs"] |= {str(each): own_code.digest(each) for each in (folder / "code").iterdir()}
+    (folder / "inputs.json").write_text(json.dumps(found))
+  address(folder, f"{named}:net")
+  why = "records no hash of .*new.py" if way == "no hash" else "code inside of the run folder"
+  for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=ALLOW)):
+    with pytest.raises(Untrusted, match=why):
+      load()
+  assert not ran.exists()
+  code, _, error = call("train", "--resume", f"--workdir={folder}")
+  assert code == 2 and error.count("\n") == 1
+  if way != "link out":  # which leads to the recorded file, and so to a run of another config
+    assert "--trust_code" in error and not ran.exists()
+  assert len(ddl.load(folder).metrics) == 3  # which need no code
+  if way == "inside":
+    assert ddl.load(folder, trust_code=True).model and ran.exists()
+    assert call("train", "--resume", f"--workdir={folder}", "--trust_code")[0] == 0
+
+
+def test_what_a_record_cannot_switch_on(run, call):
+  """The folder is somebody else's: its record may not trust itself, nor name the folder of compiled programs."""
+  folder, ran = run
+  shutil.copytree(folder.parent / "code", folder / "code")
+  address(folder, f"{folder}/code/net.py:net")
+  found = json.loads((folder / "experiment.json").read_text())
+  found["options"] |= {"trust_code": True, "allow_changed_inputs": True, "compilation_cache": str(folder / "cache")}
+  (folder / "experiment.json").write_text(json.dumps(found))
+  assert call("train", "--resume", f"--workdir={folder}")[0] == 2
+  with pytest.raises(Untrusted):
+    ddl.train(workdir=folder, options=RESUME)
+  assert not ran.exists() and not (folder / "cache").exists()
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_a_label_with_a_file_of_the_folder(run, call, command):
+  folder, ran = run
+  chosen = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
+  chosen |= {"compare": {"seeds": (0,), "target": 1.0, "algorithms": LABELS}}
+  how = {"trials": 1, "only": ["sync"]} if command == "sweep" else {"only": ["sync"]}
+  made = getattr(ddl, command)(workdir=folder.parent / "b", **how, **chosen).folder
+  forget()
+  ran.unlink()
+  shutil.copytree(folder.parent / "code", made / "code")
+  for file in [made / "experiment.json", *made.glob("**/config.json")]:
+    file.write_text(file.read_text().replace(f"{folder.parent}/code/net.py", f"{made}/code/net.py"))
+  assert call(command, "--resume", f"--workdir={made}")[0] == 2
+  with pytest.raises(Untrusted, match="inside of the run folder"):
+    getattr(ddl, command)(workdir=made, options=RESUME)
+  single = next(made.glob("**/config.json")).parent
+  with pytest.raises(Untrusted, match=f"inside of the run folder {made}"):
+    _ = ddl.load(single).model
+  if command == "compare":
+    found = ddl.load(made)
+    assert len(found.table) == 1 and len(found.metrics) == 3
+    with pytest.raises(Untrusted):
+      _ = found.runs["sync"][0].experiment
+  assert not ran.exists()
