@@ -16,8 +16,8 @@ from experiments.config.base import base, with_own
 from experiments.config.comparisons.variants import recorded, restored
 from experiments.config.options import RunOptions
 from experiments.config.parts.factories import Config
-from experiments.config.parts.own_code import Untrusted
 from experiments.config.parts.own_objects import Unavailable
+from experiments.config.parts.user_code import Untrusted
 from experiments.costs import local_cluster
 from experiments.train.folder import inputs
 from experiments.train.folder.run_dir import EVENTS, EXPERIMENT, PRESENCE, TUNED
@@ -29,8 +29,8 @@ KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the fol
 def record(line: CommandLine) -> dict[str, Any]:
   """As JSON, for `restore`: the config with all its keys, and the flags that were given."""
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
-  if options.get("cluster"):
-    options["cluster"] = local_cluster.absolute(options["cluster"])
+  if clusters := options.get("cluster"):
+    options["cluster"] = local_cluster.absolute(clusters)
   kept = KEPT | {"replay": PRESENCE} if line.config.elastic else KEPT
   options |= {name: file for name, file in kept.items() if options.get(name)}
   return {

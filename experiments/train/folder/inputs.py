@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ddl import files
 from ddl.api import Data, Source
 from ddl.data import stream
 from ddl.data.images import image_folder
 from ddl.data.language import tokens
 from experiments.config.experiment import Experiment
-from experiments.config.parts import own_code, own_objects
+from experiments.config.parts import own_objects, user_code
 from experiments.config.parts.part import PARTS, Part
 from experiments.train.folder.run_dir import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorded_inputs
 from experiments.train.folder.saved_model import MODEL
@@ -39,22 +40,22 @@ ALLOW, TRUST = "--allow_changed_inputs", "--trust_code"
 
 def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
   """Return the inputs of experiments on one data set. init_from, tuned: files of these options, or ""."""
-  found = _of_data(next(iter(experiments)).data, data)
+  digests = _of_data(next(iter(experiments)).data, data)
   addresses = set[str]().union(*map(_addresses, experiments))
   settings = set[Path]().union(*map(_settings, experiments))
-  found |= {str(file): own_code.digest(file) for address in addresses for file in own_code.files(address)}
-  found |= {str(file): _files([file]) for file in settings}
-  for option, file in (("--init_from", init_from), ("--tuned", tuned)):
-    path = Path(file).expanduser()
+  digests |= {str(file): user_code.digest(file) for address in addresses for file in user_code.files(address)}
+  digests |= {str(file): _files([file]) for file in settings}
+  for option, name in (("--init_from", init_from), ("--tuned", tuned)):
+    path = files.local(name)
     path = path / MODEL if path.is_dir() else path
-    if file and path.is_file():  # else what reads it says what is wrong
-      found[option] = own_code.digest(path)
-  return found
+    if name and path.is_file():  # else what reads it says what is wrong
+      digests[option] = user_code.digest(path)
+  return digests
 
 
 def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
   """Return those of the inputs of a comparison that are one experiment's."""
-  mine = {*_settings(experiment), *(file for each in _addresses(experiment) for file in own_code.files(each))}
+  mine = {file for address in _addresses(experiment) for file in user_code.files(address)} | _settings(experiment)
   return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in mine}
 
 
@@ -76,7 +77,7 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
 
 
 def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = False) -> Any:
-  """Return the context in which only such user-defined code is imported as a folder may name; see `own_code.check`.
+  """Return the context in which only such user-defined code is imported as a folder may name; see `user_code.check`.
 
   Args:
     folder: of a run, a comparison or a sweep.
@@ -89,14 +90,14 @@ def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = 
   home, option = root(folder), "trust_code=True" if load else TRUST
   known = recorded_inputs(home) | recorded_inputs(folder)
   advice = f"if you trust it, {option} runs it" if load else f"{option} runs it, {ALLOW} what has changed outside of it"
-  return own_objects.checked(own_code.check(home, known, changed, advice))
+  return own_objects.checked(user_code.check(home, known, changed, advice))
 
 
 def root(folder: Path) -> Path:
   """Return the folder of the command that a run is of: of a comparison or a sweep, or the run's itself."""
   near = [folder.absolute(), *folder.absolute().parents[:3]]  # a run of a sweep lies three below
-  marked = [each for each in near if any((each / name).exists() for name in (COMPARISON, STUDY, EXPERIMENT))]
-  return marked[-1] if marked else folder
+  roots = [path for path in near if any((path / name).exists() for name in (COMPARISON, STUDY, EXPERIMENT))]
+  return roots[-1] if roots else folder
 
 
 def _of_data(part: Part, data: Data) -> dict[str, str]:
@@ -107,11 +108,10 @@ def _of_data(part: Part, data: Data) -> dict[str, str]:
   count = {name: SAMPLE * sources[name].size // max(nbytes[name], 1) if lazy else sources[name].size for name in nbytes}
   if part.name in ON_DISK:
     count = dict.fromkeys(nbytes, DRAWN)
-  found = {name: _examples(source, min(max(count[name], DRAWN), source.size)) for name, source in sources.items()}
+  digests = {name: _examples(source, min(max(count[name], DRAWN), source.size)) for name, source in sources.items()}
   if lazy and (paths := _paths(part)):
-    wanted = ON_DISK.get(part.name, ("",))
-    found["data files"] = _files(paths, wanted)
-  return found
+    digests["data files"] = _files(paths, ON_DISK.get(part.name, ("",)))
+  return digests
 
 
 def _paths(part: Part) -> list[Path]:
@@ -120,7 +120,15 @@ def _paths(part: Part) -> list[Path]:
     home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
     return [home] if home.exists() else []
   texts = [value for value in part.settings.values() if isinstance(value, str)]
-  return [path for text in texts if (path := Path(text).expanduser()).is_absolute() and path.exists()]
+  return [path for text in texts if (path := _existing(text)) and path.is_absolute()]
+
+
+def _existing(text: str) -> Path | None:
+  """Return the path that a text names, if there is one."""
+  try:
+    return path if (path := Path(text)).exists() else None
+  except (OSError, ValueError):  # too long, or with a NUL: no path
+    return None
 
 
 def _addresses(experiment: Experiment) -> set[str]:
@@ -131,13 +139,13 @@ def _addresses(experiment: Experiment) -> set[str]:
 
 def _settings(experiment: Experiment) -> set[Path]:
   """Return the files that settings other than the data's name: a trace of step times, a graph's matrix."""
-  found = set[Path]()
+  paths = set[Path]()
   for kind in ("algorithm", "wrapper", *PARTS):
     values = getattr(experiment, kind).settings.values() if kind != "data" else ()
-    for text in (each for each in values if isinstance(each, str) and (os.sep in each or "." in each)):
-      if "\0" not in text and len(text) < 4096 and (path := Path(text).expanduser()).is_file():
-        found.add(path.absolute())
-  return found
+    for text in (value for value in values if isinstance(value, str) and (os.sep in value or "." in value)):
+      if (path := _existing(text)) and path.is_file():
+        paths.add(path.absolute())
+  return paths
 
 
 def _example_nbytes(source: Source) -> int:
@@ -174,12 +182,12 @@ def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
 
   wanted: suffixes of the files of a folder that count, in any case. Hidden ones never do, nor do runs.
   """
-  sha, files = hashlib.sha256(), [(path, each) for path in paths for each in _below(path, wanted)]
-  sizes = [file.stat().st_size for _, file in files]
-  for (path, file), size in zip(files, sizes, strict=True):
+  sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, wanted)]
+  sizes = [file.stat().st_size for _, file in content]
+  for (path, file), size in zip(content, sizes, strict=True):
     sha.update(f"{file.relative_to(path) if file != path else ''} {size}\n".encode(errors="surrogateescape"))
   if sum(sizes) <= WHOLE:
-    for _, file in files:
+    for _, file in content:
       with file.open("rb") as opened:
         for block in iter(partial(opened.read, CHUNK), b""):
           sha.update(block)
@@ -187,7 +195,7 @@ def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
   ends = np.cumsum(sizes)
   starts = np.arange(SAMPLE // BLOCK) * int(ends[-1]) // (SAMPLE // BLOCK)
   for start, number in zip(starts.tolist(), np.searchsorted(ends, starts, side="right").tolist(), strict=True):
-    with files[number][1].open("rb") as opened:
+    with content[number][1].open("rb") as opened:
       opened.seek(start - int(ends[number]) + sizes[number])
       sha.update(opened.read(BLOCK))
   return sha.hexdigest()
@@ -204,7 +212,7 @@ def _below(path: Path, wanted: Sequence[str]) -> Iterator[Path]:
       folders.clear()
       continue
     seen.add(real)
-    folders[:] = sorted(each for each in folders if not each.startswith("."))
+    folders[:] = sorted(name for name in folders if not name.startswith("."))
     for name in sorted(names):
       file = Path(folder, name)
       if not name.startswith(".") and name.lower().endswith(tuple(wanted)) and file.is_file():

@@ -133,13 +133,13 @@ class RunFolder:
     if not self.writes or not lines:  # another process tells, or a checkpoint without any
       return ""
     try:
-      found = _lines(file)[:lines]
-      metric_lines(file, found)
+      content = _lines(file)[:lines]
+      metric_lines(file, content)
     except (OSError, ValueError) as error:
       return str(error)
-    if len(found) < lines:
-      return f"{file} has {len(found)} lines of {lines}"
-    if crc is not None and zlib.crc32(b"".join(found)) != crc:
+    if len(content) < lines:
+      return f"{file} has {len(content)} lines of {lines}"
+    if crc is not None and zlib.crc32(b"".join(content)) != crc:
       return f"{file} has other figures in its first {lines} lines than were written"
     return ""
 
@@ -193,20 +193,19 @@ def metric_lines(file: Path, lines: Sequence[bytes] | None = None) -> list[dict[
   Raises:
     ValueError: one line that names the first one that is no object of numbers, or whose step is not above the last.
   """
-  found: list[dict[str, Any]] = []
-  for number, text in enumerate(_lines(file) if lines is None else lines, 1):
+  rows: list[dict[str, Any]] = []
+  for number, text in enumerate(file.read_bytes().splitlines() if lines is None else lines, 1):
     try:
-      line = json.loads(text)
-      wrong = {key for key, value in line.items() if value is not None and type(value) not in (int, float)}
-      step = line["step"]
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+      row = json.loads(text)
+      wrong = {key for key, value in row.items() if value is not None and type(value) not in (int, float)}
+    except (ValueError, AttributeError, RecursionError) as error:
       raise ValueError(f"{file}: line {number} is not an object of numbers: {type(error).__name__}: {error}") from error
-    if wrong:
-      raise ValueError(f"{file}: line {number} is not an object of numbers: {', '.join(sorted(wrong))}")
-    if found and not step > found[-1]["step"]:
-      raise ValueError(f"{file}: line {number} has step {step} after step {found[-1]['step']}")
-    found.append(line)
-  return found
+    if wrong or row.get("step") is None:
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {', '.join(sorted(wrong)) or 'no step'}")
+    if rows and not row["step"] > rows[-1]["step"]:
+      raise ValueError(f"{file}: line {number} has step {row['step']} after step {rows[-1]['step']}")
+    rows.append(row)
+  return rows
 
 
 def _lines(file: Path) -> list[bytes]:
@@ -272,11 +271,11 @@ def change_text(change: Mapping[str, Any]) -> str:
 def _read_inputs(folder: Path) -> dict[str, Any]:
   if not (folder / INPUTS).exists():
     return {}
-  found = read_json(folder / INPUTS)
+  found = read_json(folder / INPUTS, "; remove it to resume without its check")
   inputs, changes = found.get("inputs"), found.get("changes", [])
   good = isinstance(inputs, dict) and isinstance(changes, list)
   if not good or not all(isinstance(each, dict) and isinstance(each.get("changed"), list) for each in changes):
-    raise ValueError(f"{folder / INPUTS} is damaged (it holds no inputs); train again in another --workdir")
+    raise ValueError(f"{folder / INPUTS} is damaged (it holds no inputs); remove it to resume without its check")
   return found
 
 

@@ -94,4 +94,4 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
     more["noise"] = reduce(noise_scale.recent, lines, FIGURES["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
-  return FIGURES | more | {"lines": len(lines), "last": last}
+  return FIGURES | more | {"lines": len(lines), "crc": None, "last": last}

@@ -17,8 +17,8 @@ from ddl.data.images.npz import npz
 from ddl.data.language.text import text
 from ddl.data.language.tokens import tokens
 from experiments.config import default_experiment
-from experiments.config.parts import own_code
-from experiments.config.parts.own_code import Untrusted
+from experiments.config.parts import user_code
+from experiments.config.parts.user_code import Untrusted
 from experiments.train.folder import inputs, run_dir
 
 NET = """
@@ -156,14 +156,14 @@ def test_files_of_an_address(tmp_path):
   (tmp_path / "nets/near.py").write_text("import near2\n")
   (tmp_path / "near2.py").write_text("")
   (package / "beside.py").write_text("import net\n")  # a circle
-  found = own_code.files(f"{package}/net.py:net")
+  found = user_code.files(f"{package}/net.py:net")
   names = {str(each.relative_to(tmp_path)) for each in found}
   assert names == {
     "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
     "near2.py", "nets/parts/beside.py",
   }  # fmt: skip
-  assert own_code.files("ddl.models:MODELS") == [] and own_code.files("no.such:net") == []
-  assert [each.name for each in own_code.files("textwrap:fill")] == ["textwrap.py"]
+  assert user_code.files("ddl.models:MODELS") == [] and user_code.files("no.such:net") == []
+  assert [each.name for each in user_code.files("textwrap:fill")] == ["textwrap.py"]
 
 
 # ---- resumes
@@ -311,7 +311,7 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     (folder / "code/__init__.py").touch()
   if way == "with a hash":
     found = json.loads((folder / "inputs.json").read_text())
-    found["inputs"] |= {str(each): own_code.digest(each) for each in (folder / "code").iterdir()}
+    found["inputs"] |= {str(each): user_code.digest(each) for each in (folder / "code").iterdir()}
     (folder / "inputs.json").write_text(json.dumps(found))
   address(folder, f"{named}:net")
   why = "records no hash of .*new.py" if way == "no hash" else "code inside of the run folder"

@@ -21,13 +21,13 @@ def files(address: str) -> list[Path]:
   By reading, without an import; [] for an object of a notebook, of ddl or of a built-in module.
   """
   first = _file(address.rpartition(":")[0]) if not _ours(address) else None
-  found, left = dict[Path, None](), [first] if first else []
+  read, left = set[Path](), [first] if first else []
   while left:
     file = left.pop()
-    if file not in found and file.is_file():
-      found[file] = None
+    if file not in read and file.is_file():
+      read.add(file)
       left += [*_packages(file), *_imported(file)]
-  return sorted(found)
+  return sorted(read)
 
 
 def digest(file: Path) -> str:
@@ -113,11 +113,11 @@ def _imported(file: Path) -> Iterator[Path]:
     return
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
-      for each in node.names:
-        yield from _local(file, each.name)
+      for alias in node.names:
+        yield from _local(file, alias.name)
     elif isinstance(node, ast.ImportFrom):
       base = node.module or ""
-      for name in [base, *(f"{base}.{each.name}".lstrip(".") for each in node.names)]:
+      for name in [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]:
         if name and node.level:
           yield from _below(file.parents[min(node.level, len(file.parents)) - 1], name)
         elif name:
