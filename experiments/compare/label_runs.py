@@ -62,7 +62,9 @@ def check_metrics(path: Path, there: There) -> None:
   for run in sorted(there.complete):
     if (run / run_dir.METRICS).exists():
       try:
-        run_dir.metric_lines(run / run_dir.METRICS)
+        rows = run_dir.metric_lines(run / run_dir.METRICS)
+        if (run / run_dir.RESULT).exists() and rows[-1:] != [run_dir.read_result(run)]:
+          raise ValueError(f"{run / run_dir.METRICS} ends before the run did")
       except ValueError as error:
         raise ValueError(f"{error}; remove {run.relative_to(path.parent)} to train that run again") from error
 

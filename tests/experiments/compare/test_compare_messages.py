@@ -10,6 +10,7 @@ from helpers.commands import ROOT, Command
 from helpers.comparisons import undrawn
 
 import ddl
+from experiments.compare import label_runs
 from experiments.costs import predict
 from experiments.report.figures import picture
 from experiments.short_name import slug
@@ -118,3 +119,18 @@ def test_names_of_files(text, name):
 def test_long_names_of_files():
   one, other = slug("é" * 300 + "a"), slug("é" * 300 + "b")
   assert one != other and max(len(each.encode()) for each in (one, other)) <= 200
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [lambda text: b"", lambda text: text[: len(text) // 2], lambda text: b"\xff" + text],
+  ids=["empty", "cut", "byte"],
+)
+def test_damaged_metrics_of_a_complete_run_are_found_before_others_train(tmp_path, damage, monkeypatch):
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
+    ddl.compare(compare=COMPARE | {"seeds": (0,)}, only=["c"], workdir=tmp_path / "c", **SMALL)
+    file = tmp_path / "c/c/seed-0/metrics.jsonl"
+    file.write_bytes(damage(file.read_bytes()))
+    monkeypatch.setattr(label_runs, "run", lambda *_: pytest.fail("a run was started"))
+    with pytest.raises(ValueError, match=f"{file}.*; remove c/c/seed-0 to train that run again"):
+      ddl.compare(compare=COMPARE, workdir=tmp_path / "c", options=ddl.RunOptions(resume=True), **SMALL)
