@@ -31,7 +31,7 @@ from experiments.train.processes import say
 SPLITS = {"train": "training examples", "test": "test examples", "validation": "validation examples"}
 WHOLE = 2**30  # bytes that are hashed one by one
 SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each of its pieces where it is of files
-CHUNK = 2**24  # bytes of examples that are taken at a time
+CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds them
 DRAWN = 64  # examples of a stream
 ON_DISK = {"tokens": (tokens.TRAIN, tokens.TEST, tokens.META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
 PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
