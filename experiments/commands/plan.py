@@ -44,12 +44,14 @@ def main(line: CommandLine) -> int:
       f"--workers={WORKERS.value} is invalid: must be one integer of 1 or more; default: the config's, or chosen"
     )
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
-  batch, origin = BATCH.value or 0, "as given"
+  batch, origin, micro = BATCH.value or 0, "as given", config.microbatches if config is not None else 1
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
+  if batch % micro:
+    raise ValueError(f"--batch must be a multiple of config.microbatches, {micro}, got {batch}.")
   noise = critical_batch.read(RUN.value) if RUN.value else 0.0
   wish = planner.Wish(
-    batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise
+    batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro
   )
   own = None
   if config is None:
@@ -72,7 +74,7 @@ def main(line: CommandLine) -> int:
 def _as_planned(wish: planner.Wish, found: planner.Plan) -> planner.Wish:
   """The wish for the plan's own numbers of examples, workers and servers."""
   s = found.settings
-  return wish._replace(batch=s.examples // s.micro, workers=s.workers, servers=s.servers)
+  return wish._replace(batch=s.examples, micro=s.micro, workers=s.workers, servers=s.servers)
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:

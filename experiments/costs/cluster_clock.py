@@ -94,11 +94,13 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     config: of the run.
     pattern: of its algorithm.
     cluster: with as many workers as the config has.
-    step: its FLOP and memory traffic, on each of a worker's devices.
+    step: FLOP and memory traffic of a microbatch, on each of a worker's devices.
     members: these devices. Their collectives in a step are not hidden; an exchange has the links of all of them.
   """
   workers, visits = config.workers, pattern.visits
-  seconds = float(step_seconds(step, config.batch, cluster.device, cluster.efficiency)) + members.seconds(cluster)
+  part = config.batch // config.microbatches
+  seconds = config.microbatches * float(step_seconds(step, part, cluster.device, cluster.efficiency))
+  seconds += members.seconds(cluster)
   joined = cluster.network.of_groups(members.count) if members.count > 1 else cluster.network
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
   network = replace(config.network, overlap=config.network.overlap and cluster.overlap)

@@ -19,22 +19,32 @@ from experiments.train.build import Components
 def experiment_job(components: Components, workers: int | None = None) -> Job:
   """Return FLOP, bytes and exact memory by XLA, and the memory model's count; ValueError for too many workers.
 
+  All are of one of the config's microbatches; where there are several, the sums of their gradients and the examples of
+  the others take memory too.
+
   workers: None: the experiment's.
   """
-  compiled = cache(lambda examples: compiled_step(components, examples))
   config = components.experiment
-  count, size, least = workers or config.workers, components.data.train.size, config.batch
+  count, size, k = workers or config.workers, components.data.train.size, config.microbatches
+  least, nbytes = config.batch // k, params_bytes(components.model)
+  example = _nbytes(batch_shapes(components, 1))
+
+  @cache
+  def exact(examples: int) -> int:
+    others = nbytes + (k - 1) * examples * example if k > 1 else 0
+    return compiled_step(components, examples).peak + others
+
   if count > size:
     raise ValueError(
       f"{count} workers are more than the {size} examples of {config.data.short_name}; give at most {size}"
     )
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
-    params_bytes=params_bytes(components.model),
+    params_bytes=nbytes,
     step=step_parts(components, least),
     memory=counted(components),
     kind=published_kind(str(config.model.name)),
-    exact=lambda examples: compiled(examples).peak,
+    exact=exact,
     least=least,
     most=size // count,
     data=size,

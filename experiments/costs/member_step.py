@@ -39,13 +39,13 @@ def of(components: Components, members: int, sharding: str) -> Members:
     return ALONE
   check_devices(members)
   workers = on_devices(1, devices, members)
-  text = step_program(components, components.experiment.batch, members, sharding).as_text()
-  shapes = jax.tree.leaves(
-    Placement(with_auto(components.model, components.experiment, members), workers, sharding).params
-  )
+  experiment = components.experiment
+  text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
+  shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
   held = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
   whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
-  return Members(members, tuple(hlo.collectives(text, workers.mesh)), members * held / whole)
+  passed = tuple(hlo.collectives(text, workers.mesh)) * experiment.microbatches
+  return Members(members, passed, members * held / whole)
 
 
 def check_devices(members: int) -> None:

@@ -55,7 +55,7 @@ def predict(
   first = next(iter(components.values()))
   split = member_step.of(first, members, sharding)
   entrants = {label: _entrant(path, each, runs[label], target, split) for label, each in components.items()}
-  step = xla_cost.step_parts(first, first.experiment.batch, members, sharding)
+  step = xla_cost.step_parts(first, first.experiment.batch // first.experiment.microbatches, members, sharding)
   nbytes = cluster_clock.params_bytes(first.model)
   return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 

@@ -1,7 +1,8 @@
 """XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
 
 The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
-what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone.
+what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone, and has one microbatch:
+a step of k microbatches costs as much as k steps.
 """
 
 from collections.abc import Callable
@@ -52,22 +53,22 @@ def compiled_step(components: Components, examples: int, members: int = 1, shard
 
 
 def step_program(components: Components, examples: int, members: int = 1, sharding: str = "") -> Any:
-  """Compile the step of the experiment's algorithm, optimizer and model on so many examples, 1 or more.
+  """Compile the step of the experiment's algorithm, optimizer and model on one microbatch of so many examples.
 
   Members, this process's first devices, hold the worker's parameters as the model's rules of that name say. A
   collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
   reply, makes the step and sends a request.
   """
-  batch = batch_shapes(components, examples)
+  batch, model = batch_shapes(components, examples), components.model._replace(microbatches=1)
   if isinstance(components.algorithm, Algorithm):
     algorithm = _silent(components.algorithm, components.experiment.workers)
-    model = with_auto(components.model, components.experiment, members)
+    model = with_auto(model, components.experiment, members)
     return _round(algorithm, model, batch, on_devices(1, jax.local_devices()[:members], members), sharding)
-  return _worker_round(components.algorithm, components.model, batch)
+  return _worker_round(components.algorithm, model, batch)
 
 
 def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[Part, ...]:
-  """Return the step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline: XLA's FLOP and bytes in values.
+  """Return a microbatch's step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline, as XLA counts it.
 
   The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
   parameters and the optimizer's update, by the arrays' sizes.

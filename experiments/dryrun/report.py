@@ -128,6 +128,8 @@ def _predicted(experiment: Experiment, trainer: Trainer, cluster: Cluster, flop:
   ]
   pattern = pattern._replace(local=tuple(share), exchanges=tuple(exchanges))
   step = [Part(flop / experiment.batch, held=moved / cluster.device.width)]
-  config = replace(experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS))
+  config = replace(
+    experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
+  )  # `step` is all of a step
   there = cluster_clock.on(config, pattern, cluster, step)
   return cluster_clock.clock(there, trainer.algorithm)(config.steps) / config.steps

@@ -35,7 +35,7 @@ class Job(NamedTuple):
   memory: StepMemory  # counted from layers
   table: Table = ()  # the layers, where there is a table; its convolutions enter the 0-1 program
   kind: str = ""  # of network, as in `lookup`, where there is no table
-  exact: Callable[[int], float] | None = None  # X -> bytes of the compiled step, where there is one
+  exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step, where there is one
   least: int = 32  # examples from which on X is chosen
   most: int | None = None  # examples that each worker has
   data: int | None = None  # examples of all workers

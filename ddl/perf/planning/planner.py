@@ -33,6 +33,7 @@ class Wish(NamedTuple):
   origin: str = "as given"  # of `batch`, in words
   gradients: str = "float32"  # format in which they are sent
   critical: float = 0.0  # the critical batch in examples; 0: unknown
+  micro: int = 1  # microbatches, which share `batch` evenly
 
 
 class Plan(NamedTuple):
@@ -71,27 +72,31 @@ def plan(
   def seconds(workers: int, examples: float, micro: int = 1) -> float:
     return rates.exact_seconds(job, cluster, workers, examples, micro, shards=shards, gradients=wish.gradients)
 
+  part = wish.batch // wish.micro
+
   def fitted(workers: int) -> Job:
     pieces = rates.ways(cluster.network, workers, shards)
     return job._replace(memory=sharded.memory(job, min(pieces.values()), cluster.device.width)) if shards > 1 else job
 
-  first = tried_sizes(fitted(wish.workers or shards), cluster, wish.batch)
+  first = tried_sizes(fitted(wish.workers or shards), cluster, part)
 
   def share(workers: int) -> float:  # efficiency of synchronous SGD on as many examples as are usual
-    x = wish.batch or batch_table.largest_usual(job, first, workers)
-    return first.steps[x] / seconds(workers, x) if wish.batch or x * workers <= borne else 0.0
+    if wish.batch:
+      return wish.micro * first.steps[part] / seconds(workers, wish.batch, wish.micro)
+    x = batch_table.largest_usual(job, first, workers)
+    return first.steps[x] / seconds(workers, x) if x * workers <= borne else 0.0
 
   workers = wish.workers or counts.most_workers(share, range_)
   if workers == 1 and not wish.workers and cluster.workers:  # synchronous SGD keeps not even two busy: other algorithms
     workers = cluster.workers
   sized = fitted(workers)
-  sizes = tried_sizes(sized, cluster, wish.batch)
+  sizes = tried_sizes(sized, cluster, part)
 
   def exact(examples: int, micro: int) -> float:
     return seconds(workers, examples, micro)
 
   enough = batch_table.threshold(sized, sizes, exact, 1 - wish.exposed, accumulate=shards == 1)
-  size, rule = Size(wish.batch), wish.origin
+  size, rule = Size(wish.batch, wish.micro), wish.origin
   if not wish.batch:
     size, rule = batch_table.choose(sized, sizes, workers, enough, exact, critical)
   batch = choose_batch(sized, cluster, *size)
@@ -102,8 +107,8 @@ def plan(
     fewer = _settings(sized, cluster, wish, choose_batch(sized, cluster, sizes.enough), workers, shards)[0]
     small = fewer, rates.families(sized, cluster, fewer, wish.exposed)
   whole = workers * batch.examples
-  part = min(whole, sizes.largest)  # of one worker alone, in microbatches
-  alone = whole / part * step_seconds(job.step, part, cluster.device, cluster.efficiency) if shards == 1 else math.inf
+  most = min(whole, sizes.largest)  # of one worker alone, in microbatches
+  alone = whole / most * step_seconds(job.step, most, cluster.device, cluster.efficiency) if shards == 1 else math.inf
   advice = recommendation.advise(
     sized, settings, speeds, enough, share=wish.exposed, alone=alone, critical=critical, small=small
   )
@@ -159,7 +164,8 @@ def _pieces(job: Job, shards: int, settings: Settings) -> list[Row]:
 
 def _own(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: scaling.Recorded) -> Speed:
   """Speed of an algorithm by its messages, as in `scaling`."""
-  work, transport = scenario.work_of(job.step, job.params_bytes), scenario.Transport(settings.servers)
+  work = scenario.work_of(job.step, job.params_bytes)._replace(micro=settings.micro)
+  transport = scenario.Transport(settings.servers)
   (point,) = scaling.curve(
     recorded, work, cluster, [settings.workers], batch=settings.examples, weak=True, transport=transport
   )

@@ -91,7 +91,7 @@ def stops(points: Sequence[Point], least: float = 0.5) -> Point | None:
 def _at_pace(job: Work, cluster: Cluster, examples: int, batch: int) -> Cluster:
   """The cluster with a device on which that many examples take their share of the seconds of a step on the batch."""
   device = cluster.device
-  whole, own = (step_seconds(job.parts, x, device, cluster.efficiency) for x in (batch, examples))
+  whole, own = (step_seconds(job.parts, x / job.micro, device, cluster.efficiency) for x in (batch, examples))
   pace = own * batch / (whole * examples)
   faster = {"peak": device.peak * pace, "memory_bandwidth": device.memory_bandwidth * pace}
   return cluster._replace(device=device._replace(start=device.start / pace, **faster)) if pace != 1 else cluster

@@ -26,6 +26,7 @@ class Work(NamedTuple):
   parts: tuple[Part, ...]  # of a step's roofline
   nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
   together: int = 1  # parts in a row that are one layer of the timeline, and share a number of `nbytes`
+  micro: int = 1  # microbatches of a step
 
 
 class Transport(NamedTuple):
@@ -81,12 +82,16 @@ def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
 
 
 def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
-  """Return a step by layers: its seconds in proportion to theirs, a third for each of a layer's three passes."""
-  device, efficiency = cluster.device, cluster.efficiency
+  """Return a step by layers: its seconds in proportion to theirs, a third for each of a layer's three passes.
+
+  Of several microbatches the gradients of the last one leave, so that the others come before its backward pass.
+  """
+  device, efficiency, examples = cluster.device, cluster.efficiency, examples / job.micro
   seconds = step_seconds(job.parts, examples, device, efficiency)
   each = [part_seconds(part, examples, device, efficiency) for part in job.parts]
   thirds = [seconds * layer / sum(each) / 3 for layer in _sums(each, job.together)]
-  return Pass(thirds, thirds, thirds, job.nbytes)
+  forward = [*thirds[:-1], thirds[-1] + (job.micro - 1) * seconds]
+  return Pass(forward, thirds, thirds, job.nbytes)
 
 
 def timeline_of(run: Scenario) -> timeline.Timeline:

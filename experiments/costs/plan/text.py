@@ -52,7 +52,7 @@ def text(
 def _end(words: str, found: planner.Plan) -> str:
   s, exact = found.settings, found.speeds[0]
   return (
-    f"With {words}: a step on {s.examples // s.micro} takes {seconds_text(s.step)}; {exact.algorithm} keeps "
+    f"With {words}: a step on {s.examples} takes {seconds_text(s.step)}; {exact.algorithm} keeps "
     f"{percent(exact.efficiency)}; recommended is {found.advice.speed.algorithm}."
   )
 

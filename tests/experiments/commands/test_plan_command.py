@@ -5,6 +5,7 @@ import re
 from itertools import pairwise
 
 import jax
+import numpy as np
 import pytest
 from helpers.commands import Command
 
@@ -112,9 +113,29 @@ def test_a_config_and_what_is_asked(tmp_path):
   )
 
 
+@pytest.mark.parametrize("settings", [(), ("--config.algorithm.name=async_sgd",), ("--config.precision=bfloat16",)])
+def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
+  told = {}
+  for name, more in (("one", ["--config.batch=4"]), ("four", ["--config.microbatches=4"])):
+    file = tmp_path / f"{name}.json"
+    code, out, error = call("plan", DIGITS, "--cluster=aws_c4_8xlarge", *settings, *more, f"--json={file}")
+    assert code == 0, error
+    told[name] = json.loads(file.read_text()) | {"out": out}
+  one, four = told["one"], told["four"]
+  assert (four["examples"], four["settings"]["micro"]) == (16, 4)
+  assert four["settings"]["step"] == pytest.approx(4 * one["settings"]["step"], rel=1e-12)
+  assert four["speeds"][0]["seconds"] - one["speeds"][0]["seconds"] == pytest.approx(3 * one["settings"]["step"])
+  if not any(
+    "algorithm" in each for each in settings
+  ):  # sync_sgd as configured: bfloat16 parameters are sent as float32
+    assert four["speeds"][-1]["seconds"] - one["speeds"][-1]["seconds"] == pytest.approx(3 * one["settings"]["step"])
+  assert "4 microbatches" in four["out"] and "microbatches" not in one["out"]
+
+
 @pytest.mark.parametrize(
   ("arguments", "words"),
   [
+    ((DIGITS, "--config.microbatches=4", "--cluster=cori_fdr", "--batch=6"), "--batch must be a multiple of"),
     (("--model=vgg_a",), "--cluster=NAME is missing; known are cori_fdr"),
     (("--model=vgg_a", "--cluster=cori"), "did you mean 'cori_fdr'? known are"),
     (("--model=vgg", "--cluster=cori_fdr"), "no network named 'vgg'; known are"),
@@ -210,6 +231,19 @@ def test_the_compiled_step_is_the_job(experiment):
   # The count and the compiler agree on what an example adds, within what fusing saves or keeps twice.
   more = (job.exact(256) - job.exact(128)) / 128
   assert 0.5 < more / job.memory.per_example < 3
+
+
+def test_the_memory_of_microbatches_is_of_one_and_what_all_share():
+  settings = {"optimizer": {"momentum": 0.9}}
+  one, four = (
+    build(default_experiment(**settings, **size)) for size in ({"batch": 8}, {"batch": 32, "microbatches": 4})
+  )
+  alone, several = experiment_job(one), experiment_job(four)
+  assert several.step == alone.step and several.least == alone.least == 8
+  others = (
+    3 * 8 * (64 * 4 + one.data.train.take(np.arange(1))["y"].itemsize)
+  )  # examples of the three other microbatches
+  assert several.exact(8) == alone.exact(8) + several.params_bytes + others
 
 
 def test_feature_maps_of_a_convolution():

@@ -1,5 +1,7 @@
 """A run's clock on another cluster against closed forms and against `scale`."""
 
+from dataclasses import replace
+
 import pytest
 from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, there
 
@@ -32,6 +34,16 @@ def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
     for step in (13, 14, 15, 16):
       assert clock(step) - steps(step) == pytest.approx(message if step in apart else 0.0), (name, step)
     assert clock(0) == 0
+
+
+def test_a_step_of_microbatches_takes_the_seconds_of_all():
+  cluster = named("ethernet_10g")
+  cluster = cluster._replace(efficiency=cluster.efficiency._replace(half=8.0))
+  took = [
+    on(replace(config_of("sync_sgd"), batch=batch, microbatches=k), cluster)[0].config.times.seconds
+    for batch, k in ((8, 1), (32, 4))
+  ]
+  assert took[1] == pytest.approx(4 * took[0], rel=1e-12)
 
 
 def test_where_nothing_overlaps_a_delay_hides_nothing():

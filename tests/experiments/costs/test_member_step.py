@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_pairs_of_layers_cost_one_sum_each_way(components):
   assert found.seconds(cluster) == pytest.approx(expected, rel=1e-12)
   whole = WIDTH + 10  # biases of the second layers
   assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
+
+
+def test_each_microbatch_passes_its_sums(components):
+  several = build(replace(components.experiment, microbatches=2), components.data)
+  assert several.model.microbatches == 2
+  half = build(replace(components.experiment, batch=BATCH // 2), components.data)
+  one, two = (member_step.of(each, 2, "tensor") for each in (half, several))
+  assert two.collectives == 2 * one.collectives and two.share == one.share
 
 
 def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):

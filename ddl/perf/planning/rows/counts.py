@@ -44,29 +44,34 @@ def most_workers(efficiency: Callable[[int], float], range_: Counts) -> int:
 
 
 def worker_rows(
-  job: Job, cluster: Cluster, batch: Batch, workers: int, range_: Counts, exact: Callable[[int, float], float],
+  job: Job, cluster: Cluster, batch: Batch, workers: int, range_: Counts, exact: Callable[[int, float, int], float],
   measured: float | None,
 ) -> tuple[Row, Row]:  # fmt: skip
   """Return the rows on weak and on strong scaling of synchronous SGD, whose gradients leave as they appear.
 
   Args:
-    exact: (workers, examples of each) -> seconds of its step.
+    exact: (workers, examples of each, microbatches) -> seconds of its step.
     measured: R_O of one worker alone, see `planner.plan`.
   """
-  x, step, least = batch.examples, batch.step, range_.least
-  compute = _compute(job, cluster, x, workers)
+  x, micro, step, least = batch.examples, batch.micro, batch.step, range_.least
+
+  def alone(examples: float) -> float:
+    return micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+
+  # T_C of all examples on one worker: the part of its step that shrinks with them, from all of them to a share x.
+  less = alone(x) if workers > 1 else micro * fixed_seconds(job.step, cluster.device, cluster.efficiency)
+  compute = (alone(x * workers) - less) * workers / max(1, workers - 1)
   fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # below 0 by rounding alone
 
   def exposed(count: int) -> float:  # of all examples on so many workers
     each = x * workers / count
-    alone = step_seconds(job.step, each, cluster.device, cluster.efficiency)
-    waited = exact(count, each) - alone
-    return waited if waited > 1e-9 * alone else 0.0  # else by rounding alone
+    waited = exact(count, each, micro) - alone(each)
+    return waited if waited > 1e-9 * alone(each) else 0.0  # else by rounding alone
 
   def overhead(count: int) -> float:
     return (fixed + exposed(count)) / compute
 
-  enough = most_workers(lambda count: step / exact(count, x), range_)
+  enough = most_workers(lambda count: step / exact(count, x, micro), range_)
   together, at = most_workers(lambda g: speedup_bounds.efficiency(g, overhead(g)), range_), overhead(workers)
   waited, host = seconds_text(exposed(workers)), "nothing fixed in a step"
   if measured is not None:
@@ -80,7 +85,7 @@ def worker_rows(
 
   fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
   overlapped = "synchronous SGD, gradients leave as they appear" if cluster.overlap else "synchronous SGD, no overlap"
-  took = exact(workers, x)
+  took = exact(workers, x, micro)
   return (
     Row(
       "workers (weak scaling)",
@@ -98,17 +103,6 @@ def worker_rows(
       up_to(together),
     ),
   )
-
-
-def _compute(job: Job, cluster: Cluster, x: int, workers: int) -> float:
-  """T_C of all examples on one worker: the part of its step that shrinks with them, from all of them to a share x."""
-
-  def seconds(examples: float) -> float:
-    return step_seconds(job.step, examples, cluster.device, cluster.efficiency)
-
-  if workers == 1:
-    return seconds(x) - fixed_seconds(job.step, cluster.device, cluster.efficiency)
-  return (seconds(x * workers) - seconds(x)) * workers / (workers - 1)
 
 
 def doubled(most: int) -> list[int]:

@@ -45,18 +45,22 @@ def _examples(job: Job, batch: Batch, given: str) -> Row:
     f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
   )
   limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
-  if x > job.least and job.exact is not None:  # a layer table has no batch of its own
-    limit += f"; {x / job.least:.3g} times the {job.least} of the config, so tune the rate anew"
+  if batch.micro > 1:
+    limit += f" in each of {batch.micro} microbatches"
+  least = job.least * batch.micro
+  if x > least and job.exact is not None:  # a layer table has no batch of its own
+    limit += f"; {x / least:.3g} times the {least} of the config, so tune the rate anew"
   return Row("examples per worker", str(x), why, limit)
 
 
 def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
-  x, device, efficiency = batch.examples, cluster.device, cluster.efficiency
+  device, efficiency = cluster.device, cluster.efficiency
+  x, one = batch.examples // batch.micro, batch.step / batch.micro
   terms = [part_terms(part, x, device, efficiency) for part in step_parts(job.step)]
   computing, moving = (sum(each) for each in zip(*terms, strict=True))
   slow = [max(term) for term in terms if term[1] > term[0]]
   begin = f"{seconds_text(device.start)} to start + " if device.start else ""
-  total = seconds_text(batch.step)
+  total, times = seconds_text(one), f"{batch.micro} microbatches, each " if batch.micro > 1 else ""
   tiles = " (whole tiles)" if job.shares and not job.shares.whole and any(map(is_convolution, job.table)) else ""
   why = f"computing {job.flop_per_example * x:.3g} FLOP{tiles} / ({device.peak:.3g} FLOP/s * {efficiency.at(x):.3g}) = "
   why += seconds_text(computing)
@@ -67,17 +71,17 @@ def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
     why += f"; {begin}the larger of both for each of {len(terms)} parts = {total}"
   elif begin:
     why = f"{begin}{why}: {total}"
-  share = sum(slow) / batch.step
+  share = sum(slow) / one
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
-  if device.start > 0.5 * batch.step:
-    bound = f"its start, {percent(device.start / batch.step)} of it"
-  return Row("step", total, f"T_step: {why}", bound or "the peak rate")
+  if device.start > 0.5 * one:
+    bound = f"its start, {percent(device.start / one)} of it"
+  return Row("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
 
 
 def _memory(cluster: Cluster, batch: Batch) -> Row:
   why = (
     "feature maps, copies of the weights and the optimizer's state, counted for "
-    f"{batch.examples} examples: {bytes_text(batch.needed)}"
+    f"{batch.examples // batch.micro} examples: {bytes_text(batch.needed)}"
   )
   if batch.exact is not None:
     why = f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {why}"
@@ -86,21 +90,22 @@ def _memory(cluster: Cluster, batch: Batch) -> Row:
 
 
 def _convolutions(job: Job, cluster: Cluster, batch: Batch, program: Program) -> Row:
-  shared, saved = program.shared, batch.step - program.step
+  shared, one = program.shared, batch.step / batch.micro
+  saved = one - program.step
   chosen = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
   left = bytes_text(cluster.device.memory - batch.needed)
   limit = f"{left} are left for workspaces, {bytes_text(shared.workspace)} used"
   if job.shares and not job.shares.whole:
     why = f"0-1 program over the device's algorithms, with one workspace for all layers: {seconds_text(shared.seconds)}"
     why += f", direct alone {seconds_text(program.direct)}; T_step has the fastest of each layer"
-    if saved < -0.001 * batch.step:
+    if saved < -0.001 * one:
       why += f", for which memory is too small here: it takes {seconds_text(program.step)}"
     return Row("convolutions", chosen, why, limit)
   why = (
     f"0-1 program over modelled algorithms: {seconds_text(shared.seconds)} with one workspace for all layers, "
     f"{seconds_text(program.separate.seconds)} with one each; direct, as in T_step, {seconds_text(program.direct)}"
   )
-  if saved > 0.001 * batch.step:
+  if saved > 0.001 * one:
     why += (
       f". If the kernels are as good, a step takes {seconds_text(program.step)}, fastest for {program.best} examples; "
       "no other row counts on it"
