@@ -47,7 +47,7 @@ def main(line: CommandLine) -> int:
   batch, origin, micro = BATCH.value or 0, "as given", config.microbatches if config is not None else 1
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
-  if batch % micro:
+  if BATCH.value and batch % micro:
     raise ValueError(f"--batch must be a multiple of config.microbatches, {micro}, got {batch}.")
   noise = critical_batch.read(RUN.value) if RUN.value else 0.0
   wish = planner.Wish(
@@ -61,7 +61,7 @@ def main(line: CommandLine) -> int:
     placed = place(job, cluster)
   job, cluster = placed.job, placed.cluster
   calibrated = local_cluster.load() if name == local_cluster.NAME else None
-  overhead = float(calibrated[1]["overhead"]) if calibrated else None
+  overhead = calibrated[1].get("overhead") if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
   ends = {words: planner.plan(end, on, _as_planned(wish, found)) for words, end, on in placed.ends}

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ddl import files
-from ddl.perf import checks
 from ddl.perf.devices.sheets import SHEETS
+from ddl.perf.hardware import ranges
 from ddl.perf.hardware.cluster import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.network import Link, check_link
+from ddl.perf.hardware.network import Link, Network, Uplink
+from ddl.perf.hardware.ranges import COUNT, RANGES, Range
+from ddl.perf.hardware.torus import Torus
 from experiments.costs.cluster_network import network
 
 SUFFIX = ".toml"
+MOST_BYTES = 2**20  # of a file
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 
 
@@ -23,12 +26,14 @@ class Key(NamedTuple):
   meaning: str  # with the unit and an example
   kind: type = float  # float takes integers too
   default: Any = None  # None: it has to be there
+  valid: Range | None = None  # of a number
 
 
+DEVICE, EFFICIENCY, LINK, NETWORK = (RANGES[each] for each in (Device, Efficiency, Link, Network))
 REQUIRED_LINK = {
-  "latency": Key("seconds of a message, such as 30e-6"),
-  "bandwidth": Key("bytes per second one way, such as 1.25e9 for 10 Gbit/s"),
-  "duplex": Key("share of receiving that overlaps sending", default=1.0),
+  "latency": Key("seconds of a message, such as 30e-6", valid=LINK["latency"]),
+  "bandwidth": Key("bytes per second one way, such as 1.25e9 for 10 Gbit/s", valid=LINK["bandwidth"]),
+  "duplex": Key("share of receiving that overlaps sending", default=1.0, valid=LINK["duplex"]),
 }
 TABLES: dict[str, dict[str, Key]] = {
   "": {
@@ -38,20 +43,29 @@ TABLES: dict[str, dict[str, Key]] = {
   },
   "device": {
     "format": Key(f"number format of the peak: {', '.join(WIDTHS)}", str),
-    "peak": Key("FLOP per second in that format, such as 165e12"),
-    "memory_bandwidth": Key("bytes per second, such as 1008e9"),
-    "memory": Key("bytes, such as 24e9"),
-    "efficiency": Key("share of the peak that a step of many examples reaches, such as 0.4"),
-    "half": Key("examples with which half of that efficiency is reached", default=0.0),
+    "peak": Key("FLOP per second in that format, such as 165e12", valid=DEVICE["peak"]),
+    "memory_bandwidth": Key("bytes per second, such as 1008e9", valid=DEVICE["memory_bandwidth"]),
+    "memory": Key("bytes, such as 24e9", valid=DEVICE["memory"]),
+    "efficiency": Key("share of the peak that a step of many examples reaches, such as 0.4", valid=EFFICIENCY["best"]),
+    "half": Key("examples with which half of that efficiency is reached", default=0.0, valid=EFFICIENCY["half"]),
     "chip": Key(f"one of {', '.join(sorted(SHEETS))}, whose published steps then tell the efficiency", str, ""),
-    "start": Key("seconds of every step, whatever it computes, such as 100e-6", default=0.0),
+    "start": Key("seconds of every step, whatever it computes, such as 100e-6", default=0.0, valid=DEVICE["start"]),
   },
   "nodes": {
-    "devices": Key("devices of a node", int, 1),
-    "count": Key("nodes that there are; 0: no limit known", int, 0),
-    "card": Key("bytes per second of a device's own network card; 0: all of a node share its link", default=0.0),
+    "devices": Key("devices of a node", int, 1, NETWORK["per_node"]),
+    "count": Key("nodes that there are; 0: no limit known", int, 0, COUNT._replace(zero=True)),
+    "card": Key(
+      "bytes per second of a device's own network card; 0: all of a node share its link",
+      default=0.0,
+      valid=NETWORK["card"],
+    ),
     "library": Key("of the collectives: NCCL, or empty for the costs of textbooks", str, ""),
-    "sites": Key("sites over which the nodes are spread, each with one of them unless there is a [link.site]", int, 1),
+    "sites": Key(
+      "sites over which the nodes are spread, each with one of them unless there is a [link.site]",
+      int,
+      1,
+      NETWORK["sites"],
+    ),
     "reduces": Key('levels whose switches add up what they are sent, of "inside" and "between"', list, []),
   },
   "link.device": REQUIRED_LINK,  # between the devices of a node, of each
@@ -59,12 +73,18 @@ TABLES: dict[str, dict[str, Key]] = {
   "link.site": REQUIRED_LINK,  # between sites, of each site
   "link.host": REQUIRED_LINK,  # between a device and its host
   "uplink": {  # of oversubscribed switches
-    "nodes": Key("nodes under one switch", int),
-    "share": Key("of the nodes' bandwidth that leads to other switches, such as 0.333 for 3 to 1"),
+    "nodes": Key("nodes under one switch", int, valid=RANGES[Uplink]["nodes"]),
+    "share": Key(
+      "of the nodes' bandwidth that leads to other switches, such as 0.333 for 3 to 1", valid=RANGES[Uplink]["share"]
+    ),
   },
   "torus": {  # of devices that are wired to neighbours alone
-    "axes": Key("axes of the torus, such as 3", int),
-    "ring": Key("an axis of a slice is a ring if its length is a multiple of this, and a line otherwise", int),
+    "axes": Key("axes of the torus, such as 3", int, valid=RANGES[Torus]["axes"]),
+    "ring": Key(
+      "an axis of a slice is a ring if its length is a multiple of this, and a line otherwise",
+      int,
+      valid=RANGES[Torus]["ring"],
+    ),
   },
 }
 TOP = ("device", "nodes", "link", "uplink", "torus")
@@ -74,12 +94,15 @@ def read(name: str) -> Cluster:
   """Return the cluster.
 
   Raises:
-    ValueError: one line that names the file and the key, for one that is missing, unknown or cannot be.
+    ValueError: one line that names the file and the key, for one that is missing, unknown or out of its range.
     FileNotFoundError: if there is no such file.
   """
+  path = files.regular(name)
+  if path.stat().st_size > MOST_BYTES:
+    raise ValueError(f"{name} has {path.stat().st_size} bytes and is no cluster; docs/howto/clusters.md has an example")
   try:
-    found = tomllib.loads(files.regular(name).read_text(encoding="utf-8"))
-  except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    found = tomllib.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, or an integer of thousands of digits
     raise ValueError(f"{name} is no TOML ({error}); docs/howto/clusters.md has an example") from error
   try:
     return _cluster(found)
@@ -97,24 +120,24 @@ def _cluster(found: Mapping[str, Any]) -> Cluster:
   tables |= {f"link.{name}": table for name, table in links.items()}
   values = {name: _values(name, table) for name, table in tables.items()}
   device, nodes, head = values["device"], values["nodes"], values[""]
-  link = {name.removeprefix("link."): _link(name, values[name]) for name in values if name.startswith("link.")}
+  link = {name.removeprefix("link."): _link(values[name]) for name in values if name.startswith("link.")}
   on = network(nodes, link, values)
   if device["format"] not in WIDTHS:
     raise ValueError(f"device.format is '{device['format']}'; invalid: must be one of {', '.join(WIDTHS)}")
-  if not 0 < device["efficiency"] <= 1:
-    raise ValueError(f"device.efficiency is {device['efficiency']:g}; invalid: must be above 0 and at most 1")
-  peak, bandwidth, memory = (checks.positive(f"device.{x}", device[x]) for x in ("peak", "memory_bandwidth", "memory"))
-  start, half = (checks.amount(f"device.{x}", device[x]) for x in ("start", "half"))
   if device["chip"] and device["chip"] not in SHEETS:
     raise ValueError(f"device.chip is '{device['chip']}'; invalid: must be one of {', '.join(sorted(SHEETS))}")
+  workers = nodes["count"] * nodes["devices"]
+  if workers > COUNT.most:
+    raise ValueError(f"nodes.count x nodes.devices must be at most {COUNT.most}, got {workers}.")
+  rates = (float(device[key]) for key in ("peak", "memory_bandwidth", "memory", "start"))
   return Cluster(
     title=head["title"],
-    device=Device(peak, bandwidth, memory, start, WIDTHS[device["format"]], device["chip"]),
-    efficiency=Efficiency(device["efficiency"], half),
+    device=Device(*rates, WIDTHS[device["format"]], device["chip"]),
+    efficiency=Efficiency(float(device["efficiency"]), float(device["half"])),
     network=on,
     source=head["source"],
     host=link.get("host"),
-    workers=nodes["count"] * nodes["devices"] or None,
+    workers=workers or None,
     overlap=head["overlap"],
   )
 
@@ -133,13 +156,17 @@ def _values(name: str, table: Any) -> dict[str, Any]:
       hint = f"did you mean '{near[0]}'? " if near else ""
       raise ValueError(f"{shown}has no key '{key}': {hint}keys are {', '.join(known)}")
   out = {}
-  for key, (meaning, kind, default) in keys.items():
+  for key, (meaning, kind, default, valid) in keys.items():
     value = table.get(key, default)
     if value is None:
       raise ValueError(f"{shown}lacks '{key}': {meaning}")
     wanted = (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-      raise ValueError(f"{shown}{key} is {value!r}; invalid: must be {_TYPES[kind]}: {meaning}")
+      raise ValueError(f"{shown}{key} is {value!r:.80}; invalid: must be {_TYPES[kind]}: {meaning}")
+    if kind is str and not value.isprintable():
+      raise ValueError(f"{shown}{key} must be one printable line, got {value!r:.80}.")
+    if valid:
+      ranges.check(f"{name}.{key}", value, valid)
     out[key] = value
   return out
 
@@ -147,5 +174,5 @@ def _values(name: str, table: Any) -> dict[str, Any]:
 _TYPES = {float: "a number", int: "an integer", str: "a text in quotes", bool: "true or false", list: "a list"}
 
 
-def _link(name: str, values: Mapping[str, Any]) -> Link:
-  return check_link(f"[{name}]", Link(float(values["latency"]), float(values["bandwidth"]), float(values["duplex"])))
+def _link(values: Mapping[str, Any]) -> Link:
+  return Link(*(float(values[key]) for key in Link._fields))

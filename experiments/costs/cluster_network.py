@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ddl.perf import checks
 from ddl.perf.hardware.library import NCCL
 from ddl.perf.hardware.network import Link, Network, Uplink
 from ddl.perf.hardware.torus import Torus
@@ -18,8 +17,7 @@ def network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping[
   Raises:
     ValueError: one line, for a link that is missing, or figures that cannot be or do not go together.
   """
-  per_node = checks.count("nodes.devices", nodes["devices"])
-  count, sites = checks.count("nodes.count", nodes["count"], 0), checks.count("nodes.sites", nodes["sites"])
+  per_node, count, sites = (nodes[key] for key in ("devices", "count", "sites"))
   if count and sites > count:
     raise ValueError(f"nodes.sites is {sites}; invalid: must be at most nodes.count, {count}")
   if per_node > 1 and "device" not in link:
@@ -29,13 +27,13 @@ def network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping[
   if nodes["library"] not in LIBRARIES:
     raise ValueError(f"nodes.library is '{nodes['library']}'; invalid: must be NCCL, or left out")
   if not all(level in LEVELS for level in nodes["reduces"]):
-    raise ValueError(f"nodes.reduces is {nodes['reduces']}; invalid: must have of {', '.join(LEVELS)} alone")
+    raise ValueError(f"nodes.reduces is {nodes['reduces']!r:.80}; invalid: must have of {', '.join(LEVELS)} alone")
   found = Network(
     link.get("node") or link["device"],
     link["device"] if per_node > 1 else None,
     per_node,
     sites,
-    card=checks.amount("nodes.card", nodes["card"]) or None,
+    card=float(nodes["card"]) or None,
     uplink=_uplink(values.get("uplink")),
     torus=_torus(values.get("torus"), per_node),
     reduces=tuple(nodes["reduces"]),
@@ -47,8 +45,7 @@ def network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping[
 def _uplink(values: Mapping[str, Any] | None) -> Uplink | None:
   if values is None:
     return None
-  share = checks.positive("uplink.share", checks.share("uplink.share", values["share"]))
-  return Uplink(checks.count("uplink.nodes", values["nodes"]), share)
+  return Uplink(values["nodes"], values["share"])
 
 
 def _torus(values: Mapping[str, Any] | None, per_node: int) -> Torus | None:
@@ -56,7 +53,7 @@ def _torus(values: Mapping[str, Any] | None, per_node: int) -> Torus | None:
     return None
   if per_node > 1:
     raise ValueError(f"[torus] is of single devices, and nodes.devices is {per_node}; leave one of them out")
-  return Torus(checks.count("torus.axes", values["axes"]), checks.count("torus.ring", values["ring"]))
+  return Torus(values["axes"], values["ring"])
 
 
 def _in_sites(network: Network, count: int, site: Link) -> Network:

@@ -55,7 +55,7 @@ def threshold(job: Job, sizes: Sizes, exact: Exact, keep: float, accumulate: boo
     return found
   part = max(x for x in sizes.steps if not x & (x - 1))  # the largest power of two that fits
   step = sizes.steps[part]
-  micro = delays.smallest_period(exact(part, 1) - step, step, share=1 - keep)
+  micro = delays.smallest_period(max(0.0, exact(part, 1) - step), step, share=1 - keep)
   return Size(part * micro, micro)
 
 

@@ -6,6 +6,7 @@ Volumes are bytes per node and iteration. `duplex` is ov, the share of receiving
 """
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 from ddl.perf import checks
@@ -92,8 +93,10 @@ def part(layer: Layer, workers: int, groups: int) -> Part:
   return Part(layer.train_flop, 3 * (size * input_values(layer) + layer.activations), 3 * layer.params / size)
 
 
+@cache
 def _divisors(workers: int) -> list[int]:
-  return [g for g in range(1, workers + 1) if workers % g == 0]
+  small = [g for g in range(1, math.isqrt(workers) + 1) if workers % g == 0]
+  return sorted({*small, *(workers // g for g in small)})
 
 
 def _check(batch: float, workers: int, duplex: float) -> None:

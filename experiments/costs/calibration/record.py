@@ -1,14 +1,11 @@
 """The record of a calibration as plain JSON, and back with every value checked: people edit such files by hand."""
 
-import math
 from typing import Any, NamedTuple
 
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.network import Link, Network, check_link
-
-ABOVE_0 = {"peak", "memory_bandwidth", "memory", "bandwidth", "best", "width"}
-SHARES = {Efficiency: {"best", "memory"}, Link: {"duplex"}}  # up to 1
+from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.ranges import COUNT, RANGES, Range, check
 
 
 class Record(NamedTuple):
@@ -33,19 +30,21 @@ def read(found: Any) -> Record:
   network = _table(_key(cluster, "network", "cluster"), "cluster.network")
   between = _tuple(Link, _key(network, "between", "cluster.network"), "cluster.network.between")
   workers, overlap = _key(cluster, "workers", "cluster"), _key(cluster, "overlap", "cluster")
-  if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-    raise ValueError(f"cluster.workers is {workers!r}; invalid: must be an integer of 1 or more")
+  if check("cluster.workers", workers, COUNT) != int(workers):
+    raise ValueError(f"cluster.workers must be an integer, got {workers}.")
   if not isinstance(overlap, bool):
     raise ValueError(f"cluster.overlap is {overlap!r}; invalid: must be true or false")
   made = Cluster(
     title=_text(_key(cluster, "title", "cluster"), "cluster.title"),
     device=_tuple(Device, _key(cluster, "device", "cluster"), "cluster.device"),
     efficiency=_tuple(Efficiency, _key(cluster, "efficiency", "cluster"), "cluster.efficiency"),
-    network=Network(check_link("cluster.network.between", between)),
+    network=Network(between),
     source=_text(_key(cluster, "source", "cluster"), "cluster.source"),
-    workers=workers,
+    workers=int(workers),
     overlap=overlap,
   )
+  if "overhead" in found:
+    check("overhead", found["overhead"], Range(0, 1e9))
   curves = _table(found.get("efficiencies", {}), "efficiencies")
   return Record(made, {kind: _tuple(Efficiency, curve, f"efficiencies.{kind}") for kind, curve in curves.items()})
 
@@ -62,17 +61,8 @@ def _tuple(kind: Any, found: Any, where: str) -> Any:
       if kind.__annotations__[name] is str:
         values[name] = _text(value, f"{where}.{name}")
       else:
-        share = name in SHARES.get(kind, ())
-        values[name] = _number(value, f"{where}.{name}", above=name in ABOVE_0, share=share)
+        values[name] = check(f"{where}.{name}", value, RANGES[kind][name])
   return kind(**values)
-
-
-def _number(value: Any, where: str, *, above: bool, share: bool) -> float:
-  wanted = ("a number above 0" if above else "a number of 0 or more") + " and at most 1" * share
-  good = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf
-  if not good or (above and not value) or (share and value > 1):
-    raise ValueError(f"{where} is {value!r}; invalid: must be {wanted}")
-  return value
 
 
 def _text(value: Any, where: str) -> str:

@@ -78,15 +78,31 @@ def test_a_file_that_is_no_calibration(cache, text):
   ("where", "value", "told"),
   [
     ("cluster.device.peak", None, "cluster.device has no key 'peak'"),
-    ("cluster.device.peak", "fast", "cluster.device.peak is 'fast'; invalid: must be a number above 0"),
+    (
+      "cluster.device.peak",
+      "fast",
+      "cluster.device.peak must be a number from 1e+06 to 1e+21 FLOP per second, got 'fast'",
+    ),
     ("cluster.device.peek", 1.0, "cluster.device has an unknown key 'peek'; known are peak"),
-    ("cluster.efficiency.best", 1.5, "cluster.efficiency.best is 1.5; invalid: must be a number above 0 and at most 1"),
-    ("cluster.efficiency.memory", 2, "cluster.efficiency.memory is 2; invalid: must be a number above 0 and at most 1"),
+    ("cluster.efficiency.best", 1.5, "cluster.efficiency.best must be a number from 1e-06 to 1, got 1.5"),
+    ("cluster.efficiency.memory", 2, "cluster.efficiency.memory must be a number from 1e-06 to 1, got 2"),
     ("cluster.device.chip", 3, "cluster.device.chip is 3; invalid: must be a text"),
-    ("cluster.network.between.latency", -1, "cluster.network.between.latency is -1"),
-    ("cluster.network.between.bandwidth", True, "cluster.network.between.bandwidth is True"),
+    (
+      "cluster.network.between.latency",
+      -1,
+      "cluster.network.between.latency must be a number from 0 to 3600 seconds, got -1",
+    ),
+    (
+      "cluster.network.between.bandwidth",
+      True,
+      "bandwidth must be a number from 1000 to 1e+21 bytes per second, got True",
+    ),
     ("cluster.network", None, "cluster has no key 'network'"),
-    ("cluster.workers", 1.5, "cluster.workers is 1.5; invalid: must be an integer"),
+    ("cluster.workers", 1.5, "cluster.workers must be an integer, got 1.5"),
+    ("cluster.workers", 10**400, "cluster.workers must be a number from 1 to"),
+    ("cluster.device.peak", 1e-300, "cluster.device.peak must be a number from 1e+06"),
+    ("cluster.network.between.latency", float("nan"), "latency must be a number from 0 to 3600 seconds, got nan"),
+    ("overhead", "much", "overhead must be a number from 0 to 1e+09, got 'much'"),
     ("cluster.overlap", "no", "cluster.overlap is 'no'; invalid: must be true or false"),
     ("cluster.title", 3, "cluster.title is 3; invalid: must be a text"),
     ("efficiencies.dense", {"half": 1.0}, "efficiencies.dense has no key 'best'"),
@@ -94,7 +110,7 @@ def test_a_file_that_is_no_calibration(cache, text):
   ],
 )
 def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
-  local_cluster.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}})
+  local_cluster.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
   figures = json.loads(cache.read_text())
   *path, last = where.split(".")
   table = figures

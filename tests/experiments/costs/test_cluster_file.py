@@ -1,5 +1,6 @@
 """A cluster of one's own: what the file says is what the model computes with, and a wrong key is named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,16 +89,31 @@ def test_what_may_be_left_out(tmp_path):
     ("100e12", '"fast"', r"\[device\] peak is 'fast'; invalid: must be a number: FLOP per second"),
     ("devices = 2", "devices = 2.5", r"\[nodes\] devices is 2.5; invalid: must be an integer: devices of a node"),
     ("overlap = false", "overlap = 0", "overlap is 0; invalid: must be true or false"),
-    ("peak = 100e12", "peak = -1", "device.peak is -1; invalid: must be finite and above 0"),
-    ("efficiency = 0.4", "efficiency = 40", "device.efficiency is 40; invalid: must be above 0 and at most 1"),
+    ("peak = 100e12", "peak = -1", r"my.toml: device.peak must be a number from 1e\+06 to 1e\+21 FLOP .*, got -1\."),
+    ("efficiency = 0.4", "efficiency = 40", r"device.efficiency must be a number from 1e-06 to 1, got 40\."),
     ('"NCCL"', '"nccl"', "nodes.library is 'nccl'; invalid: must be NCCL, or left out"),
     ('"v100"', '"v99"', "device.chip is 'v99'; invalid: must be one of a100"),
     ("bfloat16", "bf16", "device.format is 'bf16'; invalid: must be one of float32, bfloat16, float16"),
-    ("devices = 2\n", "devices = 0\n", "nodes.devices is 0; invalid: must be an integer of 1 or more"),
+    ("devices = 2\n", "devices = 0\n", r"nodes.devices must be a number from 1 to .*, got 0\."),
     ("count = 4", "count = 1\nsites = 2", "nodes.sites is 2; invalid: must be at most nodes.count, 1"),
     ("[link.device]\nlatency = 1e-5\nbandwidth = 12e9\n", "", r"\[link.device\] is missing, as a node has 2 devices"),
     (NODE, "", r"\[link.node\] is missing; it has latency"),
-    ("bandwidth = 1.25e9", "bandwidth = 0", r"\[link.node\]: bandwidth \(bytes/s\) is 0; invalid: must be above 0"),
+    ("bandwidth = 1.25e9", "bandwidth = 0", "link.node.bandwidth must be a number from 1000 to"),
+    ("bandwidth = 1.25e9", "bandwidth = 1e-300", "link.node.bandwidth must be a number from 1000 to"),
+    ("bandwidth = 1.25e9", "bandwidth = inf", "link.node.bandwidth must be .*, got inf"),
+    ("bandwidth = 1.25e9", f"bandwidth = 1{'0' * 400}", "link.node.bandwidth must be .*, got 1000"),
+    ("bandwidth = 1.25e9", f"bandwidth = 1{'0' * 5000}", "is no TOML"),
+    ("latency = 3e-5", "latency = nan", "link.node.latency must be a number from 0 to 3600 seconds, got nan"),
+    ("latency = 3e-5", "latency = true", r"\[link.node\] latency is True; invalid: must be a number"),
+    ("duplex = 0.5", "duplex = 2", "link.node.duplex must be a number from 0 to 1, got 2"),
+    ("start = 1e-4", "start = -1e-4", "device.start must be a number from 0 to 3600 seconds, got -0.0001"),
+    ("start = 1e-4", "start = 1e308", "device.start must be"),
+    ("half = 8", "half = 1e300", "device.half must be a number from 0 to 1e\\+09 examples"),
+    ("memory = 24e9", "memory = 1e300", "device.memory must be a number from 1000 to 1e\\+18 bytes"),
+    ("count = 4", "count = 1048576", "nodes.count x nodes.devices must be at most 1048576, got 2097152"),
+    ("card = 1e9", "card = 1e-9", "nodes.card must be .*, or 0, got 1e-09"),
+    ("Four hosts of two", r"Four\nhosts", r"title must be one printable line, got 'Four"),
+    ("overlap = false", "overlap = false\noverlap = true", "is no TOML"),
     ("[link.host]", "[link.hots]", r"\[link.hots\] is unknown; tables are \[device\], \[nodes\], \[link.device\]"),
     ("[nodes]", "[node]", "has no key 'node': did you mean 'nodes'"),
     ("[nodes]\n", "[device.nodes]\n", r"\[device\] has no key 'nodes'"),
@@ -158,13 +174,32 @@ def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes
     ("count = 4", 'count = 4\nreduces = ["up"]', r"nodes.reduces is \['up'\]; invalid: must have of inside, between"),
     ("count = 4", 'count = 4\nreduces = "inside"', r"reduces is 'inside'; invalid: must be a list: levels whose"),
     ("count = 4", "count = 4\n[torus]\naxes = 2\nring = 4", r"\[torus\] is of single devices, and nodes.devices is 2"),
-    ("count = 4", "count = 4\n[uplink]\nnodes = 2\nshare = 0", "uplink.share is 0; invalid"),
+    ("count = 4", "count = 4\n[uplink]\nnodes = 2\nshare = 0", "uplink.share must be a number from 1e-06 to 1, got 0"),
     ("count = 4", "count = 4\n[uplink]\nnodes = 2", r"\[uplink\] lacks 'share'"),
   ],
 )  # fmt: skip
 def test_what_lies_between_nodes_is_checked(tmp_path, old, new, words):
   with pytest.raises(ValueError, match=words):
     cluster_file.read(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace(old, new)))
+
+
+def test_what_is_no_text_file_is_refused(tmp_path):
+  binary, folder, pipe, large = (tmp_path / f"{name}.toml" for name in ("binary", "folder", "pipe", "large"))
+  binary.write_bytes(b"\xff\x00\x01")
+  folder.mkdir()
+  os.mkfifo(pipe)
+  large.write_bytes(b"#" * (2**20 + 1))
+  for path, words in (
+    (binary, "is no TOML"),
+    (folder, "is a folder"),
+    (pipe, "is a pipe"),
+    (large, "has 1048577 bytes"),
+  ):
+    with pytest.raises(ValueError, match=words) as error:
+      local_cluster.named(str(path))
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+  with pytest.raises(ValueError, match="lacks 'title'"):
+    cluster_file.read(written(tmp_path, ""))
 
 
 def test_a_file_that_is_not_there():

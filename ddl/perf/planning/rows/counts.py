@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import fixed_seconds, step_seconds
+from ddl.perf.hardware.device import Device, fixed_seconds, step_seconds
 from ddl.perf.planning import speedup_bounds
 from ddl.perf.planning.batch import Batch, Job
 from ddl.perf.planning.rows import Row
@@ -55,12 +55,14 @@ def worker_rows(
   """
   x, micro, step, least = batch.examples, batch.micro, batch.step, range_.least
 
-  def alone(examples: float) -> float:
-    return micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+  started = cluster.device._replace(start=0.0)  # the start cancels out of T_C, where it would leave its rounding
+
+  def alone(examples: float, device: Device = cluster.device) -> float:
+    return micro * step_seconds(job.step, examples / micro, device, cluster.efficiency)
 
   # T_C of all examples on one worker: the part of its step that shrinks with them, from all of them to a share x.
-  less = alone(x) if workers > 1 else micro * fixed_seconds(job.step, cluster.device, cluster.efficiency)
-  compute = (alone(x * workers) - less) * workers / max(1, workers - 1)
+  less = alone(x, started) if workers > 1 else micro * fixed_seconds(job.step, started, cluster.efficiency)
+  compute = (alone(x * workers, started) - less) * workers / max(1, workers - 1)
   fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # below 0 by rounding alone
 
   def exposed(count: int) -> float:  # of all examples on so many workers
@@ -71,38 +73,39 @@ def worker_rows(
   def overhead(count: int) -> float:
     return (fixed + exposed(count)) / compute
 
-  enough = most_workers(lambda count: step / exact(count, x, micro), range_)
+  def up_to(count: int) -> str:
+    edge = "the cluster has no more" if cluster.workers else "no more were tried"
+    return f"{percent(least)} up to {count}" + (f", {edge}" if count == range_.most else "")
+
+  enough, took = most_workers(lambda count: step / exact(count, x, micro), range_), exact(workers, x, micro)
+  fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
+  overlapped = "synchronous SGD, gradients leave as they appear" if cluster.overlap else "synchronous SGD, no overlap"
+  weak = Row(
+    "workers (weak scaling)",
+    str(workers),
+    f"{x} examples each, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(took)} = "
+    f"{percent(step / took)}",
+    up_to(enough) + fed,
+  )
+  strong = f"workers (strong scaling, {x * workers} examples)"
+  if not compute > 1e-12 * alone(x * workers, started):  # it only reads its parameters
+    return weak, Row(
+      strong, "1", "a step takes as long with fewer examples, so that more workers gain nothing", "the step"
+    )
   together, at = most_workers(lambda g: speedup_bounds.efficiency(g, overhead(g)), range_), overhead(workers)
   waited, host = seconds_text(exposed(workers)), "nothing fixed in a step"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
   elif fixed > 1e-9 * step:
     host = f"{seconds_text(fixed)} of each step, whatever its examples"
-
-  def up_to(count: int) -> str:
-    edge = "the cluster has no more" if cluster.workers else "no more were tried"
-    return f"{percent(least)} up to {count}" + (f", {edge}" if count == range_.most else "")
-
-  fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
-  overlapped = "synchronous SGD, gradients leave as they appear" if cluster.overlap else "synchronous SGD, no overlap"
-  took = exact(workers, x, micro)
-  return (
-    Row(
-      "workers (weak scaling)",
-      str(workers),
-      f"{x} examples each, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(took)} = "
-      f"{percent(step / took)}",
-      up_to(enough) + fed,
-    ),
-    Row(
-      f"workers (strong scaling, {x * workers} examples)",
-      str(together),
-      f"R_O = T_O / T_C = ({host}, + {waited} waited) / {seconds_text(compute)} = {at:.3g}; "
-      f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(speedup_bounds.efficiency(workers, at))}, speed-up "
-      f"below (1 + R_O) / R_O = {speedup_bounds.speedup_limit(at):.3g}",
-      up_to(together),
-    ),
+  bound = (
+    f"speed-up below (1 + R_O) / R_O = {speedup_bounds.speedup_limit(at):.3g}" if at else "speed-up without a bound"
   )
+  why = (
+    f"R_O = T_O / T_C = ({host}, + {waited} waited) / {seconds_text(compute)} = {at:.3g}; "
+    f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(speedup_bounds.efficiency(workers, at))}, {bound}"
+  )
+  return weak, Row(strong, str(together), why, up_to(together))
 
 
 def doubled(most: int) -> list[int]:
