@@ -194,9 +194,10 @@ def _notes(entries: Sequence[Mapping[str, Any]], wrapped: Sequence[str]) -> list
   nbytes = formats.figure("bytes_sent", first["params_bytes"])
   notes = [
     "Seconds are predicted, not measured. For each array of parameters a step takes the larger of FLOP / (peak x "
-    f"efficiency) and bytes / memory bandwidth, with {first['flop_per_example']:.3g} FLOP per example as XLA counts "
-    f"the compiled step; an exchange takes what latency and bandwidth make of {nbytes} of parameters, by the cheapest "
-    "collective of its kind. Jitter, slow workers, barrier and overlap are those of the config."
+    "share) and bytes / (memory bandwidth x share), with the shares that the cluster's source names and "
+    f"{first['flop_per_example']:.3g} FLOP per example as XLA counts the compiled step; an exchange takes what latency "
+    f"and bandwidth make of {nbytes} of parameters, by the cheapest collective of its kind. Jitter, slow workers, "
+    "barrier and overlap are those of the config."
   ]
   if any("staleness" in figures for entry in entries for figures in entry["algorithms"].values()):
     notes.append(
