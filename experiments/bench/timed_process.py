@@ -12,6 +12,7 @@ from typing import Any
 
 BEGAN = time.perf_counter()  # before what imports JAX
 
+from ddl.runtime import hosts  # noqa: E402
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload, synthetic  # noqa: E402
 
 BLOCK_SECONDS = 1.0
@@ -130,6 +131,7 @@ def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any
 
 def main() -> None:
   """Print {"ready": true, ...}, then {"rate": examples per second} for each line on standard input."""
+  hosts.follow_launcher()
   side, name, algorithm, *settings = sys.argv[1:]
   workload = WORKLOADS[name]
   block, trainer = _side(side, workload, algorithm, json.loads(settings[0]) if settings else {})

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ddl.runtime import hosts
 from experiments.train.folder.run_dir import RunFolder
 from experiments.train.processes import ROOT
 
@@ -33,7 +34,9 @@ class Job:
       words.append("--resume")
     inside = (*APART, *words) if self._apart else words
     with self.log.open("ab") as log:
-      self.launcher = subprocess.Popen(inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+      self.launcher = subprocess.Popen(
+        inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=hosts.launched()
+      )
 
   def ended(self) -> int | None:
     """Return the exit code, or None while it runs."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ddl.runtime import hosts
 from experiments.train.folder.run_dir import METRICS, PRESENCE
 from experiments.train.folder.workdir import without
 from experiments.train.processes import ROOT
@@ -38,7 +39,11 @@ def difference_from_replay(run: Path, words: Sequence[str]) -> str:
   other = run.with_name(f"{run.name}-replay")
   flags = [*without(words, PROCESSES), f"--replay={run / PRESENCE}", f"--workdir={other}"]
   done = subprocess.run(
-    [sys.executable, str(ROOT / "run.py"), "train", *flags], capture_output=True, text=True, check=False
+    [sys.executable, str(ROOT / "run.py"), "train", *flags],
+    capture_output=True,
+    text=True,
+    check=False,
+    env=hosts.launched(),
   )
   if done.returncode:
     return f"its replay fails: {(done.stderr.strip() or 'without a word').splitlines()[-1]}"

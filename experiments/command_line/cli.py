@@ -7,6 +7,7 @@ from pathlib import Path
 
 from absl import flags, logging
 
+from ddl.runtime import hosts
 from experiments.command_line import config_flag, error_messages, resume
 from experiments.command_line.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
@@ -22,6 +23,7 @@ RESUMABLE = ("train", "compare", "sweep")
 
 def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
+  hosts.follow_launcher()
   logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
   return exit_code(command, lambda: _run(command, arguments), words=error_messages.plain)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from ddl.runtime import hosts
 from experiments.bench import predictions, rivals
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
 from experiments.command_line import shared_flags
@@ -41,7 +42,12 @@ class Side:
     """Start the process and wait until it is warm."""
     command = [sys.executable, "-m", "experiments.bench.timed_process", *arguments]
     self._process = subprocess.Popen(
-      command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+      command,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      cwd=Path(__file__).parents[2],
+      env=hosts.launched(),
     )
     self.figures = self._read()
 

@@ -108,6 +108,7 @@ def _launched(function: Any, value: Any, options: RunOptions, apart: int | None 
 
 def child(file: str) -> NoReturn:
   """Call the pickled function, in a process of `launch`; end with the exit code."""
+  hosts.follow_launcher()
   logging.getLogger("absl").setLevel(logging.CRITICAL)  # what libraries log as errors comes as exceptions too
   function, value, options = pickle.loads(Path(file).read_bytes())
 

@@ -2,9 +2,10 @@
 
 from ddl.runtime.hosts.agreeing import Vote, exchange, share
 from ddl.runtime.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
-from ddl.runtime.hosts.launcher import RESTARTED, command_line, launch
+from ddl.runtime.hosts.launcher import RESTARTED, command_line, launch, launched
 from ddl.runtime.hosts.lost import GRACE, PEER_TIMEOUT, end, in_words, lost
 from ddl.runtime.hosts.membership import JOINED, LAUNCHER, Membership, declare, member, processes
+from ddl.runtime.hosts.orphans import follow_launcher
 from ddl.runtime.hosts.terminal import tell
 
 __all__ = [
@@ -20,11 +21,13 @@ __all__ = [
   "declare",
   "end",
   "exchange",
+  "follow_launcher",
   "in_order",
   "in_words",
   "is_main",
   "join",
   "launch",
+  "launched",
   "leave",
   "lost",
   "member",

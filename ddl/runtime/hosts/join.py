@@ -3,11 +3,8 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from typing import Any
 
 import jax
@@ -18,7 +15,8 @@ from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from ddl import memory
 from ddl.runtime.hosts import rendezvous
 from ddl.runtime.hosts.lost import PEER_TIMEOUT, start
-from ddl.runtime.hosts.membership import LAUNCHER, check_address, member
+from ddl.runtime.hosts.membership import check_address, check_seconds, member, whence
+from ddl.runtime.hosts.orphans import follow_launcher
 
 JOIN_TIMEOUT = 60.0  # seconds
 DIRECT = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
@@ -29,7 +27,7 @@ address, count, settings = json.loads(sys.argv[1])
 service = _jax.get_distributed_runtime_service(address, count, **settings)
 print("ready", flush=True)
 sys.stdin.read()
-time.sleep(20)
+time.sleep(5)
 """
 
 
@@ -40,15 +38,21 @@ def join(seconds: float = JOIN_TIMEOUT, silence: float | None = PEER_TIMEOUT) ->
   supervisor watches them.
 
   Raises:
-    ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`.
+    ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`; or for
+      a timeout out of its range.
   """
   me = member()
-  if LAUNCHER in os.environ:
-    threading.Thread(target=_stop_with, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
+  check_seconds("join_timeout", seconds)
+  if silence is not None:
+    check_seconds("peer_timeout", silence)
+  follow_launcher()
   if me.count == 1:
     return
   memory.keep_freed()  # a call is many programs where messages are in the background
-  met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
+  try:
+    met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
+  except ValueError as error:
+    raise ValueError(f"{error}{whence(me)}") from error
   _jax.get_distributed_runtime_service = _Service
   _without_proxy(met.coordinator)
   jax.distributed.initialize(
@@ -127,13 +131,6 @@ def _without_gloo_on_stdout() -> None:
   with open(os.devnull, "wb") as nowhere:
     os.dup2(nowhere.fileno(), 1)
   sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1)
-
-
-def _stop_with(parent: int) -> None:
-  """Send SIGTERM to this process, to save and stop, once the one that started it has ended."""
-  while os.getppid() == parent:
-    time.sleep(0.5)
-  os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(code: int) -> None:

@@ -49,7 +49,7 @@ def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
     here = place is places[0]
     child = subprocess.Popen(
       command,
-      env=os.environ | {JOINED: str(place), LAUNCHER: str(os.getpid())} | more,
+      env=launched() | {JOINED: str(place)} | more,
       stdout=None if here or apart is not None else subprocess.DEVNULL,  # apart any of them may be the main one
       stderr=None if here else subprocess.PIPE,
       start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
@@ -148,6 +148,11 @@ class _Lines:
     told = "".join(f"[{self.rank}] {line}\n" for line in text.decode(errors="replace").splitlines() if line.strip())
     sys.stderr.write(told)
     sys.stderr.flush()
+
+
+def launched() -> dict[str, str]:
+  """Return the environment of a process that this one starts, and that does not outlive it: `follow_launcher`."""
+  return os.environ | {LAUNCHER: str(os.getpid())}
 
 
 def command_line() -> list[str]:

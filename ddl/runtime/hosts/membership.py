@@ -2,15 +2,16 @@
 
 import importlib.util
 import os
+import re
 import zlib
 from typing import NamedTuple
 
 from jax._src.clusters.k8s_cluster import K8sCluster  # as initialize() asks it, but for our words and our time limit
-from jax._src.clusters.slurm_cluster import SlurmCluster
 
 JOINED = "DDL_PROCESS"  # a `Membership` as text, set for the processes that `launch` starts
 LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started them, which they do not outlive
 FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
+MOST_SECONDS = 1e6  # of a timeout
 ALONE = "--num_processes=1 for a run of this process alone"
 
 
@@ -21,6 +22,7 @@ class Membership(NamedTuple):
   count: int = 1
   coordinator: str = ""  # HOST:PORT of process 0
   gpu: int | None = None  # the only one that it uses; None: all
+  cluster: str = ""  # whose environment has the numbers; "": flags, or our launcher
 
   def __str__(self) -> str:
     return f"{self.rank}/{self.count}@{self.coordinator}" + (f"#{self.gpu}" if self.gpu is not None else "")
@@ -41,6 +43,8 @@ def declare(coordinator: str = "", num_processes: int | None = None, process_id:
   if me.count > 1:
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
+    if me.cluster:
+      raise ValueError(f"{me.cluster}'s environment has process {me.rank} of {me.count}; pass {FLAGS}, or {ALONE}")
     raise ValueError(
       f"--process_id={me.rank} is none of --num_processes={me.count}; processes are counted from 0 to {me.count - 1}"
     )
@@ -56,6 +60,18 @@ def member() -> Membership:
 def processes() -> int:
   """Return the number of processes in this one's group; 1 without a group."""
   return member().count
+
+
+def check_seconds(flag: str, seconds: float) -> float:
+  """Return a timeout; ValueError for one that never or always passes, as NaN, infinity, 0 and negative ones do."""
+  if not 0 < seconds <= MOST_SECONDS:
+    raise ValueError(f"--{flag} must be above 0 and at most {MOST_SECONDS:g} seconds, got {seconds}.")
+  return seconds
+
+
+def whence(me: Membership) -> str:
+  """Return where a process's numbers are from, as the end of an error; "" for flags and our launcher."""
+  return f"; {me.cluster} has started {me.count} processes; {ALONE}" if me.cluster else ""
 
 
 def check_address(text: str) -> tuple[str, int]:
@@ -82,15 +98,20 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
   if coordinator and count is not None and rank is not None:
     return Membership(rank, count, coordinator)
   if "OMPI_COMM_WORLD_SIZE" in env:
-    told = Membership(int(env["OMPI_COMM_WORLD_RANK"]), int(env["OMPI_COMM_WORLD_SIZE"]))
-    address, gpu = _open_mpi_coordinator, int(env["OMPI_COMM_WORLD_LOCAL_RANK"])
-  elif "SLURM_STEP_ID" in env and SlurmCluster.is_env_present():  # in a step; the script that starts it is one process
-    told = Membership(SlurmCluster.get_process_id(), SlurmCluster.get_process_count())
-    address, gpu = _slurm_coordinator, SlurmCluster.get_local_process_id()
+    numbers = [_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK")]
+    told = Membership(*numbers[:2], cluster="Open MPI")
+    address, gpu = _open_mpi_coordinator, numbers[2]
+  elif "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # in a step; the script that starts it is one process
+    # SLURM_NTASKS is the job's in an interactive step, which has a single task.
+    tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
+    size = _number(tasks, "Slurm") if tasks in env else 1
+    rank_and_gpu = [_number(f"SLURM_{name}", "Slurm") for name in ("PROCID", "LOCALID")] if size != 1 else [0, 0]
+    told = Membership(rank_and_gpu[0], size, cluster="Slurm")
+    address, gpu = _slurm_coordinator, rank_and_gpu[1]
   elif kubernetes and "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
-    told, gpu = Membership(int(env["JOB_COMPLETION_INDEX"]), count or 0), None
+    told, gpu = Membership(_number("JOB_COMPLETION_INDEX", "Kubernetes"), count or 0, cluster="Kubernetes"), None
     if not coordinator or count is None:
-      told = Membership(told.rank, *_kubernetes())
+      told = Membership(told.rank, *_kubernetes(), cluster="Kubernetes")
     address = lambda: told.coordinator  # noqa: E731
   elif asked:
     given = {"--coordinator=HOST:PORT": coordinator or None, "--num_processes=N": count, "--process_id=I": rank}
@@ -101,7 +122,8 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
   count = told.count if count is None else count
   if count == 1:
     return Membership()
-  me = Membership(told.rank if rank is None else rank, count, coordinator or address())
+  cluster = told.cluster if count == told.count and rank is None else ""
+  me = Membership(told.rank if rank is None else rank, count, coordinator or address(), cluster=cluster)
   return me._replace(gpu=gpu) if gpu is not None and _has_gpu() else me
 
 
@@ -109,11 +131,25 @@ def _has_gpu() -> bool:
   return os.path.exists("/dev/nvidiactl") and os.environ.get("JAX_PLATFORMS", "") != "cpu"
 
 
+def _number(name: str, cluster: str) -> int:
+  """Return the number in a cluster's variable; ValueError, one line, if it has none."""
+  text = os.environ.get(name, "")
+  if not text.isascii() or not text.isdigit():
+    raise ValueError(f"{name} of {cluster}'s environment must be a number, got {text!r:.40}; pass {FLAGS}, or {ALONE}")
+  return int(text)
+
+
 def _slurm_coordinator() -> str:
   """Return the first host of the step, with a port from the job's number."""
-  address = SlurmCluster.get_coordinator_address(None, os.environ.get("JAX_COORDINATOR_PORT"))
-  alone = os.environ.get("SLURM_STEP_NUM_NODES") == "1"
-  return f"127.0.0.1:{address.rpartition(':')[2]}" if alone else address
+  env = os.environ
+  port = env.get("JAX_COORDINATOR_PORT") or 61440 + _number("SLURM_JOB_ID", "Slurm") % 4096
+  if env.get("SLURM_STEP_NUM_NODES") == "1":
+    return f"127.0.0.1:{port}"
+  nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
+  host = re.sub(r"\[([^],-]+)[^]]*\]", r"\1", nodes).partition(",")[0]  # node[001-015,17],other: node001
+  if not host:
+    raise ValueError(f"process 0's host is unknown under Slurm; pass --coordinator=HOST:PORT, or {ALONE}")
+  return f"{host}:{port}"
 
 
 def _open_mpi_coordinator() -> str:

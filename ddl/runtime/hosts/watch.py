@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ddl.runtime.hosts.membership import check_seconds
+
 EVERY = 1.0  # seconds between two signs of life
 LIMIT = 4096  # bytes of a line
 BYE = b'"bye"\n'  # before an orderly end
@@ -26,7 +28,7 @@ class Watch:
 
   def __init__(self, seconds: float, lost: Lost, run: Callable[["Watch"], str]):
     """seconds: of silence; run: watches until it returns who is lost, or "" at an orderly end."""
-    self.seconds, self.ending = seconds, threading.Event()
+    self.seconds, self.ending = check_seconds("peer_timeout", seconds), threading.Event()
     self._lost, self._run = lost, run
     self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
     self._thread.start()

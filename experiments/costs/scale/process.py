@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ddl.runtime import hosts
 from experiments.bench.workloads import SIZES
 
 
@@ -34,7 +35,10 @@ def measure(
     settings = {"model": model, "algorithms": {k: dict(v) for k, v in algorithms.items()}, "workers": workers}
     task.write_text(json.dumps(settings | {"alone": alone, "together": together, "result": str(result)}))
     done = subprocess.run(
-      [sys.executable, "-m", "experiments.costs.scale.process", str(task)], cwd=Path(__file__).parents[3], check=False
+      [sys.executable, "-m", "experiments.costs.scale.process", str(task)],
+      cwd=Path(__file__).parents[3],
+      check=False,
+      env=hosts.launched(),
     )
     if done.returncode or not result.exists():
       raise ValueError("the measurement failed; its errors stand above")
@@ -44,8 +48,7 @@ def measure(
 
 def main(file: str) -> int:
   """Measure in each process; the main one writes the result."""
-  from ddl.runtime import hosts
-
+  hosts.follow_launcher()
   task = json.loads(Path(file).read_text())
   if hosts.processes() == 1 and task["workers"] > 1:
     return hosts.launch(task["workers"], [sys.executable, "-m", "experiments.costs.scale.process", file])

@@ -40,7 +40,6 @@ def supervise(experiment: Experiment, options: RunOptions, path: Path, run: Run)
     index = order.ranks.index(me.rank)
     place = me._replace(rank=index, count=len(order.ranks), coordinator=host_port(*order.coordinator))
     os.environ[hosts.JOINED] = str(place)
-    os.environ.pop(hosts.LAUNCHER, None)  # whose end is the supervisor's to notice
     hosts.declare()
     return exit_code("train", lambda: _alone_in_failing(lambda: run(order, memory), len(order.ranks)))
 

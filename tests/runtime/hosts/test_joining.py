@@ -11,7 +11,8 @@ import pytest
 from helpers.commands import Command, complaint
 from helpers.forks import ROOT
 
-from ddl.runtime.hosts import JOINED, rendezvous
+from ddl.runtime import hosts
+from ddl.runtime.hosts import JOINED, membership, rendezvous
 
 TRAIN = (
   "train", "--config=configs/digits.py", "--config.workers=2", "--devices=2", "--config.steps=4",
@@ -102,6 +103,71 @@ def test_a_port_in_use(tmp_path):
     where = f"127.0.0.1:{used.getsockname()[1]}"
     line = complaint(started(tmp_path, where, 0).end())
   assert line == f"train: port {where.split(':')[1]} is in use at {where}; pass another one by --coordinator"
+
+
+STEP = {  # of Slurm's interactive step: the job has eight tasks
+  "SLURM_JOB_ID": "4097", "SLURM_STEP_ID": "4294967290", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1",
+  "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODELIST": "node[7-8]", "SLURM_STEP_NODELIST": "node7",
+}  # fmt: skip
+MPI = {f"OMPI_COMM_WORLD_{key}": value for key, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_RANK", "1"))}
+
+
+def place(monkeypatch, variables):
+  """The process's place by a cluster's variables."""
+  for name in [*os.environ]:
+    if name.startswith(("SLURM_", "OMPI_", "PMI", "DDL_", "JOB_COMPLETION", "JAX_COORDINATOR")):
+      monkeypatch.delenv(name)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(membership, "_declared", [])
+  return hosts.declare()
+
+
+@pytest.mark.parametrize(
+  "variables, rank, count, where",
+  [
+    (STEP, 0, 1, ""),  # one task in the step
+    (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, 3, 4, "node7:61441"),
+    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "gpu[003-015,20],x"}, 0, 2, "gpu003:61441"),
+    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a[1-2]b[3-4],x"}, 0, 2, "a1b3:61441"),
+    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}, 0, 2, "127.0.0.1:61441"),
+    ({key: value for key, value in STEP.items() if key != "SLURM_STEP_NUM_TASKS"}, 0, 8, "node7:61441"),
+    ({key: value for key, value in STEP.items() if key != "SLURM_STEP_ID"}, 0, 1, ""),  # the script of a job
+    (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a"}, 1, 2, "127.0.0.1:35907"),
+    (MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, 0, 1, ""),
+    (STEP | MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a"}, 1, 2, "127.0.0.1:35907"),
+  ],
+)
+def test_a_place_by_the_variables_of_a_cluster(variables, rank, count, where, monkeypatch):
+  me = place(monkeypatch, variables)
+  assert (me.rank, me.count, me.coordinator) == (rank, count, where)
+
+
+@pytest.mark.parametrize(
+  "variables",
+  [
+    STEP | {"SLURM_STEP_NUM_TASKS": "two"},
+    STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "5"},
+    STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": ""},
+    STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "", "SLURM_NODELIST": ""},
+    STEP | {"SLURM_STEP_NUM_TASKS": "0"},
+    MPI | {"OMPI_COMM_WORLD_SIZE": ""},
+    {"OMPI_COMM_WORLD_SIZE": "2"},
+    {"JOB_COMPLETION_INDEX": "first", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+  ],
+)
+def test_variables_that_cannot_be_name_the_way_out(variables, monkeypatch):
+  with pytest.raises(ValueError, match="--num_processes=1") as error:
+    place(monkeypatch, variables)
+  assert "\n" not in str(error.value)
+
+
+def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, monkeypatch):
+  """Eight tasks are in the step, and only this one runs ddl."""
+  variables = STEP | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"}
+  place(monkeypatch, variables | {"JAX_COORDINATOR_PORT": where.partition(":")[2]})
+  with pytest.raises(ValueError, match=r"processes 1, 2, 3, .* have not come to .*Slurm.*--num_processes=1"):
+    hosts.join(0.3, 30.0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from ddl.runtime import hosts
 from ddl.runtime.hosts import watch
+from ddl.runtime.hosts.supervision import Job, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +49,24 @@ def test_nobody_is_told_anything_while_all_are_there_and_when_they_end_in_order(
   for each in reversed(made):
     each.close()
   assert [each.within(0.2) for each in told] == [None] * 3
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
+def test_a_silence_that_is_never_noticed_is_refused(seconds, tmp_path):
+  job = Job(None, "", None, None, None, tmp_path / "members", None, join_timeout=60.0, silence=seconds)
+  for start in (
+    lambda: hosts.join(60.0, seconds),
+    lambda: watch.Watch(seconds, print, lambda _: ""),
+    lambda: Supervisor(hosts.Membership(0, 2, "127.0.0.1:1"), job),
+  ):
+    with pytest.raises(ValueError, match="--peer_timeout must be above 0"):
+      start()
+  for start in (
+    lambda: hosts.join(seconds, 30.0),
+    lambda: Supervisor(hosts.Membership(0, 2, "127.0.0.1:1"), job._replace(join_timeout=seconds, silence=30.0)),
+  ):
+    with pytest.raises(ValueError, match="--join_timeout must be above 0"):
+      start()
 
 
 @pytest.mark.parametrize("rank", [1, 2])

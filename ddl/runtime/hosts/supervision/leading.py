@@ -4,6 +4,7 @@ import socket
 import time
 from typing import Any
 
+from ddl.runtime.hosts.membership import whence
 from ddl.runtime.hosts.supervision import meeting
 from ddl.runtime.hosts.supervision.leader import Decision, End, Halt, Leader, Member, Stop
 from ddl.runtime.hosts.supervision.messages import Line, Order
@@ -138,7 +139,7 @@ class Leading:
       text = (
         f"process{'es' * several} {', '.join(map(str, who))} of {self._site.me.count} ha{'ve' if several else 's'} not "
         f"come to {self._site.me.coordinator} within {job.join_timeout:g} s; start all, or wait longer with "
-        "--join_timeout"
+        f"--join_timeout{whence(self._site.me)}"
       )
       self._tell(end=2, text=text)
       self._part()

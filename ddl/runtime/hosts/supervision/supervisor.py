@@ -1,12 +1,12 @@
 """The supervisor of one process: whether it leads or follows, and its loop."""
 
-import os
 import signal
 import sys
 import time
 
+from ddl.runtime.hosts import orphans
 from ddl.runtime.hosts.addresses import host_port
-from ddl.runtime.hosts.membership import LAUNCHER, Membership, check_address
+from ddl.runtime.hosts.membership import Membership, check_address, check_seconds, whence
 from ddl.runtime.hosts.supervision import meeting
 from ddl.runtime.hosts.supervision.following import Following, Lost
 from ddl.runtime.hosts.supervision.leader import Leader
@@ -23,8 +23,11 @@ class Supervisor:
 
   def __init__(self, me: Membership, job: Job):
     """me: the place of this process."""
+    check_seconds("join_timeout", job.join_timeout)
+    check_seconds("peer_timeout", job.silence)
     self._site, self._where = Site(me, job), check_address(me.coordinator)
     self._asked = 0  # signal
+    self._orphaned = False  # whether the launcher has ended
 
   def supervise(self) -> int:
     """Return the job's exit code, at its end or where this process leaves it.
@@ -33,6 +36,7 @@ class Supervisor:
       ValueError: with one line, if the others do not come or are not found, or this one differs from them.
     """
     site, role = self._site, None
+    orphans.release()  # a fork has no threads to lose
     before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
       role, told, at, paused = self._begin(), False, time.monotonic(), float("-inf")
@@ -97,6 +101,7 @@ class Supervisor:
       sys.exit(128 + self._asked)
     raise ValueError(
       f"no other process was reached at {host_port(*self._where)} within {seconds:g} s: {why}; start all"
+      + whence(site.me)
     )
 
   def _elect(self, lost: Lost) -> Role:
@@ -126,8 +131,9 @@ class Supervisor:
 
   def _to_end(self) -> int:
     """Return the signal that this process was asked to end by, or 0; the end of its launcher counts as one."""
-    if LAUNCHER in os.environ and os.getppid() != int(os.environ[LAUNCHER]):
-      self._asked = self._asked or signal.SIGTERM
+    if not self._orphaned and orphans.launcher_ended():
+      self._orphaned, self._asked = True, self._asked or signal.SIGTERM
+      orphans.kill_later()
     return self._asked
 
   def _note(self, number: int, _frame: object) -> None:

@@ -1,0 +1,108 @@
+"""Processes that ddl starts end soon after the one that started them, also where that was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.forks import ROOT
+
+from ddl.runtime.hosts import LAUNCHER, orphans
+
+MARK = "DDL_TESTS_ORPHANS"
+CHILD = """
+import ctypes, signal
+from ddl.runtime.hosts import orphans
+orphans.SAVING = 1.0
+{ignore}
+orphans.follow_launcher()
+print("follows", flush=True)
+ctypes.CDLL(None).sleep(60)  # in C, as in a collective
+"""
+LAUNCHING = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=os.environ | {sys.argv[2]: str(os.getpid())})
+time.sleep(60)
+"""
+JOB = ("--config.workers=2", "--devices=2", "--processes=2", "--config.steps=200000", "--config.eval_every=2000")
+JOBS = {
+  "train": ("train", "--config=configs/digits.py", *JOB),
+  "elastic": ("train", "--config=configs/digits.py", "--elastic", "--config.algorithm.name=local_sgd", *JOB),
+  "compare": ("compare", "--config=configs/digits_compare.py", *JOB),
+  "sweep": ("sweep", "--config=configs/digits_compare.py", *JOB),
+}
+
+
+def marked(mark):
+  """The processes with this mark in their environment, which they inherit."""
+  found = []
+  for folder in Path("/proc").iterdir():
+    try:
+      ours = folder.name.isdigit() and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+      if ours and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        found.append(int(folder.name))
+    except OSError:
+      continue
+  return found
+
+
+def wait(condition, seconds):
+  until = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < until, "it does not come"
+    time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path):
+  """Starts a process with a mark, and kills what it leaves behind."""
+  mark = tmp_path.name + str(os.getpid())
+
+  def run(*words):
+    with (tmp_path / "out").open("w") as out:
+      process = subprocess.Popen(
+        [sys.executable, *words], env=os.environ | {MARK: mark}, cwd=ROOT, stdout=out, stderr=out,
+        start_new_session=True,
+      )  # fmt: skip
+    return process, lambda: marked(mark)
+
+  yield run
+  for pid in marked(mark):
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ignore", ["", "signal.signal(signal.SIGTERM, lambda *_: None)"])
+def test_a_process_that_waits_in_c_ends_with_its_launcher(ignore, start, tmp_path):
+  launcher, left = start("-c", LAUNCHING, CHILD.format(ignore=ignore), LAUNCHER)
+  wait(lambda: "follows" in (tmp_path / "out").read_text(), 60)
+  assert len(left()) == 2
+  launcher.kill()
+  launcher.wait()
+  wait(lambda: not left(), 10)
+
+
+def test_a_child_does_not_take_its_grandparent_for_its_launcher(monkeypatch):
+  monkeypatch.setenv(LAUNCHER, str(os.getppid()))
+  try:
+    orphans.follow_launcher()
+    assert LAUNCHER not in os.environ and not orphans.launcher_ended()
+  finally:
+    orphans.release()
+    orphans._launcher.clear()
+    orphans._released.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize("job", JOBS)
+def test_nothing_is_left_of_a_job_whose_launcher_is_killed(job, whole_group, start, tmp_path):
+  run = tmp_path / "run"
+  launcher, left = start("run.py", *JOBS[job], f"--workdir={run}", "--peer_timeout=600")
+  wait(lambda: any(file.stat().st_size > 200 for file in run.glob("**/metrics.jsonl")), 300)
+  assert len(left()) >= 3
+  (os.killpg if whole_group else os.kill)(launcher.pid, signal.SIGKILL)
+  launcher.wait()
+  wait(lambda: not left(), 30)
