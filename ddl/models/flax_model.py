@@ -7,8 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
+from ddl import memory
 from ddl.api import Model, Tree, channels_first
 from ddl.models.supervised import example, supervised
+
+MOST_LAYERS = 1000  # of more a program takes an hour to trace and compile, however narrow they are
 
 
 def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
@@ -83,6 +86,22 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
 def recomputed(block: type[linen.Module]) -> Any:
   """The module, whose call is block(x, train), computed again for its gradients instead of kept (arXiv 1604.06174)."""
   return linen.remat(block, static_argnums=(2,))
+
+
+def require_size(name: str, parameters: int, **layers: int) -> None:
+  """Check a network's size before it is traced.
+
+  Args:
+    parameters: at least so many, in float32.
+    layers: the setting that repeats layers.
+
+  Raises:
+    ValueError: one line, for parameters that exceed this machine's memory, or too many layers.
+  """
+  ((key, count),) = layers.items()
+  memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
+  if count > MOST_LAYERS:
+    raise ValueError(f"{name}: {key} must be at most {MOST_LAYERS}, got {count}.")
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ddl import memory
 from ddl.api import Model
-from ddl.models.flax_model import from_flax, recomputed, require
+from ddl.models.flax_model import from_flax, recomputed, require, require_size
 from ddl.models.transformer import TENSOR, Block
 from ddl.sharding import named
 
@@ -57,6 +56,6 @@ def gpt2(
   require("gpt2", meta, text=True)
   if width % heads:
     raise ValueError(f"gpt2: width is {width}; invalid: must be a multiple of {heads}, the heads")
-  memory.require(4 * layers * 12 * width**2, f"gpt2 of {layers} layers of width {width}")
+  require_size("gpt2", layers * 12 * width**2 + meta["num_outputs"] * width, layers=layers)
   module = _GPT2(meta["num_outputs"], layers, width, heads, dropout, remat)
   return from_flax(module, meta, dense=True)._replace(rules={"tensor": TENSOR})

@@ -1,14 +1,15 @@
 """Multi-layer perceptrons: with relu, and the dense network for speech of Das et al. 2016 (arXiv 1602.06709)."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
 from flax import linen as nn
 
-from ddl import memory
 from ddl.api import Model
-from ddl.models.flax_model import from_flax, require
+from ddl.models.flax_model import MOST_LAYERS, from_flax, require, require_size
 from ddl.sharding import WHOLE, columns, named, pairs
 
 
@@ -39,6 +40,7 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout:
     ValueError: if the data is text.
   """
   require("mlp", meta)
+  _require_size("mlp", meta, hidden, layers=len(hidden))
   return _split(_MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
 
@@ -49,8 +51,13 @@ def cd_dnn(meta: Mapping[str, Any], *, width: int = 2048, layers: int = 7) -> Mo
     ValueError: if the data is text, or it exceeds the memory.
   """
   require("cd_dnn", meta)
-  memory.require(4 * (layers - 1) * width**2, f"cd_dnn of {layers} layers of width {width}")
+  _require_size("cd_dnn", meta, (width,) * min(layers, MOST_LAYERS + 1), layers=layers)
   return _split(_MLP(meta["num_outputs"], (width,) * layers, 0.0, nn.sigmoid), meta)
+
+
+def _require_size(name: str, meta: Mapping[str, Any], hidden: Sequence[int], *, layers: int) -> None:
+  widths = [math.prod(meta["shape"]), *hidden, meta["num_outputs"]]
+  require_size(name, sum((before + 1) * after for before, after in pairwise(widths)), layers=layers)
 
 
 def _split(module: _MLP, meta: Mapping[str, Any]) -> Model:

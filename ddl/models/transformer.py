@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from ddl import memory
 from ddl.api import Model
 from ddl.models.cpu import dot_general
-from ddl.models.flax_model import from_flax, recomputed, require
+from ddl.models.flax_model import from_flax, recomputed, require, require_size
 from ddl.sharding import MEMBER, SPLIT, WHOLE, Rules, named
 
 _Dense = partial(nn.Dense, dot_general=dot_general)
@@ -117,6 +116,7 @@ def transformer(
   require("transformer", meta, text=True)
   if width % heads:
     raise ValueError(f"transformer: width is {width}; invalid: must be a multiple of {heads}, the heads")
-  memory.require(4 * layers * (4 + 2 * mlp_ratio) * width**2, f"transformer of {layers} layers of width {width}")
+  ends = 2 * meta["num_outputs"] * width  # of the vocabulary
+  require_size("transformer", layers * (4 + 2 * mlp_ratio) * width**2 + ends, layers=layers)
   module = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
   return from_flax(module, meta, dense=True)._replace(rules={"tensor": TENSOR})

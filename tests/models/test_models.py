@@ -401,3 +401,35 @@ def test_language_is_tested_in_parts(monkeypatch, limits):
   for name, values in whole.items():
     assert values.shape == (9,) and len(set(values.tolist())) > 1
     assert_allclose(parts[name], values, rtol=1e-5)
+
+
+HUGE = [
+  ("transformer", TEXT, {"layers": 10**6}, "memory"),
+  ("transformer", TEXT, {"layers": 10**6, "width": 8, "heads": 2}, "layers must be at most 1000, got 1000000"),
+  ("transformer", TEXT, {"layers": 1, "mlp_ratio": 10**9}, "memory"),
+  ("transformer", {**TEXT, "num_outputs": 10**12}, {}, "memory"),
+  ("gpt2", TEXT, {"layers": 10**6}, "memory"),
+  ("gpt2", TEXT, {"layers": 10**6, "width": 8, "heads": 2}, "layers must be at most 1000"),
+  ("gpt2", {**TEXT, "num_outputs": 10**12}, {}, "memory"),
+  ("cd_dnn", VECTOR, {"layers": 10**6}, "cd_dnn"),
+  ("cd_dnn", VECTOR, {"layers": 10**6, "width": 2}, "layers must be at most 1000"),
+  ("cd_dnn", VECTOR, {"width": 10**9}, "memory"),
+  ("mlp", VECTOR, {"hidden": (4,) * 10**6}, "layers must be at most 1000"),
+  ("mlp", VECTOR, {"hidden": (10**10,)}, "memory"),
+  ("mlp", {**VECTOR, "num_outputs": 10**12}, {}, "memory"),
+  ("resnet20", COLOUR, {"blocks": 10**6}, "memory"),
+  ("resnet20", COLOUR, {"blocks": 10**6, "width": 1}, "blocks must be at most 1000"),
+  ("resnet20", COLOUR, {"width": 10**9}, "memory"),
+  ("resnet18", COLOUR, {"width": 10**9}, "memory"),
+  ("resnet50", COLOUR, {"width": 10**9}, "memory"),
+  ("vgg16", COLOUR, {"width": 1e9}, "memory"),
+  ("vgg_a", COLOUR, {"hidden": 10**12}, "memory"),
+  ("alexnet", {**COLOUR, "shape": (227, 227, 3)}, {"hidden": 10**12}, "memory"),
+]
+
+
+@pytest.mark.parametrize(("name", "meta", "sizes", "words"), HUGE)
+def test_a_size_beyond_this_machine_is_refused_before_it_is_traced(name, meta, sizes, words, at_once):
+  with pytest.raises(ValueError, match=words) as error:
+    MODELS[name](meta, **sizes)
+  assert "\n" not in str(error.value) and len(str(error.value)) < 300

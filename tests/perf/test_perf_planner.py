@@ -18,6 +18,7 @@ from ddl.perf.planning.planner import Wish, plan
 from ddl.perf.step.memory import StepMemory, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, parts, train_flop
+from ddl.perf.units import percent, seconds_text
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9))
 
@@ -34,6 +35,32 @@ def job(name, **keys):
 
 def rows(found):
   return {row.quantity: row for row in found.rows}
+
+
+@pytest.mark.parametrize("start", [1.0, 3600.0])
+@pytest.mark.parametrize("workers", [1, 8])
+def test_a_long_start_leaves_the_seconds_of_computing_exact(start, workers):
+  """T_C is 1e-9 of the step, which subtracting two steps would lose."""
+  there = cluster(latency=0.0, bandwidth=1e15)
+  there = there._replace(device=there.device._replace(start=start, peak=1e21))
+  small = PLAIN._replace(step=1e9)
+  row = next(row for row in plan(small, there, Wish(batch=32, workers=workers)).rows if "strong" in row.quantity)
+  compute = workers * 32 * 1e9 / (1e21 * 0.5)
+  overhead = speedup_bounds.efficiency(workers, (start + compute / workers - compute / workers) / compute)
+  assert (
+    f"{seconds_text(compute)} = " in row.why and f"alpha = (1 + R_O) / (1 + G R_O) = {percent(overhead)}" in row.why
+  )
+
+
+def test_a_step_that_only_reads_its_parameters_gains_nothing_from_workers():
+  job = PLAIN._replace(step=(Part(1e-9, held=1e9),))
+  row = next(row for row in plan(job, cluster(), Wish(batch=32, workers=8)).rows if "strong" in row.quantity)
+  assert row.value == "1" and "as long with fewer examples" in row.why
+
+
+def test_a_plan_for_a_million_devices_takes_seconds(at_once):
+  found = plan(job("alexnet"), cluster(workers=2**20, memory=1e13), Wish(batch=1, workers=2**20))
+  assert found.settings.workers == 2**20
 
 
 # ---- examples per worker

@@ -17,6 +17,7 @@ from ddl.perf.hardware.device import Device, Efficiency, Part
 from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import scaling, speedup_bounds
 from ddl.perf.planning.batch import Job
+from ddl.perf.planning.delays import round_seconds
 from ddl.perf.planning.planner import Wish, plan
 from ddl.perf.planning.scaling import LOSSES, stops
 from ddl.perf.planning.scenario import Scenario, Transport, Work, step_pass, timeline_of, work
@@ -251,6 +252,44 @@ def test_a_point_is_what_plan_says(name, there):
     how = {"period": period, "delay": delay, "servers": chosen.servers}
     (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, **how)
     assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
+
+
+@pytest.mark.parametrize(("period", "delay"), [(65_536, 0), (65_536, 1), (65_536, 65_536), (7_001, 3_000)])
+def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
+  """Which takes minutes step by step."""
+  there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  (point,) = scaling.curve(
+    lambda _: Pattern(exchanges=(Exchange((message,), period, delay),)), job, there, [16], batch=32, weak=True
+  )
+  step = step_pass(job, there, 32).seconds
+  took = collectives.all_reduce(4e9, 16, there.network)
+  assert period * point.seconds == pytest.approx(
+    round_seconds(step=step, message=took, period=period, delay=delay), rel=2e-3
+  )
+
+
+def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
+  there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  short, long = (
+    scaling.curve(
+      lambda _, delay=delay: Pattern(exchanges=(Exchange((message,), 2, delay),)), job, there, [16], batch=32, weak=True
+    )
+    for delay in (20, 65_536)
+  )
+  assert short[0].seconds == pytest.approx(long[0].seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+  "pattern",
+  [
+    Pattern(exchanges=(Exchange((Op("all_reduce", 4e6),), 65_536),)),
+    Pattern(visits=Visits(4e6, 4e6, 65_536)),
+  ],
+)
+def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
+  job = Work((Part(1e9),), (4e6,))
+  with pytest.raises(ValueError, match="with jitter a round must have at most 5,000 steps"):
+    scaling.curve(lambda _: pattern, job, CLUSTERS["ethernet_10g"], [16], batch=32, weak=True, jitter=0.1)
 
 
 def test_work_of_a_table():

@@ -92,3 +92,9 @@ def test_a_run_resumed_between_two_calls_goes_on_with_the_same_calls():
   schedule = Schedule([Exchange(None, None, 4, 3)])  # type: ignore[arg-type]
   for longest in (1, 3, 4, 9):
     assert any(call.end == 20 for call in cut(schedule, 0, 50, 10, longest))
+
+
+@pytest.mark.parametrize(("steps", "every", "longest"), [(2 * 10**9, 10, 64), (2 * 10**9, 10**9, 64), (10**8, 1, 64)])
+def test_a_run_of_more_calls_than_can_be_listed_is_refused_at_once(steps, every, longest, at_once):
+  with pytest.raises(ValueError, match=r"config.steps must make at most 10,000,000 calls"):
+    plan(Schedule([]), 0, steps, every, longest, 1)

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ddl import memory
 from ddl.api import Model
 from ddl.models.cpu import convolve
-from ddl.models.flax_model import from_flax, require
+from ddl.models.flax_model import from_flax, require, require_size
 
 
 class _ResNet(nn.Module):
@@ -46,5 +45,5 @@ def resnet20(meta: Mapping[str, Any], *, width: int = 16, blocks: int = 3) -> Mo
   """
   require("resnet20", meta, image=True, side=4)
   alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of the blocks that keep their stage's width
-  memory.require(4 * alike, f"resnet20 of {blocks} blocks of width {width}")
+  require_size("resnet20", alike, blocks=blocks)
   return from_flax(_ResNet(meta["num_outputs"], width, blocks), meta, dense=True)

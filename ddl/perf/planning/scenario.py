@@ -17,6 +17,10 @@ from ddl.perf.step.layers import Table
 from ddl.perf.tables.totals import params_bytes, parts
 
 MOST = 200  # layers of a timeline
+MOST_STEPS = 5_000  # of a round that is simulated step by step
+GROUPED = 1000  # steps of a longer round, each of which stands for several
+QUEUED = 20  # periods of a delay
+MOST_EVENTS = 10**8  # of layers of all workers' steps in a simulation with jitter: 5 GB
 SIMULATED = 128  # workers in a server's queue; of more, each of so many stands for several
 
 
@@ -77,8 +81,26 @@ def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
     return step_pass(run.work, run.cluster, run.examples).seconds, 0.0
   if run.pattern.visits:
     return _visits(run)
+  run, unit = _shortened(run)
   shown = timeline_of(run)
-  return shown.seconds / shown.steps, shown.exposed / shown.seconds
+  return shown.seconds / (shown.steps * unit), shown.exposed / shown.seconds
+
+
+def _shortened(run: Scenario) -> tuple[Scenario, int]:
+  """Return a run whose rounds are not too long to simulate, and the steps that each of its steps stands for.
+
+  Periods and delays of more than MOST_STEPS are rounded to one in GROUPED of the longest. Of a delay above its period
+  several messages are in flight on one link, so that a longer one hides no more: from QUEUED periods on it stays.
+  """
+  exchanges, longest = [], max((each.steady for each in run.pattern.exchanges), default=1)
+  unit = 1 if run.jitter or run.pattern.local or longest <= MOST_STEPS else math.ceil(longest / GROUPED)
+  for each in run.pattern.exchanges:
+    delay = min(each.delay, QUEUED * each.steady)
+    period, delay, offset = (round(steps / unit) for steps in (each.steady, delay, each.offset))
+    exchanges.append(each._replace(period=max(1, period), delay=delay, offset=offset))
+  work = run.work._replace(micro=run.work.micro * unit)
+  pattern = run.pattern._replace(exchanges=tuple(exchanges))
+  return run._replace(pattern=pattern, work=work, examples=run.examples * unit), unit
 
 
 def step_pass(job: Work, cluster: Cluster, examples: float) -> Pass:
@@ -113,8 +135,11 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
   ]
   paces = None
   if run.jitter:
+    steps = timeline.round_steps(exchanges)
     rounds = max(30, min(150, 20_000 // workers), timeline.warm_up(exchanges))
-    paces = _paces(rounds * timeline.round_steps(exchanges), workers, run.jitter)
+    rounds = max(2, min(rounds, 3 * MOST_STEPS // steps))
+    _check_jitter(steps, workers, 2 * rounds * len(step.forward))
+    paces = _paces(rounds * steps, workers, run.jitter)
     paces = np.tile(paces, (2, 1))  # the second is measured
   settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
   return timeline.simulate(step, cost, exchanges, paces=paces, **settings)
@@ -138,7 +163,10 @@ def _visits(run: Scenario) -> tuple[float, float]:
     whole = max(computing + visits.probability * exposed, visits.probability * shared)
     return whole / period, 1 - computing / whole
   queued = min(workers, SIMULATED)
-  paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
+  paces = np.ones((20, queued))
+  if run.jitter:
+    _check_jitter(period, queued, 20)
+    paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
   nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
   bandwidth = link.bandwidth * queued / workers  # of more workers a message is several, which keep the line as busy
   line = nbytes / transport.servers / bandwidth  # a visit takes longer
@@ -149,6 +177,15 @@ def _visits(run: Scenario) -> tuple[float, float]:
   )  # fmt: skip
   whole = max(queue.round_seconds, shared)
   return whole / period, 1 - (queue.round_seconds - queue.wait_seconds) / whole
+
+
+def _check_jitter(steps: int, workers: int, events: int) -> None:
+  """Refuse rounds with too many steps to simulate one by one. events: of one step in all rounds."""
+  if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
+    raise ValueError(
+      f"with jitter a round must have at most {MOST_STEPS:,} steps, and at most {MOST_EVENTS // events:,} of all "
+      f"workers, got {steps:,} of {workers:,} workers each. Take a shorter period, fewer workers or no jitter."
+    )
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ddl.schedule import Due, Ids, Schedule
 
 MOST_KINDS = 4  # compiled for one run, whatever its periods and pauses
+MOST_CALLS = 10**7  # of a run, which are listed before it begins: about a minute
 
 
 class Kind(NamedTuple):
@@ -57,7 +58,16 @@ def plan_parts(
     every: steps.
     longest: steps of a call.
     flexible: most steps of a call whose exchanges are decided at run time.
+
+  Raises:
+    ValueError: one line, for more than MOST_CALLS.
   """
+  steps = sum(last - first for first, last in parts)
+  if (least := max(steps // longest, steps // every)) > MOST_CALLS:
+    raise ValueError(
+      f"config.steps must make at most {MOST_CALLS:,} calls of up to {min(longest, every)} steps, got {least:,}. Take "
+      "fewer steps or a larger config.eval_every."
+    )
   calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:

@@ -27,11 +27,11 @@ import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=os.environ | {sys.argv[2]: str(os.getpid())})
 time.sleep(60)
 """
-JOB = ("--config.workers=2", "--devices=2", "--processes=2", "--config.steps=200000", "--config.eval_every=2000")
+JOB = ("--config.workers=2", "--devices=2", "--processes=2", "--config.steps=200000", "--config.eval_every=100")
 JOBS = {
   "train": ("train", "--config=configs/digits.py", *JOB),
   "elastic": ("train", "--config=configs/digits.py", "--elastic", "--config.algorithm.name=local_sgd", *JOB),
-  "compare": ("compare", "--config=configs/digits_compare.py", *JOB),
+  "compare": ("compare", "--config=configs/digits_compare.py", "--only=sync_sgd", *JOB),
   "sweep": ("sweep", "--config=configs/digits_compare.py", *JOB),
 }
 
