@@ -1,21 +1,23 @@
 """A noisy linear least-squares problem whose optimum is known: for questions of optimization alone."""
 
-import math
+from typing import Annotated
 
 import numpy as np
 
 from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import source
+from ddl.ranges import LARGEST_FLOAT, Fraction, NonNegativeFloat, PositiveInt, Range, checked, integers
 
 
+@checked
 def least_squares(
   *,
-  examples: int = 2048,
-  features: int = 32,
-  noise: float = 0.1,
-  condition: float = 10.0,
-  validation: float = 0.0,
+  examples: Annotated[int, integers(4)] = 2048,
+  features: PositiveInt = 32,
+  noise: NonNegativeFloat = 0.1,
+  condition: Annotated[float, Range(1, LARGEST_FLOAT)] = 10.0,
+  validation: Fraction = 0.0,
 ) -> Data:
   """y = x w* + noise * N(0, 1), x ~ N(0, C), where C has eigenvalues from 1 down to 1 / condition.
 
@@ -29,11 +31,6 @@ def least_squares(
     condition: ratio of the extreme eigenvalues of C, at least 1.
     validation: share of the examples to set apart; the optimum is that of the rest.
   """
-  if examples < 4 or features < 1 or not 1 <= condition < math.inf or not 0 <= noise < math.inf:
-    raise ValueError(
-      f"least_squares needs examples >= 4, features >= 1, noise >= 0 and condition >= 1, all of them finite, "
-      f"not {examples}, {features}, {noise:g} and {condition:g}"
-    )
   size = 8 * features * (examples + features)  # float64
   memory.require(size, f"least_squares of {examples} examples and {features} features")
   rng = np.random.default_rng(0)

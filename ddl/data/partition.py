@@ -1,18 +1,23 @@
 """Partitions of the training examples: a shard per worker, as indices into the training source."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
+from ddl.ranges import PositiveFloat, PositiveInt, Seed, checked
 
-def iid(size: int, labels: np.ndarray | None, *, workers: int, seed: int) -> list[np.ndarray]:
+
+@checked
+def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: Seed) -> list[np.ndarray]:
   """Each worker draws from the whole set, in an order of its own."""
   del labels, seed
   return [np.arange(size, dtype=np.int64)] * workers
 
 
-def sharded(size: int, labels: np.ndarray | None, *, workers: int, seed: int, repeat: bool = False) -> list[np.ndarray]:
+@checked
+def sharded(
+  size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: Seed, repeat: bool = False
+) -> list[np.ndarray]:
   """Disjoint random parts of the set, whose sizes differ by at most one; repeat: see `dirichlet`.
 
   ValueError where workers > size.
@@ -22,8 +27,15 @@ def sharded(size: int, labels: np.ndarray | None, *, workers: int, seed: int, re
   return [np.sort(shard) for shard in np.array_split(_rng(seed).permutation(size), workers)]
 
 
+@checked
 def dirichlet(
-  size: int, labels: np.ndarray | None, *, workers: int, seed: int, concentration: float, repeat: bool = False
+  size: int,
+  labels: np.ndarray | None,
+  *,
+  workers: PositiveInt,
+  seed: Seed,
+  concentration: PositiveFloat,
+  repeat: bool = False,
 ) -> list[np.ndarray]:
   """Disjoint parts with skewed labels: each class is shared out by proportions ~ Dirichlet(concentration).
 
@@ -45,8 +57,6 @@ def dirichlet(
   del repeat
   if labels is None:
     raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
-  if not 0 < concentration < math.inf:
-    raise ValueError(f"concentration={concentration:g}: must be a finite number > 0")
   _enough(size, workers)
   rng = _rng(seed)
   parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
@@ -67,7 +77,7 @@ def dirichlet(
 PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded": sharded, "dirichlet": dirichlet}
 
 
-def _rng(seed: int) -> np.random.Generator:
+def _rng(seed: Seed) -> np.random.Generator:
   # The spawn key separates this stream from those of the epochs' orders, which have none.
   return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 

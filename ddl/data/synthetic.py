@@ -1,25 +1,27 @@
 """Random examples of any shape: for dry runs and speed, where the data are not at hand."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import source
+from ddl.ranges import Fraction, PositiveInt, checked, integers
 
 KEPT = 2**26  # bytes of different examples, at most; further ones are these again
 TASKS = ("classification", "language", "regression")
 
 
+@checked
 def synthetic(
   *,
   task: str = "classification",
-  shape: tuple[int, ...] = (28, 28, 1),
-  num_outputs: int = 10,
-  examples: int = 8192,
-  validation: float = 0.0,
+  shape: tuple[PositiveInt, ...] = (28, 28, 1),
+  num_outputs: PositiveInt = 10,
+  examples: Annotated[int, integers(4)] = 8192,
+  validation: Fraction = 0.0,
 ) -> Data:
   """Inputs and targets drawn independently, so that there is nothing to learn.
 
@@ -36,12 +38,10 @@ def synthetic(
   Raises:
     ValueError: one line, for another task, or numbers that cannot be.
   """
-  whole = all(isinstance(n, int) and n >= 1 for n in (*shape, num_outputs)) and examples >= 4
-  if task not in TASKS or not whole or not shape or (task == "language" and len(shape) != 1):
-    raise ValueError(
-      f"synthetic needs a task of {', '.join(TASKS)}, a shape (of language: one length) and num_outputs of integers "
-      f"from 1 on, and examples >= 4, not {task}, {shape}, {num_outputs} and {examples}"
-    )
+  if task not in TASKS:
+    raise ValueError(f"synthetic.task must be one of {', '.join(TASKS)}, got {task!r}.")
+  if not shape or (task == "language" and len(shape) != 1):
+    raise ValueError(f"synthetic.shape must have one length or more, of language exactly one, got {shape}.")
   one = 4 * (math.prod(shape) + num_outputs * (task == "regression"))
   kept = min(examples, max(KEPT // one, 4))
   memory.require(3 * one * kept, f"synthetic examples of shape {shape}")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.events.cutoff import ESTIMATORS, best
+from ddl.ranges import NonNegativeInt, PositiveInt, checked
 
 
 class Bounded(NamedTuple):
@@ -56,26 +57,25 @@ def bsp() -> Barrier:
   return Bounded(0)
 
 
-def ssp(*, bound: int) -> Barrier:
+@checked
+def ssp(*, bound: NonNegativeInt) -> Barrier:
   """Stale synchronous parallel: clock - min(clocks) <= bound rounds (Ho et al. 2013); 0 is bsp."""
-  return Bounded(_checked("ssp", bound))
+  return Bounded(bound)
 
 
-def psp(*, sample: int, bound: int, redraw: bool = False) -> Barrier:
+@checked
+def psp(*, sample: NonNegativeInt, bound: NonNegativeInt, redraw: bool = False) -> Barrier:
   """Probabilistic synchronous parallel (arXiv 1709.07772): ssp towards `sample` others only, not itself.
 
   The sample is drawn without replacement when the worker comes to the barrier, and kept while it waits; with `redraw`
   a waiting worker draws another one each time that any worker finishes a round. sample = workers - 1 is ssp.
   """
-  if sample < 0:
-    raise ValueError(f"psp: sample is {sample}; invalid: must be at least 0 workers")
-  return Bounded(_checked("psp", bound), sample, redraw)
+  return Bounded(bound, sample, redraw)
 
 
-def backup(*, spare: int) -> Barrier:
+@checked
+def backup(*, spare: NonNegativeInt) -> Barrier:
   """Synchronous with backup workers (arXiv 1604.00981): a round waits for the first workers - spare messages."""
-  if spare < 0:
-    raise ValueError(f"backup: spare is {spare}; invalid: must be at least 0 workers")
 
   def take(workers: int, rounds: Sequence[Round]) -> int:
     del rounds
@@ -86,15 +86,14 @@ def backup(*, spare: int) -> Barrier:
   return Quorum(take)
 
 
-def cutoff(*, window: int, estimator: str = "window") -> Barrier:
+@checked
+def cutoff(*, window: PositiveInt, estimator: str = "window") -> Barrier:
   """A round waits for the first c messages, the c that maximises c / E[x_(c)] (arXiv 1803.04209).
 
   window: number of past rounds from which the distribution of the times x is estimated, one for all workers; the first
     `window` rounds wait for all.
   estimator: "window", the order statistics of that fit, or "elfving", his normal approximation of them.
   """
-  if window < 1:
-    raise ValueError(f"cutoff: window is {window}; invalid: must be at least 1 round")
   if estimator not in ESTIMATORS:
     raise ValueError(f"cutoff: estimator is {estimator!r}; invalid: must be one of {', '.join(ESTIMATORS)}")
 
@@ -105,12 +104,6 @@ def cutoff(*, window: int, estimator: str = "window") -> Barrier:
     return best(seconds, seen, workers=workers, estimator=estimator)
 
   return Quorum(take)
-
-
-def _checked(name: str, bound: int) -> int:
-  if not (bound >= 0 and bound == int(bound)):
-    raise ValueError(f"{name}: bound is {bound}; invalid: must be an integer of at least 0 rounds")
-  return int(bound)
 
 
 BARRIERS: dict[str, Callable[..., Barrier]] = {

@@ -32,21 +32,9 @@ class Trouble:
     death_rate: float,
     down_seconds: float,
   ):
-    """ValueError, one line, for an invalid value; see `ddl.events.times` for what each one means."""
-    if workers < 1:
-      raise ValueError(f"workers is {workers}; invalid: must be at least 1")
+    """Take values that `ddl.events.times` has checked. ValueError for multipliers of another number of workers."""
     if slow and len(slow) != workers:
-      raise ValueError(f"slow has {len(slow)} multipliers for {workers} workers; invalid: must be one each, or none")
-    for index, value in enumerate(slow):
-      positive(f"slow[{index}]", value)
-    positive("straggler_factor", straggler_factor)
-    if positive("straggler_steps", straggler_steps) < 1:
-      raise ValueError(f"straggler_steps is {straggler_steps:g}; invalid: must be at least 1")
-    if not 0 <= straggler_rate <= 1:
-      raise ValueError(f"straggler_rate is {straggler_rate:g}; invalid: must be a probability per step, from 0 to 1")
-    if not 0 <= death_rate < 1:
-      raise ValueError(f"death_rate is {death_rate:g}; invalid: must be a probability per step, from 0 to below 1")
-    not_negative("down_seconds", down_seconds)
+      raise ValueError(f"times.slow must have a multiplier for each of {workers} workers, or none, got {len(slow)}.")
     self.workers = workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
@@ -89,13 +77,6 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
   known = fixed >= 0
   odd = (flips - np.where(known, flips[fixed], 0)) % 2 == 1
   return np.where(known, starts[fixed], state) ^ odd
-
-
-def positive(name: str, value: float) -> float:
-  """The value. ValueError unless it is a finite number > 0."""
-  if not (np.isfinite(value) and value > 0):
-    raise ValueError(f"{name} is {value:g}; invalid: must be a finite number > 0")
-  return value
 
 
 def not_negative(name: str, value: float) -> float:

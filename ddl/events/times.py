@@ -11,12 +11,20 @@ All of them are drawn by worker and step, so that algorithms of all periods meet
 
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
 from ddl import files, memory
-from ddl.events.faults import Death, Trouble, not_negative, positive
+from ddl.events.faults import Death, Trouble
 from ddl.events.rng import Stream
+from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, Seed, UnitInterval, checked
+
+StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
+Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
+Factor = Annotated[float, Range(0, 1e6, open_low=True)]
+Slowdown = Annotated[float, Range(1, 1e6)]
+Steps = Annotated[float, Range(1, 1e9)]
 
 
 class Times:
@@ -36,61 +44,62 @@ class Times:
     return self._trouble.deaths(worker, first, seconds)
 
 
+@checked
 def constant(
   *,
-  workers: int,
-  seed: int,
-  seconds: float = 0.01,
-  slow: tuple[float, ...] = (),
-  straggler_rate: float = 0.0,
-  straggler_factor: float = 1.0,
-  straggler_steps: float = 1.0,
-  death_rate: float = 0.0,
-  down_seconds: float = 0.0,
+  workers: PositiveInt,
+  seed: Seed,
+  seconds: StepSeconds = 0.01,
+  slow: tuple[Factor, ...] = (),
+  straggler_rate: UnitInterval = 0.0,
+  straggler_factor: Slowdown = 1.0,
+  straggler_steps: Steps = 1.0,
+  death_rate: Fraction = 0.0,
+  down_seconds: Seconds = 0.0,
 ) -> Times:
   """Every step takes the same time. ValueError, one line, for invalid values."""
-  positive("seconds", seconds)
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
 
 
+@checked
 def lognormal(
   *,
-  workers: int,
-  seed: int,
-  seconds: float = 0.01,
-  jitter: float = 0.1,
-  slow: tuple[float, ...] = (),
-  straggler_rate: float = 0.0,
-  straggler_factor: float = 1.0,
-  straggler_steps: float = 1.0,
-  death_rate: float = 0.0,
-  down_seconds: float = 0.0,
+  workers: PositiveInt,
+  seed: Seed,
+  seconds: StepSeconds = 0.01,
+  jitter: Jitter = 0.1,
+  slow: tuple[Factor, ...] = (),
+  straggler_rate: UnitInterval = 0.0,
+  straggler_factor: Slowdown = 1.0,
+  straggler_steps: Steps = 1.0,
+  death_rate: Fraction = 0.0,
+  down_seconds: Seconds = 0.0,
 ) -> Times:
   """log x ~ Normal(log seconds - s^2 / 2, s^2), s^2 = log(1 + jitter^2): mean seconds, std jitter * seconds."""
   variance = np.log1p(_square(jitter))
-  center, spread = np.log(positive("seconds", seconds)) - variance / 2, np.sqrt(variance)
+  center, spread = np.log(seconds) - variance / 2, np.sqrt(variance)
   stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   return Times(stream.take, trouble)
 
 
+@checked
 def gamma(
   *,
-  workers: int,
-  seed: int,
-  seconds: float = 0.01,
-  jitter: float = 0.1,
-  slow: tuple[float, ...] = (),
-  straggler_rate: float = 0.0,
-  straggler_factor: float = 1.0,
-  straggler_steps: float = 1.0,
-  death_rate: float = 0.0,
-  down_seconds: float = 0.0,
+  workers: PositiveInt,
+  seed: Seed,
+  seconds: StepSeconds = 0.01,
+  jitter: Jitter = 0.1,
+  slow: tuple[Factor, ...] = (),
+  straggler_rate: UnitInterval = 0.0,
+  straggler_factor: Slowdown = 1.0,
+  straggler_steps: Steps = 1.0,
+  death_rate: Fraction = 0.0,
+  down_seconds: Seconds = 0.0,
 ) -> Times:
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
-  positive("seconds", seconds)
   variance = _square(jitter)
   if not variance:  # the limit, for which there is no shape
     return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
@@ -98,17 +107,18 @@ def gamma(
   return Times(stream.take, trouble)
 
 
+@checked
 def trace(
   *,
-  workers: int,
-  seed: int,
+  workers: PositiveInt,
+  seed: Seed,
   path: str,
-  slow: tuple[float, ...] = (),
-  straggler_rate: float = 0.0,
-  straggler_factor: float = 1.0,
-  straggler_steps: float = 1.0,
-  death_rate: float = 0.0,
-  down_seconds: float = 0.0,
+  slow: tuple[Factor, ...] = (),
+  straggler_rate: UnitInterval = 0.0,
+  straggler_factor: Slowdown = 1.0,
+  straggler_steps: Steps = 1.0,
+  death_rate: Fraction = 0.0,
+  down_seconds: Seconds = 0.0,
 ) -> Times:
   """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
 
@@ -129,11 +139,10 @@ def trace(
 
 
 def _square(jitter: float) -> float:
-  """Return jitter^2, the variance over the squared mean. ValueError if it is subnormal or overflows."""
-  square = not_negative("jitter", jitter) * jitter
-  if not (square == 0 == jitter or sys.float_info.min <= square <= sys.float_info.max):
-    raise ValueError(f"jitter is {jitter:g}; invalid: must be 0, or have a square from 1e-307 to 1e308")
-  return square
+  """Return jitter^2, the variance over the squared mean. ValueError if it is subnormal."""
+  if jitter and jitter**2 < sys.float_info.min:
+    raise ValueError(f"times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
+  return jitter**2
 
 
 def _read(path: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from flax import linen as nn
 from ddl.api import Model
 from ddl.models.flax_model import from_flax, recomputed, require, require_size
 from ddl.models.transformer import TENSOR, Block
+from ddl.ranges import Fraction, PositiveInt, checked
 from ddl.sharding import named
 
 EPSILON = 1e-5
@@ -35,13 +36,14 @@ class _GPT2(nn.Module):
     return named(tokens.attend(nn.LayerNorm(EPSILON)(x)), "logits")
 
 
+@checked
 def gpt2(
   meta: Mapping[str, Any],
   *,
-  layers: int = 12,
-  width: int = 768,
-  heads: int = 12,
-  dropout: float = 0.0,
+  layers: PositiveInt = 12,
+  width: PositiveInt = 768,
+  heads: PositiveInt = 12,
+  dropout: Fraction = 0.0,
   remat: bool = False,
 ) -> Model:
   """The 124M model: 124,439,808 parameters for 1,024 positions and 50,257 tokens.

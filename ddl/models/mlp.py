@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from ddl.api import Model
 from ddl.models.flax_model import MOST_LAYERS, from_flax, require, require_size
+from ddl.ranges import Fraction, PositiveInt, checked
 from ddl.sharding import WHOLE, columns, named, pairs
 
 
@@ -33,7 +34,8 @@ def _dense(x: jax.Array, i: int, width: int) -> jax.Array:
   return named(nn.Dense(width, name=name)(named(x, f"{name}/in")), f"{name}/out")
 
 
-def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout: float = 0.0) -> Model:
+@checked
+def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
   """x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
   Raises:
@@ -44,7 +46,8 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (64, 64), dropout:
   return _split(_MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
 
-def cd_dnn(meta: Mapping[str, Any], *, width: int = 2048, layers: int = 7) -> Model:
+@checked
+def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """x <- sigmoid(W x + b) for each hidden layer: 45,122,648 parameters for 429 inputs and 9304 classes.
 
   Raises:

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from ddl.api import Model
 from ddl.models.cpu import dot_general
 from ddl.models.flax_model import from_flax, recomputed, require, require_size
+from ddl.ranges import Fraction, PositiveInt, checked
 from ddl.sharding import MEMBER, SPLIT, WHOLE, Rules, named
 
 _Dense = partial(nn.Dense, dot_general=dot_general)
@@ -95,14 +96,15 @@ TENSOR = Rules(
 )
 
 
+@checked
 def transformer(
   meta: Mapping[str, Any],
   *,
-  layers: int = 2,
-  width: int = 128,
-  heads: int = 4,
-  mlp_ratio: int = 4,
-  dropout: float = 0.0,
+  layers: PositiveInt = 2,
+  width: PositiveInt = 128,
+  heads: PositiveInt = 4,
+  mlp_ratio: PositiveInt = 4,
+  dropout: Fraction = 0.0,
   remat: bool = False,
 ) -> Model:
   """Per layer x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)); logits [batch, tokens, vocabulary].

@@ -1,6 +1,5 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -13,6 +12,7 @@ from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.group_recorder import record
 from ddl.precision import PRECISIONS
+from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 from ddl.schedule import Schedule
 from experiments.config.parts.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.parts.factories import Config, hyper, settings
@@ -21,10 +21,8 @@ from experiments.config.parts.own_objects import is_address
 from experiments.config.parts.part import PARTS, Network, Part
 from experiments.config.parts.schedules import recorded
 
-MOST_BLOCKS = 1024
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
 NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
-MOST = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 
 
 @dataclass(frozen=True)
@@ -41,34 +39,25 @@ class Experiment:
   times: Part
   barrier: Part
   network: Network
-  workers: int
-  batch: int
-  microbatches: int
+  workers: PositiveInt
+  batch: PositiveInt
+  microbatches: PositiveInt
   precision: str
   elastic: bool
-  steps: int
-  eval_every: int
-  noise_batches: int
-  seed: int
+  steps: PositiveInt
+  eval_every: PositiveInt
+  noise_batches: NonNegativeInt
+  seed: Seed
 
   def __post_init__(self) -> None:
     """Raises ValueError for numbers out of range."""
-    for key in ("workers", "batch", "microbatches", "steps", "eval_every"):
-      if not 1 <= getattr(self, key) <= MOST:
-        raise ValueError(f"config.{key} is {getattr(self, key)}; invalid: must be an integer from 1 to {MOST}")
+    check_fields(self, "config.")
     if self.batch % self.microbatches:
       raise ValueError(f"config.microbatches is {self.microbatches}; invalid: must divide config.batch={self.batch}")
     if self.precision not in PRECISIONS:
       raise ValueError(f"config.precision is {self.precision!r}; invalid: must be one of {', '.join(PRECISIONS)}")
-    if self.noise_batches < 0 or self.noise_batches == 1:
-      raise ValueError(
-        f"config.noise_batches is {self.noise_batches}; invalid: must be 0 or at least 2, as one has no variance"
-      )
-    if not 0 <= self.seed < 2**32:
-      raise ValueError(f"config.seed is {self.seed}; invalid: must be from 0 to {2**32 - 1}")
-    # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
-    if not 1 <= self.network.blocks <= MOST_BLOCKS:
-      raise ValueError(f"config.network.blocks is {self.network.blocks}; invalid: must be from 1 to {MOST_BLOCKS}")
+    if self.noise_batches == 1:
+      raise ValueError("config.noise_batches must be 0 or >= 2, got 1. One batch has no variance.")
 
   @classmethod
   def from_config(cls, config: Config) -> "Experiment":
@@ -85,8 +74,9 @@ class Experiment:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
     numbers = {key: values[key] for key in NUMBERS}
+    check_all(PositiveInt, numbers["workers"], "config.workers")  # defaults of hyper-parameters follow from it
     spec = entry("algorithm", values["algorithm"]["name"])
-    chosen = hyper(spec, values["algorithm"], max(numbers["workers"], 1))
+    chosen = hyper(spec, values["algorithm"], numbers["workers"])
     parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
     parts["wrapper"] = _wrapper(values["wrapper"])
     for kind in PARTS:
@@ -132,10 +122,6 @@ class Experiment:
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
     """The algorithm around its inner optimizer. ValueError for settings that do not fit each other."""
-    for key, least in (("period", 1), ("delay", 0), ("start", 0)):
-      value = self.algorithm.get(key, least)
-      if not least <= value <= MOST:
-        raise ValueError(f"config.algorithm.{key} is {value}; invalid: must be an integer from {least} to {MOST}")
     inner = self.make_optimizer()
     known = not is_address(self.optimizer.name)  # a user-defined one may fit this model only: the algorithm checks it
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
@@ -166,11 +152,10 @@ class Experiment:
     return wrapped
 
   def make_optimizer(self) -> optax.GradientTransformation:
-    """The inner optimizer at its learning rate. ValueError for a rate that is none."""
+    """The inner optimizer at its learning rate. ValueError for a rate that is not positive."""
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
-    if not 0 < rate < math.inf:
-      raise ValueError(f"config.optimizer.learning_rate is {rate}; invalid: must be a finite number > 0")
+    check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
     return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
 

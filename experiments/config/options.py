@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
+
+from ddl.ranges import LARGEST_SECONDS, NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_fields
 
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
 SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay", "explain")
@@ -16,35 +18,38 @@ class RunOptions:
   resume: bool = False
   allow_changed_inputs: bool = False  # resume with other data or user-defined files than the folder records
   trust_code: bool = False  # import user-defined files that a run folder contains, or of which it has no hash
-  devices: int = 0  # 0: automatic
-  members: int = 1  # devices of a worker
+  devices: NonNegativeInt = 0  # 0: automatic
+  members: PositiveInt = 1  # devices of a worker
   sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
-  processes: int = 1
-  join_timeout: float = 60.0  # seconds in which all of several processes have to come
-  peer_timeout: float = 30.0  # seconds of silence after which one of them is lost
-  max_restarts: int = 0  # of the processes, from the last checkpoint, after one was killed or lost
+  processes: PositiveInt = 1
+  join_timeout: Annotated[float, Range(1, LARGEST_SECONDS)] = (
+    60.0  # seconds in which all of several processes have to come
+  )
+  peer_timeout: Annotated[float, Range(3, LARGEST_SECONDS)] = 30.0  # seconds of silence after which one of them is lost
+  max_restarts: NonNegativeInt = 0  # of the processes, from the last checkpoint, after one was killed or lost
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"
-  steps_per_call: int = 0  # 0: automatic
+  steps_per_call: NonNegativeInt = 0  # 0: automatic
   overlap: bool = True
   batch_stats: str = "mean"  # or "reestimate"
-  checkpoint_every: int = 0  # steps; 0: only where a run stops or ends
+  checkpoint_every: NonNegativeInt = 0  # steps; 0: only where a run stops or ends
   runtime: str = "simulator"  # or "threads", "ray": of server algorithms
   explain: bool = False  # tell memory, FLOP, bytes and collectives of the compiled step
   replay: str = ""  # file of a schedule
   init_from: str = ""  # a run's folder, or its model.msgpack
   keep_models: bool = False  # of a comparison
-  shards: int = 1
+  shards: PositiveInt = 1
   ray_address: str = ""
-  worker_cpus: float = 1.0
-  worker_gpus: float = 0.0
+  worker_cpus: NonNegativeFloat = 1.0
+  worker_gpus: NonNegativeFloat = 0.0
   compilation_cache: str = "auto"  # a folder, or "off"
   print_table: bool = True  # that a comparison prints it at its end
   command: tuple[str, ...] = ()  # that is recorded as the one that made a run
   recorded: Mapping[str, Any] = field(default_factory=dict)  # what the command line needs to go on with the folder
 
   def __post_init__(self) -> None:
-    """Raises ValueError for an option that the chosen runtime would not read."""
+    """Raises ValueError for a number out of its range, or an option that the chosen runtime would not read."""
+    check_fields(self, "--")
     for name in ("allow_changed_inputs", "trust_code"):
       if getattr(self, name) and not self.resume:
         raise ValueError(f"--{name} is read with --resume alone")
@@ -53,8 +58,6 @@ class RunOptions:
       foreign = [name for name in names if name in changed]
       if foreign and self.runtime != runtime:
         raise ValueError(f"--{foreign[0]} is read by --runtime={runtime} alone, not by {self.runtime}")
-    if self.members < 1:
-      raise ValueError(f"--members is {self.members}; invalid: must be at least 1")
     if self.members == 1 and "sharding" in changed:
       raise ValueError(f"--sharding={self.sharding} is read with --members above 1 alone: the devices of a worker")
     if self.runtime == "threads" and self.checkpoint_every:

@@ -9,7 +9,6 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events import lockstep
 from ddl.events.barriers import Barrier, Quorum
-from ddl.events.faults import not_negative
 from ddl.events.operations import Operations
 from ddl.events.presence import Presence
 from ddl.events.record import Events
@@ -85,9 +84,7 @@ def charges(config: Experiment, sent: Traffic) -> Charges:
   """Seconds by the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
 
   own = config.network.exchange_seconds
-  if own is not None:
-    not_negative("config.network.exchange_seconds", own)
-  message = not_negative("config.network.message_seconds", config.network.message_seconds)
+  message = config.network.message_seconds
 
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
     if not ops or own is not None:

@@ -69,7 +69,7 @@ def test_a_round_has_the_period_of_the_step_where_it_begins(tau, more):
   "periods", [(), ((1, 4),), ((0, 4), (0, 2)), ((0, 4), (5, 2), (3, 1)), ((0, 0), (5, 1)), ((0,), (4,))]
 )
 def test_what_are_no_periods_is_refused(periods):
-  with pytest.raises(ValueError, match=r"^adaptive_local_sgd: periods is .*; invalid: must be pairs") as refused:
+  with pytest.raises(ValueError, match=r"^adaptive_local_sgd.periods must be ") as refused:
     made(*periods)
   assert "\n" not in str(refused.value)
 
@@ -86,10 +86,7 @@ def test_periods_follow_the_loss():
   made(*smooth)
 
 
-@pytest.mark.parametrize(
-  "steps, losses, change",
-  [([0, 1], [1.0, 0.0], {}), ([0], [float("nan")], {}), ([5], [1.0], {}), ([], [], {}), ([0], [1.0], {"every": 0})],
-)
-def test_losses_that_give_no_periods_are_refused(steps, losses, change):
+@pytest.mark.parametrize("steps, losses", [([0, 1], [1.0, 0.0]), ([0], [float("nan")]), ([5], [1.0]), ([], [])])
+def test_losses_that_give_no_periods_are_refused(steps, losses):
   with pytest.raises(ValueError, match="periods_by_loss: invalid losses; "):
-    periods_by_loss(steps, losses, **{"period": 4, "every": 5} | change)
+    periods_by_loss(steps, losses, period=4, every=5)

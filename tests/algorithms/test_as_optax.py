@@ -186,7 +186,7 @@ def test_update_without_params_says_so(name):
 
 
 def test_a_clock_that_does_not_fit_is_refused_at_once():
-  with pytest.raises(ValueError, match="delay is -1"):
+  with pytest.raises(ValueError, match=r"dasgd.delay must be an integer >= 0, got -1\."):
     transformation("dasgd", period=3, delay=-1, keep=0.5)
 
 

@@ -105,7 +105,7 @@ def test_overlap_on_a_quadratic_is_a_matrix_power():
 
 @pytest.mark.parametrize("pull", [-0.1, 1.5])
 def test_a_pull_that_is_no_weight_is_refused(pull):
-  with pytest.raises(ValueError, match=f"overlap_local_sgd: pull is {pull}; invalid: must be in 0..1"):
+  with pytest.raises(ValueError, match=rf"overlap_local_sgd.pull must be in \[0, 1\], got {pull}"):
     made("overlap_local_sgd", period=3, pull=pull, momentum=0.0)
 
 
@@ -147,7 +147,7 @@ def companion(product):
 
 
 def test_a_pipeline_without_a_stage_is_refused():
-  with pytest.raises(ValueError, match="pipe_sgd: width is 0; invalid: must be at least 1"):
+  with pytest.raises(ValueError, match=r"pipe_sgd\.width must be an integer >= 1, got 0"):
     made("pipe_sgd", width=0)
 
 

@@ -174,6 +174,6 @@ def test_scaffold_does_not_drift_where_fedavg_does():
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
 def test_what_is_no_share_is_refused(name, share):
-  with pytest.raises(ValueError, match=f"^{name}: share is {share}; invalid: must be above 0 and at most 1") as refused:
+  with pytest.raises(ValueError, match=rf"^{name}\.share must be in \(0, 1\], got {share:g}\.$") as refused:
     build(name, INNER["sgd"][0], **({"period": 3} | SAMPLED[name] | {"share": share}))
   assert "\n" not in str(refused.value)

@@ -74,6 +74,6 @@ def test_the_mean_of_a_group_is_that_and_equal_on_all_of_it(size, shape):
 
 @pytest.mark.parametrize("size", [0, 3, 16])
 def test_a_group_size_that_does_not_divide_the_workers_is_refused(size):
-  with pytest.raises(ValueError, match=f"group_size is {size}; invalid: must divide the 8 workers") as refused:
+  with pytest.raises(ValueError, match=f"group_size must .*, got {size}") as refused:
     build("hierarchical_sgd", INNER["sgd"][0], group_size=size, period=2, outer_period=6)
   assert "\n" not in str(refused.value)

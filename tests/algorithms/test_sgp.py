@@ -131,6 +131,6 @@ def test_the_weights_of_two_workers_go_through_a_scan(name, hyper):
 
 
 def test_an_overlap_of_nothing_is_refused():
-  with pytest.raises(ValueError, match="overlap is 0; invalid: must be at least 1 step") as refused:
+  with pytest.raises(ValueError, match="overlap must be an integer >= 1, got 0") as refused:
     build("overlap_sgp", INNER["sgd"][0], overlap=0)
   assert "\n" not in str(refused.value)

@@ -244,14 +244,14 @@ def test_cutoff_serves_more_messages_per_second(estimator):
 @pytest.mark.parametrize(
   ("name", "hyper", "line"),
   [
-    ("ssp", dict(bound=-1), "ssp: bound is -1"),
-    ("ssp", dict(bound=0.5), "ssp: bound is 0.5"),
-    ("psp", dict(sample=-1, bound=0), "psp: sample is -1"),
-    ("psp", dict(sample=1, bound=float("nan")), "psp: bound is nan"),
+    ("ssp", dict(bound=-1), "ssp.bound must be an integer >= 0, got -1"),
+    ("ssp", dict(bound=0.5), "ssp.bound must be an integer >= 0, got 0.5"),
+    ("psp", dict(sample=-1, bound=0), "psp.sample must be an integer >= 0, got -1"),
+    ("psp", dict(sample=1, bound=float("nan")), "psp.bound must be an integer >= 0, got nan"),
     ("psp", dict(sample=4, bound=0), "psp: a sample of 4 workers of the 3 others"),
-    ("backup", dict(spare=-1), "backup: spare is -1"),
+    ("backup", dict(spare=-1), "backup.spare must be an integer >= 0, got -1"),
     ("backup", dict(spare=4), "backup: 4 spare workers of 4"),
-    ("cutoff", dict(window=0), "cutoff: window is 0"),
+    ("cutoff", dict(window=0), "cutoff.window must be an integer >= 1, got 0"),
     ("cutoff", dict(window=3, estimator="guess"), "cutoff: estimator is 'guess'"),
   ],
 )

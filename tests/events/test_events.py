@@ -368,7 +368,7 @@ def test_a_round_begins_after_the_last_one():
   ("changes", "line"),
   [
     (dict(num_visits=0), "num_visits is 0"),
-    (dict(workers=0, times=None), "workers is 0"),
+    (dict(workers=0, times=None), "workers must be an integer >= 1, got 0"),
     (dict(period=0), "period is 0"),
     (dict(delay=2), "delay 2"),
     (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),

@@ -19,9 +19,13 @@ import optax
 
 from ddl.algorithms.collective.local_sgd import local_sgd
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+from ddl.ranges import NonNegativeInt, PositiveInt, checked
 
 
-def adaptive_local_sgd(inner: optax.GradientTransformation, *, periods: tuple[tuple[int, int], ...]) -> Algorithm:
+@checked
+def adaptive_local_sgd(
+  inner: optax.GradientTransformation, *, periods: tuple[tuple[NonNegativeInt, PositiveInt], ...]
+) -> Algorithm:
   """`local_sgd` with tau = tau_j in the rounds that begin at step s_j or later.
 
   Args:
@@ -34,11 +38,11 @@ def adaptive_local_sgd(inner: optax.GradientTransformation, *, periods: tuple[tu
   Raises:
     ValueError: for periods that are no such pairs.
   """
-  pairs = all(len(pair) == 2 for pair in periods) and all(pair[1] >= 1 for pair in periods[:-1])  # a clock checks all
-  if not (periods and pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
+  pairs = periods and all(len(pair) == 2 for pair in periods)
+  if not (pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
     raise ValueError(
-      f"adaptive_local_sgd: periods is {periods}; invalid: must be pairs (first step, local steps per average), of "
-      "rising first steps from 0 on, such as ((0, 1), (100, 16))"
+      "adaptive_local_sgd.periods must be pairs (first step, local steps per average) with rising first steps from 0 "
+      f"on, such as ((0, 1), (100, 16)), got {periods}."
     )
   rounds, taus = first_rounds(periods), [tau for _, tau in periods]
 
@@ -62,8 +66,9 @@ def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
   return rounds
 
 
+@checked
 def periods_by_loss(
-  steps: Sequence[float], losses: Sequence[float], *, period: int, every: int
+  steps: Sequence[float], losses: Sequence[float], *, period: PositiveInt, every: PositiveInt
 ) -> tuple[tuple[int, int], ...]:
   """Return AdaComm's `periods` for these losses: tau_j = ceil(sqrt(F_j / F_0) tau_0), of every T_0 steps.
 
@@ -79,8 +84,8 @@ def periods_by_loss(
     ValueError: for losses that are not positive, or no loss at the first step.
   """
   steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
-  if period < 1 or every < 1 or len(steps) != len(losses) or not steps or steps[0] > 0:
-    raise ValueError("periods_by_loss: invalid losses; must be from step 0 on, one a step, and period and every >= 1")
+  if len(steps) != len(losses) or not steps or steps[0] > 0:
+    raise ValueError("periods_by_loss: invalid losses; must be from step 0 on, one a step")
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):
     raise ValueError("periods_by_loss: invalid losses; each must be a finite number > 0")
   periods = [(0, period)]

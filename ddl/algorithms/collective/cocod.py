@@ -13,9 +13,11 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
-def cocod(inner: optax.GradientTransformation, *, period: int) -> Algorithm:
+@checked
+def cocod(inner: optax.GradientTransformation, *, period: PositiveInt) -> Algorithm:
   """x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', xbar and x_i' of tau steps ago.
 
   As all start from one model, the first average is that model itself and is left out.

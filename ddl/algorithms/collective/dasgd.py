@@ -12,9 +12,13 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import NonNegativeInt, PositiveInt, UnitInterval, checked
 
 
-def dasgd(inner: optax.GradientTransformation, *, period: int, delay: int, keep: float) -> Algorithm:
+@checked
+def dasgd(
+  inner: optax.GradientTransformation, *, period: PositiveInt, delay: NonNegativeInt, keep: UnitInterval
+) -> Algorithm:
   """x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar of d steps ago.
 
   delay = 0 and keep = 0 is local SGD; keep = 1 never synchronises. The first round has no average to merge.
@@ -31,8 +35,6 @@ def dasgd(inner: optax.GradientTransformation, *, period: int, delay: int, keep:
   Raises:
     ValueError: if keep is not in 0..1.
   """
-  if not 0 <= keep <= 1:
-    raise ValueError(f"dasgd: keep is {keep}; invalid: must be in 0..1")
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j

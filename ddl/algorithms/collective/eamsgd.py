@@ -15,6 +15,7 @@ import optax
 from ddl.algorithms.collective.easgd import easgd
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
 
 class EAMSGDState(NamedTuple):
@@ -23,7 +24,10 @@ class EAMSGDState(NamedTuple):
   center: Tree  # z, equal on all workers
 
 
-def eamsgd(inner: optax.GradientTransformation, *, alpha: float, momentum: float, period: int) -> Algorithm:
+@checked
+def eamsgd(
+  inner: optax.GradientTransformation, *, alpha: ElasticRate, momentum: Momentum, period: PositiveInt
+) -> Algorithm:
   """v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v.
 
   Args:

@@ -12,6 +12,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import ElasticRate, PositiveInt, checked
 
 
 class EASGDState(NamedTuple):
@@ -19,7 +20,8 @@ class EASGDState(NamedTuple):
   center: Tree  # z, equal on all workers
 
 
-def easgd(inner: optax.GradientTransformation, *, alpha: float, period: int) -> Algorithm:
+@checked
+def easgd(inner: optax.GradientTransformation, *, alpha: ElasticRate, period: PositiveInt) -> Algorithm:
   """x_i <- x_i + inner(g_i) - alpha (x_i - z); z <- z + alpha sum_i (x_i - z), on the first step of each round.
 
   The center has no 1/p: its own coefficient is 1 - p alpha, so p alpha (beta in the paper) should not exceed 1, and

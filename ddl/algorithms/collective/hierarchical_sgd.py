@@ -16,10 +16,17 @@ import optax
 from ddl.algorithms.collective.local_sgd import local_sgd
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
+@checked
 def hierarchical_sgd(
-  inner: optax.GradientTransformation, *, group_size: int, period: int, outer_period: int, workers: int
+  inner: optax.GradientTransformation,
+  *,
+  group_size: PositiveInt,
+  period: PositiveInt,
+  outer_period: PositiveInt,
+  workers: PositiveInt,
 ) -> Algorithm:
   """x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all after every tau_o-th.
 
@@ -36,8 +43,8 @@ def hierarchical_sgd(
   Raises:
     ValueError: if group_size does not divide the workers.
   """
-  if group_size < 1 or workers % group_size:
-    raise ValueError(f"hierarchical_sgd: group_size is {group_size}; invalid: must divide the {workers} workers")
+  if workers % group_size:
+    raise ValueError(f"hierarchical_sgd.group_size must divide the {workers} workers, got {group_size}.")
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return group_mean(group, params, group_size), state  # (1/g) sum_{j in group} x_j

@@ -8,9 +8,11 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
-def local_sgd(inner: optax.GradientTransformation, *, period: int) -> Algorithm:
+@checked
+def local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt) -> Algorithm:
   """x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/p) sum_j x_j.
 
   Args:

@@ -16,6 +16,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, PositiveInt, UnitInterval, checked
 
 
 class OverlapState(NamedTuple):
@@ -24,7 +25,10 @@ class OverlapState(NamedTuple):
   velocity: Tree  # v, equal on all workers
 
 
-def overlap_local_sgd(inner: optax.GradientTransformation, *, period: int, pull: float, momentum: float) -> Algorithm:
+@checked
+def overlap_local_sgd(
+  inner: optax.GradientTransformation, *, period: PositiveInt, pull: UnitInterval, momentum: Momentum
+) -> Algorithm:
   """v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, xbar of the round before, each tau steps.
 
   After the first round the anchor is still the start, as in the authors' code. A pull of 0 never synchronises; with a
@@ -43,8 +47,6 @@ def overlap_local_sgd(inner: optax.GradientTransformation, *, period: int, pull:
   Raises:
     ValueError: if pull is not in 0..1.
   """
-  if not 0 <= pull <= 1:
-    raise ValueError(f"overlap_local_sgd: pull is {pull}; invalid: must be in 0..1")
 
   def init(group: Group, params: Tree, key: Any) -> OverlapState:
     del group, key

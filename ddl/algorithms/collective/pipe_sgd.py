@@ -15,6 +15,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
 class PipeSGDState(NamedTuple):
@@ -22,7 +23,8 @@ class PipeSGDState(NamedTuple):
   grads: Tree  # g_i of the last step, which leaves next
 
 
-def pipe_sgd(inner: optax.GradientTransformation, *, width: int) -> Algorithm:
+@checked
+def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt) -> Algorithm:
   """x <- x + inner((1/p) sum_i g_i), with g_i of K - 1 steps ago; a width of 1 is synchronous SGD.
 
   Args:
@@ -35,8 +37,6 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: int) -> Algorithm:
   Raises:
     ValueError: if width is below 1.
   """
-  if width < 1:
-    raise ValueError(f"pipe_sgd: width is {width}; invalid: must be at least 1")
 
   def init(group: Group, params: Tree, key: Any) -> PipeSGDState:
     del group, key

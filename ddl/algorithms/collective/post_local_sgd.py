@@ -7,9 +7,11 @@ import optax
 
 from ddl.algorithms.collective.adaptive_local_sgd import adaptive_local_sgd
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+from ddl.ranges import NonNegativeInt, PositiveInt, checked
 
 
-def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: int) -> Algorithm:
+@checked
+def post_local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt, start: NonNegativeInt) -> Algorithm:
   """`local_sgd` with tau = 1 for the first `start` steps and tau = `period` after them.
 
   Args:
@@ -23,9 +25,6 @@ def post_local_sgd(inner: optax.GradientTransformation, *, period: int, start: i
   Raises:
     ValueError: if start is negative.
   """
-  if start < 0:
-    raise ValueError(f"post_local_sgd: start is {start}; invalid: must be at least 0 steps")
-
   return adaptive_local_sgd(inner, periods=((0, 1), (start, period)) if start else ((0, period),))
 
 

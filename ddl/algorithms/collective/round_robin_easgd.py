@@ -15,6 +15,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import UnitInterval, checked
 
 
 class RoundRobinEASGDState(NamedTuple):
@@ -23,7 +24,8 @@ class RoundRobinEASGDState(NamedTuple):
   rank: jax.Array  # [] int32: t mod p, the rank that exchanges at this step
 
 
-def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: float) -> Algorithm:
+@checked
+def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: UnitInterval) -> Algorithm:
   """x_i <- x_i + inner(g_i); then, for j = t mod p alone, x_j -= alpha (x_j - z) and z += alpha (x_j - z).
 
   Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).

@@ -13,6 +13,7 @@ import optax
 from ddl.algorithms.collective.easgd import easgd
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
 
 class SMAState(NamedTuple):
@@ -21,7 +22,10 @@ class SMAState(NamedTuple):
   previous: Tree  # z_prev, equal on all workers
 
 
-def sma(inner: optax.GradientTransformation, *, alpha: float, momentum: float, period: int) -> Algorithm:
+@checked
+def sma(
+  inner: optax.GradientTransformation, *, alpha: ElasticRate, momentum: Momentum, period: PositiveInt
+) -> Algorithm:
   """w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), each tau steps.
 
   Without momentum it is Sync EASGD; with alpha = 1/p in addition z is the mean of the replicas before the step.

@@ -11,9 +11,11 @@ import optax
 
 from ddl.algorithms.gossip.pull_gossip import mix_on_board, pull_gossip
 from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import PositiveInt, checked
 
 
-def ad_psgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g). Averaging conserves the mean of all models.
 
   Args:

@@ -20,6 +20,7 @@ from ddl import files
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 
@@ -32,7 +33,8 @@ class Hop(NamedTuple):
   shift: int | None  # steps on the ring of ranks, if this is one
 
 
-def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: int) -> Algorithm:
+@checked
+def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: PositiveInt) -> Algorithm:
   """x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step; the mean of all models is kept by the mixing.
 
   Args:

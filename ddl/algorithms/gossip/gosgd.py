@@ -13,6 +13,7 @@ import optax
 
 from ddl.algorithms.gossip.pull_gossip import PeerState, partner, pull_gossip
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.ranges import PositiveInt, Share, checked
 
 
 class Weighted(NamedTuple):
@@ -20,7 +21,8 @@ class Weighted(NamedTuple):
   weights: jax.Array  # [workers]: a
 
 
-def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: int) -> ServerAlgorithm:
+@checked
+def gosgd(inner: optax.GradientTransformation, *, probability: Share, workers: PositiveInt) -> ServerAlgorithm:
   """x_i <- x_i + u, u = inner(g); at times a_i /= 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j += a_i.
 
   Args:
@@ -34,8 +36,6 @@ def gosgd(inner: optax.GradientTransformation, *, probability: float, workers: i
   Raises:
     ValueError: if the probability is not in 0..1.
   """
-  if not 0 <= probability <= 1:
-    raise ValueError(f"gosgd: probability is {probability}; invalid: must be in 0..1")
   plain = pull_gossip(inner, workers=workers)
 
   def init(params: Tree) -> tuple[PeerState, Weighted, Tree]:

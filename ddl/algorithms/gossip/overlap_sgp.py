@@ -13,9 +13,11 @@ import optax
 
 from ddl.algorithms.gossip.sgp import one_peer_exponential, push_sum
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+from ddl.ranges import PositiveInt, checked
 
 
-def overlap_sgp(inner: optax.GradientTransformation, *, overlap: int, workers: int) -> Algorithm:
+@checked
+def overlap_sgp(inner: optax.GradientTransformation, *, overlap: PositiveInt, workers: PositiveInt) -> Algorithm:
   """`sgp` with a round every tau steps, in flight during all of them.
 
   Args:
@@ -30,8 +32,6 @@ def overlap_sgp(inner: optax.GradientTransformation, *, overlap: int, workers: i
   Raises:
     ValueError: if overlap is below 1.
   """
-  if overlap < 1:
-    raise ValueError(f"overlap_sgp: overlap is {overlap}; invalid: must be at least 1 step (sgp has none)")
   return push_sum(inner, one_peer_exponential(workers), overlap=overlap)
 
 

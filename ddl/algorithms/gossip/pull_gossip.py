@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.ranges import PositiveInt, checked
 
 
 class PeerState(NamedTuple):
@@ -40,7 +41,8 @@ def partner(visit: Visit) -> jax.Array:
   return jnp.where(visit.peer < 0, visit.worker, visit.peer)
 
 
-def pull_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2.
 
   Args:

@@ -12,9 +12,11 @@ import optax
 
 from ddl.algorithms.gossip.pull_gossip import mix_on_board, pull_gossip
 from ddl.api import ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import PositiveInt, checked
 
 
-def push_gossip(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2.
 
   Args:

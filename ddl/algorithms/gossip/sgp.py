@@ -20,6 +20,7 @@ import optax
 from ddl.algorithms.gossip.d_psgd import hops
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
 class PushSumState(NamedTuple):
@@ -34,7 +35,8 @@ class Push(NamedTuple):
   weight: jax.Array  # sum_j P_ij w_j over j != i
 
 
-def sgp(inner: optax.GradientTransformation, *, workers: int) -> Algorithm:
+@checked
+def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorithm:
   """x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i.
 
   Args:

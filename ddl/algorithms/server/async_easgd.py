@@ -11,9 +11,13 @@ import jax
 import optax
 
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.ranges import ElasticRate, PositiveInt, Range, check, checked
 
 
-def async_easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, workers: int) -> ServerAlgorithm:
+@checked
+def async_easgd(
+  inner: optax.GradientTransformation, *, alpha: ElasticRate, period: PositiveInt, workers: PositiveInt
+) -> ServerAlgorithm:
   """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every `period` steps of a worker.
 
   Without gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center.
@@ -31,11 +35,7 @@ def async_easgd(inner: optax.GradientTransformation, *, alpha: float, period: in
     ValueError: if p alpha is not in 0..2. A center that p workers pull at the same time keeps 1 - p alpha of itself,
       so that it diverges above 2; p alpha should not exceed 1.
   """
-  if not 0 <= workers * alpha <= 2:
-    raise ValueError(
-      f"EASGD: alpha is {alpha} with {workers} workers; invalid: workers * alpha must be in 0..2, above which the "
-      "center diverges (the authors' choice is 0.9)"
-    )
+  check(f"async_easgd.alpha with {workers} workers", alpha, Range(0, 2 / workers))
 
   def init(params: Tree) -> tuple[Any, Tree, Tree]:
     return inner.init(params), params, jax.tree.map(lambda x: x - x, params)

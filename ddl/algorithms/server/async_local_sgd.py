@@ -13,6 +13,7 @@ import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, Range, UnitInterval, check, checked
 
 
 class AsyncLocalState(NamedTuple):
@@ -27,15 +28,16 @@ class DelayedNesterov(NamedTuple):
   count: jax.Array  # [] int32: arrivals since the momentum moved
 
 
+@checked
 def async_local_sgd(
   inner: optax.GradientTransformation,
   *,
-  outer_learning_rate: float,
-  outer_momentum: float,
-  every: int,
-  decay: float,
-  period: int,
-  workers: int,
+  outer_learning_rate: NonNegativeFloat,
+  outer_momentum: Momentum,
+  every: PositiveInt,
+  decay: UnitInterval,
+  period: PositiveInt,
+  workers: PositiveInt,
 ) -> ServerAlgorithm:
   """x_i <- x_i + inner(g); every tau steps D = z_pulled - x_i goes to the server's delayed Nesterov, and x_i <- z.
 
@@ -56,12 +58,7 @@ def async_local_sgd(
   Raises:
     ValueError: if one of these is out of its range.
   """
-  if not outer_learning_rate >= 0:
-    raise ValueError(f"async_local_sgd: outer_learning_rate is {outer_learning_rate}; invalid: must be at least 0")
-  if not 0 <= outer_momentum < 1:
-    raise ValueError(f"async_local_sgd: outer_momentum is {outer_momentum}; invalid: must be in [0, 1)")
-  if every < 1 or not 0 <= decay * every <= 1:
-    raise ValueError(f"async_local_sgd: every is {every}, decay {decay}; invalid: must be at least 1, in 0..1/every")
+  check(f"async_local_sgd.decay with every {every}", decay, Range(0, 1 / every))
 
   def init(params: Tree) -> tuple[AsyncLocalState, DelayedNesterov, Tree]:
     zeros = jax.tree.map(jnp.zeros_like, params)

@@ -8,10 +8,17 @@ import optax
 
 from ddl.algorithms.server.async_easgd import async_easgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
 
+@checked
 def async_measgd(
-  inner: optax.GradientTransformation, *, alpha: float, momentum: float, period: int, workers: int
+  inner: optax.GradientTransformation,
+  *,
+  alpha: ElasticRate,
+  momentum: Momentum,
+  period: PositiveInt,
+  workers: PositiveInt,
 ) -> ServerAlgorithm:
   """V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every `period` steps of a worker.
 
@@ -28,8 +35,6 @@ def async_measgd(
   Raises:
     ValueError: if the momentum is not in [0, 1), or p alpha not in 0..2.
   """
-  if not 0 <= momentum < 1:
-    raise ValueError(f"async_measgd: momentum is {momentum}; invalid: must be in [0, 1)")
   worker = optax.chain(inner, optax.trace(decay=momentum))  # V^i <- mu V^i - eta g
   return async_easgd(worker, alpha=alpha, period=period, workers=workers)  # W^i <- W^i + V^i - alpha (W^i - Wb)
 

@@ -8,9 +8,11 @@ import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import Momentum, PositiveInt, checked
 
 
-def async_msgd(inner: optax.GradientTransformation, *, momentum: float, workers: int) -> ServerAlgorithm:
+@checked
+def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum, workers: PositiveInt) -> ServerAlgorithm:
   """V <- mu V + inner(g); Wb <- Wb + V, one worker's g at a time.
 
   Args:
@@ -25,8 +27,6 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: float, workers:
   Raises:
     ValueError: if the momentum is not in [0, 1).
   """
-  if not 0 <= momentum < 1:
-    raise ValueError(f"async_msgd: momentum is {momentum}; invalid: must be in [0, 1)")
   master = optax.chain(inner, optax.trace(decay=momentum))  # V <- mu V - eta g
   return async_sgd(master, workers=workers)  # Wb <- Wb + V
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
+from ddl.ranges import PositiveInt, checked
 
 
 class Master(NamedTuple):
@@ -18,7 +19,8 @@ class Master(NamedTuple):
   inner: optax.OptState
 
 
-def async_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def async_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """Wb <- Wb + inner(g), one worker's g at a time; g is taken at the worker's last reply, so it may be stale.
 
   Args:

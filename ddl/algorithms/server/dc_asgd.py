@@ -14,6 +14,7 @@ import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
+from ddl.ranges import NonNegativeFloat, PositiveInt, checked
 
 
 class CompensatingServer(NamedTuple):
@@ -23,8 +24,9 @@ class CompensatingServer(NamedTuple):
   square: Tree  # ms, moving mean of g g
 
 
+@checked
 def dc_asgd(
-  inner: optax.GradientTransformation, *, compensation: float, adaptive: bool, workers: int
+  inner: optax.GradientTransformation, *, compensation: NonNegativeFloat, adaptive: bool, workers: PositiveInt
 ) -> ServerAlgorithm:
   """z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; lam = 0 is async SGD.
 
@@ -40,8 +42,6 @@ def dc_asgd(
   Raises:
     ValueError: if the compensation is negative.
   """
-  if not compensation >= 0:
-    raise ValueError(f"dc_asgd: compensation is {compensation}; invalid: must be at least 0 (async SGD)")
 
   def init(params: Tree) -> tuple[Tree, CompensatingServer, Tree]:
     backups = jax.tree.map(lambda x: jnp.broadcast_to(x, (workers, *x.shape)), params)

@@ -13,6 +13,7 @@ import optax
 
 from ddl.algorithms.server.async_sgd import Master, async_sgd
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, descend
+from ddl.ranges import PositiveInt, checked
 
 
 class DownpourState(NamedTuple):
@@ -20,7 +21,8 @@ class DownpourState(NamedTuple):
   total: Tree  # a_i, the sum of the gradients since the last pull
 
 
-def downpour(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:
+@checked
+def downpour(inner: optax.GradientTransformation, *, period: PositiveInt, workers: PositiveInt) -> ServerAlgorithm:
   """x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0.
 
   With plain SGD and period = 1 this is async SGD.

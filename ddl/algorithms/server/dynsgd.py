@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.ranges import PositiveInt, checked
 
 
 class DynState(NamedTuple):
@@ -25,7 +26,8 @@ class DynServer(NamedTuple):
   pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 
-def dynsgd(inner: optax.GradientTransformation, *, period: int, workers: int) -> ServerAlgorithm:
+@checked
+def dynsgd(inner: optax.GradientTransformation, *, period: PositiveInt, workers: PositiveInt) -> ServerAlgorithm:
   """z <- z + (x_i - z_pulled) / (staleness + 1); x_i <- z, every tau steps of a worker.
 
   The server keeps the versions that a worker's message could carry, so that messages stay plain differences.

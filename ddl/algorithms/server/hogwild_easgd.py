@@ -10,9 +10,13 @@ import optax
 
 from ddl.algorithms.server.async_easgd import async_easgd
 from ddl.api import Arrivals, Hyper, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
+from ddl.ranges import ElasticRate, PositiveInt, checked
 
 
-def hogwild_easgd(inner: optax.GradientTransformation, *, alpha: float, period: int, workers: int) -> ServerAlgorithm:
+@checked
+def hogwild_easgd(
+  inner: optax.GradientTransformation, *, alpha: ElasticRate, period: PositiveInt, workers: PositiveInt
+) -> ServerAlgorithm:
   """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), Wb as it was read. With a lock: async EASGD.
 
   Args:

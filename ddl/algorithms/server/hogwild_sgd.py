@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Arrivals, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.ranges import PositiveInt, checked
 
 
 class HogwildState(NamedTuple):
@@ -19,7 +20,8 @@ class HogwildState(NamedTuple):
   update: Tree  # u = inner(g)
 
 
-def hogwild_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def hogwild_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """Wb <- Wb + u, u = inner(g) at the worker; W <- Wb. With plain SGD and a lock this is async SGD.
 
   Args:

@@ -9,9 +9,13 @@ import optax
 
 from ddl.algorithms.server.async_easgd import async_easgd
 from ddl.api import Arrivals, Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import PositiveInt, UnitInterval, checked
 
 
-def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers: int) -> ServerAlgorithm:
+@checked
+def original_easgd(
+  inner: optax.GradientTransformation, *, alpha: UnitInterval, workers: PositiveInt
+) -> ServerAlgorithm:
   """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker after the other by rank.
 
   Args:
@@ -27,10 +31,6 @@ def original_easgd(inner: optax.GradientTransformation, *, alpha: float, workers
       that p does not matter.
   """
   del workers
-  if not 0 <= alpha <= 1:
-    raise ValueError(
-      f"Original EASGD: alpha is {alpha}; invalid: must be in 0..1, above which worker and center diverge"
-    )
   rule = async_easgd(inner, alpha=alpha, period=1, workers=1)
   return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p
 

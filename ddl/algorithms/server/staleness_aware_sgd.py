@@ -12,6 +12,7 @@ import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step
+from ddl.ranges import PositiveInt, checked
 
 
 class AwareServer(NamedTuple):
@@ -21,7 +22,8 @@ class AwareServer(NamedTuple):
   pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 
-def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: int) -> ServerAlgorithm:
+@checked
+def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
   """z <- z + inner(g) / max(staleness, 1), one worker's g at a time.
 
   Args:

@@ -9,7 +9,7 @@ As in that code a chunk is the largest divisor of each axis that is at most 64, 
 [..., m] is taken for the matrix [n, m]; one of fewer axes has chunks of a row.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,13 @@ from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
 from ddl.precision import wide
+from ddl.ranges import Momentum, PositiveInt, check, checked, integers
 
 
-def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algorithm:
+@checked
+def demo(
+  algorithm: Algorithm, *, decay: Momentum, kept: PositiveInt, chunk: Annotated[int, integers(1, 256)]
+) -> Algorithm:
   """mean(g) becomes IDCT(q): k values of each chunk and k uint16 places, gathered from all workers.
 
   Args:
@@ -39,12 +43,7 @@ def demo(algorithm: Algorithm, *, decay: float, kept: int, chunk: int) -> Algori
   Raises:
     ValueError: if the decay is not from 0 to below 1, `kept` is below 1, or the chunk is outside 1..256.
   """
-  if not 0 <= decay < 1:
-    raise ValueError(f"demo: decay is {decay}; invalid: must be from 0 to below 1")
-  if kept < 1:
-    raise ValueError(f"demo: kept is {kept}; invalid: must be at least 1")
-  if not 1 <= chunk <= 256:
-    raise ValueError(f"demo: chunk is {chunk}; invalid: must be in 1..256")
+  check(f"demo.kept with chunk {chunk}", kept, integers(1, chunk**2))  # coefficients of a matrix's chunk
 
   def init(arrays: list[Any], key: Any) -> Tree:
     del key

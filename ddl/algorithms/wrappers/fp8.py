@@ -14,11 +14,13 @@ from jax import lax
 
 from ddl.algorithms.wrappers.quantized import Code, quantized
 from ddl.api import Algorithm, Hyper, Wrapper
+from ddl.ranges import PositiveInt, checked
 
 FORMATS = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
 
 
-def fp8(algorithm: Algorithm, *, format: str, block: int) -> Algorithm:
+@checked
+def fp8(algorithm: Algorithm, *, format: str, block: PositiveInt) -> Algorithm:
   """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
 
   Args:
@@ -34,7 +36,7 @@ def fp8(algorithm: Algorithm, *, format: str, block: int) -> Algorithm:
     ValueError: if the format is another, or the block is below 1.
   """
   if format not in FORMATS:
-    raise ValueError(f"fp8: format is {format!r}; invalid: must be one of {', '.join(FORMATS)}")
+    raise ValueError(f"fp8.format must be one of {', '.join(FORMATS)}, got {format!r}.")
   kind, info = FORMATS[format], jnp.finfo(FORMATS[format])
   largest = float(info.max)
 

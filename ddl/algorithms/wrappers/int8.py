@@ -12,9 +12,11 @@ import jax.numpy as jnp
 
 from ddl.algorithms.wrappers.quantized import Code, quantized
 from ddl.api import Algorithm, Hyper, Wrapper
+from ddl.ranges import PositiveInt, checked
 
 
-def int8(algorithm: Algorithm, *, block: int) -> Algorithm:
+@checked
+def int8(algorithm: Algorithm, *, block: PositiveInt) -> Algorithm:
   """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
 
   Args:

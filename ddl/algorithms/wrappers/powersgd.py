@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ddl.algorithms.wrappers.compressed import Compressor, compressed
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked
 
 
 class Factor(NamedTuple):
@@ -25,7 +26,8 @@ class Factor(NamedTuple):
   q: jax.Array  # Q: [m, r], equal on all workers
 
 
-def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
+@checked
+def powersgd(algorithm: Algorithm, *, rank: PositiveInt) -> Algorithm:
   """mean(x) becomes P Q^T: r (n + m) values of each matrix [n, m], in two means, the second of which needs the first.
 
   Args:
@@ -39,8 +41,6 @@ def powersgd(algorithm: Algorithm, *, rank: int) -> Algorithm:
   Raises:
     ValueError: if the rank is below 1.
   """
-  if rank < 1:
-    raise ValueError(f"powersgd: rank is {rank}; invalid: must be at least 1")
 
   def init(arrays: list[Any], key: Any) -> Tree:
     def one(x: Any, key: Any) -> Factor | None:

@@ -8,7 +8,7 @@ gets: the bytes grow with p. A level takes ceil(log2(2s + 1)) bits, and a bucket
 length depends on the values, is not used. The vector is an algorithm's arrays end to end.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,11 @@ from ddl.algorithms.wrappers.compressed import compressed
 from ddl.algorithms.wrappers.vectors import blocks, of_vector
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import PositiveInt, checked, integers
 
 
-def qsgd(algorithm: Algorithm, *, levels: int, block: int) -> Algorithm:
+@checked
+def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], block: PositiveInt) -> Algorithm:
   """mean(x) becomes (1/p) sum_i Q(x_i): ceil(log2(2s + 1)) bits per value and a norm per bucket, gathered from all.
 
   Args:
@@ -36,10 +38,6 @@ def qsgd(algorithm: Algorithm, *, levels: int, block: int) -> Algorithm:
   Raises:
     ValueError: if the levels are outside 1..127 or the block is below 1.
   """
-  if not 1 <= levels <= 127:
-    raise ValueError(f"qsgd: levels is {levels}; invalid: must be in 1..127")
-  if block < 1:
-    raise ValueError(f"qsgd: block is {block}; invalid: must be at least 1")
   bits = (2 * levels).bit_length()  # ceil(log2(2s + 1))
 
   def mean(group: Group, vector: jax.Array, memory: Draws) -> tuple[jax.Array, Tree]:

@@ -29,9 +29,7 @@ class Code(NamedTuple):
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """The algorithm with its means and sums over a quantized all-reduce. ValueError if the block is below 1."""
-  if block < 1:
-    raise ValueError(f"{name}: block is {block}; invalid: must be at least 1")
+  """The algorithm with its means and sums over a quantized all-reduce."""
 
   def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
     scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c

@@ -17,6 +17,7 @@ from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import Share, checked
 
 
 class RandomKMemory(NamedTuple):
@@ -24,7 +25,8 @@ class RandomKMemory(NamedTuple):
   error: tuple[jax.Array | None, ...]  # e_i of each array; None: sent as it is
 
 
-def randomk(algorithm: Algorithm, *, share: float) -> Algorithm:
+@checked
+def randomk(algorithm: Algorithm, *, share: Share) -> Algorithm:
   """mean(x) becomes (1/p) sum_i s_i: k values of each array, in one mean; no places.
 
   Args:
@@ -38,8 +40,6 @@ def randomk(algorithm: Algorithm, *, share: float) -> Algorithm:
   Raises:
     ValueError: if the share is not above 0 and at most 1.
   """
-  if not 0 < share <= 1:
-    raise ValueError(f"randomk: share is {share}; invalid: must be above 0 and at most 1")
 
   def init(arrays: list[Any], key: Any) -> RandomKMemory:
     return RandomKMemory(start(key), unsent(arrays))

@@ -17,9 +17,11 @@ from ddl.algorithms.wrappers.compressed import CompressedState, compressed
 from ddl.algorithms.wrappers.vectors import all_to_all, of_vector
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import Momentum, checked
 
 
-def sign(algorithm: Algorithm, *, momentum: float) -> Algorithm:
+@checked
+def sign(algorithm: Algorithm, *, momentum: Momentum) -> Algorithm:
   """mean(g) becomes sign(sum_i sign(v_i)), v_i <- beta v_i + (1 - beta) g_i: 1 bit per value up and 1 bit down.
 
   Args:
@@ -33,8 +35,6 @@ def sign(algorithm: Algorithm, *, momentum: float) -> Algorithm:
   Raises:
     ValueError: if the momentum is not from 0 to below 1.
   """
-  if not 0 <= momentum < 1:
-    raise ValueError(f"sign: momentum is {momentum}; invalid: must be from 0 to below 1")
 
   def start(vector: jax.Array, key: Any) -> Tree:
     del key

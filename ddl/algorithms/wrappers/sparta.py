@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import Share, checked
 
 
 class SpartaState(NamedTuple):
@@ -23,7 +24,8 @@ class SpartaState(NamedTuple):
   draws: Draws  # equal on all workers
 
 
-def sparta(algorithm: Algorithm, *, share: float) -> Algorithm:
+@checked
+def sparta(algorithm: Algorithm, *, share: Share) -> Algorithm:
   """x_i at J <- (1/p) sum_j x_j at J after every step, before the algorithm's own exchanges: k values, no places.
 
   Args:
@@ -36,8 +38,6 @@ def sparta(algorithm: Algorithm, *, share: float) -> Algorithm:
   Raises:
     ValueError: if the share is not above 0 and at most 1.
   """
-  if not 0 < share <= 1:
-    raise ValueError(f"sparta: share is {share}; invalid: must be above 0 and at most 1")
 
   def init(group: Group, params: Tree, key: Any) -> SpartaState:
     return SpartaState(algorithm.init(group, params, key), start(jax.random.fold_in(key, 2)))

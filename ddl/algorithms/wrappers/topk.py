@@ -15,9 +15,11 @@ from jax import lax
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Hyper, Tree, Wrapper
 from ddl.group import Group
+from ddl.ranges import Share, checked
 
 
-def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
+@checked
+def topk(algorithm: Algorithm, *, share: Share) -> Algorithm:
   """mean(x) becomes (1/p) sum_i s_i: k values of each array and k int32 places, gathered from all workers.
 
   Args:
@@ -31,8 +33,6 @@ def topk(algorithm: Algorithm, *, share: float) -> Algorithm:
   Raises:
     ValueError: if the share is not above 0 and at most 1.
   """
-  if not 0 < share <= 1:
-    raise ValueError(f"topk: share is {share}; invalid: must be above 0 and at most 1")
 
   def init(arrays: list[Any], key: Any) -> Tree:
     del key

@@ -8,9 +8,11 @@ import numpy as np
 
 from ddl.api import Data
 from ddl.data import source
+from ddl.ranges import Fraction, checked
 
 
-def digits(*, validation: float = 0.0) -> Data:
+@checked
+def digits(*, validation: Fraction = 0.0) -> Data:
   """1,797 images, x: [8, 8, 1] float32 in [0, 1]; a fixed shuffled stratified split into 1,437 and 360 (test)."""
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split

@@ -14,9 +14,11 @@ from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import checks, source
 from ddl.data.images import preprocessing
+from ddl.ranges import Fraction, checked
 
 
-def idx(*, path: str = "", validation: float = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
+@checked
+def idx(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """A folder with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz.
 
   x: [height, width, 1] float32 in [-1, 1], or as `augment` and `normalize` say (`ddl.data.images.preprocessing`).

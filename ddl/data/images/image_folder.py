@@ -15,6 +15,7 @@ from ddl.api import Data, Source
 from ddl.data import source
 from ddl.data.images import preprocessing
 from ddl.data.images.decoding import MODES, encoded
+from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # in any case
 SPLITS = {  # kind -> its names in lower case, with or without an s, and "set", "data" or "images" behind them
@@ -30,9 +31,10 @@ SYSTEM = ("__macosx", "__pycache__", "@eadir", "$recycle.bin", "system volume in
 EXAMPLE = "FOLDER (with train/CLASS/IMAGE.jpg and test/CLASS/IMAGE.jpg, or with CLASS/IMAGE.jpg)"
 
 
+@checked
 def image_folder(
-  *, path: str = "", size: int = 0, channels: int = 3, validation: float = 0.0, augment: str = "none",
-  normalize: str = "unit",
+  *, path: str = "", size: NonNegativeInt = 0, channels: PositiveInt = 3, validation: Fraction = 0.0,
+  augment: str = "none", normalize: str = "unit",
 ) -> Data:  # fmt: skip
   """x: [size, size, channels] float32 in [-1, 1], or as `normalize` says; decoded from disk at each `take`.
 
@@ -54,8 +56,8 @@ def image_folder(
       from `take`, too, for an image that is damaged.
   """
   preprocessing.check_names(augment, normalize)
-  if size < 0 or channels not in MODES:
-    raise ValueError(f"size={size}, channels={channels}; invalid: must be a size of at least 0, and 3 or 1 channels")
+  if channels not in MODES:
+    raise ValueError(f"image_folder.channels must be 3 or 1, got {channels}.")
   memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():

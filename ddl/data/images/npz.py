@@ -9,9 +9,11 @@ from ddl import files, memory
 from ddl.api import Data
 from ddl.data import checks, source
 from ddl.data.images import preprocessing
+from ddl.ranges import Fraction, checked
 
 
-def npz(*, path: str = "", validation: float = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
+@checked
+def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """The images of a .npz file, uint8 as float32 in [-1, 1] with a channel axis; floating point as it is.
 
   Its arrays are x_train, y_train, x_test, y_test, or one image (or x) and label (or y), of which a fixed shuffled

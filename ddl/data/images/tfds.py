@@ -15,18 +15,20 @@ from ddl.api import Data, Source
 from ddl.data import source
 from ddl.data.images import preprocessing
 from ddl.data.images.decoding import encoded
+from ddl.ranges import Fraction, NonNegativeInt, checked
 
 PIECE = 32  # records that a thread reads at a time
 
 
+@checked
 def tfds(
   *,
   dataset: str = "mnist",
   data_dir: str = "",
   train_split: str = "train",
   test_split: str = "test",
-  validation: float = 0.0,
-  size: int = 0,
+  validation: Fraction = 0.0,
+  size: NonNegativeInt = 0,
   augment: str = "none",
   normalize: str = "unit",
 ) -> Data:
@@ -50,8 +52,6 @@ def tfds(
   import tensorflow_datasets
 
   preprocessing.check_names(augment, normalize)
-  if size < 0:
-    raise ValueError(f"size={size}; invalid: must be at least 0")
   builder = _builder(dataset, data_dir)
   records = [(split, _records(builder, dataset, split)) for split in (train_split, test_split)]
   image, label = _keys(builder.info, dataset)

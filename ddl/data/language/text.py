@@ -11,9 +11,11 @@ import numpy as np
 
 from ddl.api import Data, Source
 from ddl.data import formats, source
+from ddl.ranges import Fraction, PositiveInt, checked
 
 
-def text(*, path: str = "", level: str = "byte", length: int = 64, validation: float = 0.0) -> Data:
+@checked
+def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, validation: Fraction = 0.0) -> Data:
   """Windows of a text: x [length] int32 and the tokens that follow, y [length] int32.
 
   The last tenth of the text is the test set. Windows lie at stride `length`, and none crosses the cut.
@@ -29,8 +31,6 @@ def text(*, path: str = "", level: str = "byte", length: int = 64, validation: f
   """
   if level not in ("byte", "char"):
     raise ValueError(f'level={level!r}; invalid: must be "byte" or "char"')
-  if length < 1:
-    raise ValueError(f"length={length}; invalid: must be at least 1")
   content, name = _content(path)
   if not content:
     raise ValueError(f"{name} is empty")

@@ -13,6 +13,7 @@ import numpy as np
 from ddl import files
 from ddl.api import Data, Source
 from ddl.data import formats, source
+from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 TRAIN, TEST, META = "train.bin", "val.bin", "meta.json"
 TYPES = ("uint16", "uint32")
@@ -26,8 +27,14 @@ MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float
 TOLD = 32  # tokens above which a pattern of zeros tells another type, as texts do not have a zero at every second
 
 
+@checked
 def tokens(
-  *, path: str = "", length: int = 1024, vocabulary: int = 0, test_windows: int = 0, validation: float = 0.0
+  *,
+  path: str = "",
+  length: PositiveInt = 1024,
+  vocabulary: NonNegativeInt = 0,
+  test_windows: NonNegativeInt = 0,
+  validation: Fraction = 0.0,
 ) -> Data:
   """Windows of train.bin, and for the test of val.bin: x [length] int32 and the tokens that follow, y [length] int32.
 
@@ -45,8 +52,6 @@ def tokens(
     FileNotFoundError, ValueError: one line, for files that are missing, damaged, too short, of another format or type,
       or tokens beyond the vocabulary; where a file is larger than 1 GiB, the latter also from `take`.
   """
-  if length < 1 or test_windows < 0:
-    raise ValueError(f"length={length}, test_windows={test_windows}; invalid: must be at least 1, and at least 0")
   folder = source.existing(path, f"FOLDER (the one with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
   if not folder.is_dir():
     raise ValueError(f"{path} is no folder; set --config.data.path to the one with {TRAIN} and {TEST}")

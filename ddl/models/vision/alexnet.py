@@ -5,9 +5,11 @@ from typing import Any
 
 from ddl.api import Model
 from ddl.models.vision.sequential import Conv, Pool, sequential
+from ddl.ranges import Fraction, PositiveInt, checked
 
 
-def alexnet(meta: Mapping[str, Any], *, hidden: int = 4096, dropout: float = 0.5) -> Model:
+@checked
+def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fraction = 0.5) -> Model:
   """Five convolutions and three dense layers: 62,378,344 parameters for 1000 classes of 227 x 227 images.
 
   Without the groups of the original (61.0M parameters) and without its local response normalization, as implementations
@@ -21,8 +23,9 @@ def alexnet(meta: Mapping[str, Any], *, hidden: int = 4096, dropout: float = 0.5
   return sequential("alexnet", meta, operations, (hidden, hidden), dropout)
 
 
+@checked
 def overfeat_fast(
-  meta: Mapping[str, Any], *, hidden: tuple[int, ...] = (3072, 4096), dropout: float = 0.5
+  meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (3072, 4096), dropout: Fraction = 0.5
 ) -> Model:  # fmt: skip
   """Five convolutions and three dense layers: 145,920,872 parameters for 1000 classes of 231 x 231 images.
 

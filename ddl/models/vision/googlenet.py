@@ -10,6 +10,7 @@ from flax import linen as nn
 from ddl.api import Model
 from ddl.models.flax_model import from_flax, require
 from ddl.models.vision.sequential import pads
+from ddl.ranges import Fraction, checked
 
 # Outputs of 1x1; of 1x1 before 3x3 and 3x3; before 5x5 and 5x5; of the 1x1 behind the pooling (table 1).
 MODULES = {
@@ -54,7 +55,8 @@ class _GoogLeNet(nn.Module):
     return nn.Dense(self.outputs, name="classifier")(x)
 
 
-def googlenet(meta: Mapping[str, Any], *, dropout: float = 0.4) -> Model:
+@checked
+def googlenet(meta: Mapping[str, Any], *, dropout: Fraction = 0.4) -> Model:
   """Without the auxiliary classifiers and local response normalization: 6,998,552 parameters for 1000 classes.
 
   Raises:

@@ -10,6 +10,7 @@ from flax import linen as nn
 from ddl.api import Model
 from ddl.models.cpu import convolve
 from ddl.models.flax_model import from_flax, require
+from ddl.ranges import PositiveInt, checked
 from ddl.sharding import columns, named
 
 
@@ -41,8 +42,13 @@ class _LeNet(nn.Module):
     return named(nn.Dense(self.outputs)(x), "Dense_1/out")
 
 
+@checked
 def lenet(
-  meta: Mapping[str, Any], *, channels: tuple[int, ...] = (16, 32), kernel: int = 5, hidden: int = 128
+  meta: Mapping[str, Any],
+  *,
+  channels: tuple[PositiveInt, ...] = (16, 32),
+  kernel: PositiveInt = 5,
+  hidden: PositiveInt = 128,
 ) -> Model:
   """Per entry of channels: "same" convolution, 2x2 max pooling, relu; then dense layers of hidden and num_outputs.
 

@@ -10,6 +10,7 @@ from ddl import memory
 from ddl.api import Model
 from ddl.models.flax_model import from_flax, recomputed, require
 from ddl.models.vision.sequential import pads
+from ddl.ranges import PositiveInt, checked
 
 BASIC, BOTTLENECK = 1, 4  # channels of a block's result for each of its 3x3 convolution
 
@@ -75,7 +76,8 @@ def _resnet(
   return from_flax(_ResNet(meta["num_outputs"], width, depths, expansion, remat), meta)
 
 
-def resnet18(meta: Mapping[str, Any], *, width: int = 64, remat: bool = False) -> Model:
+@checked
+def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = False) -> Model:
   """2, 2, 2, 2 blocks of two 3x3 convolutions: 11,689,512 parameters for 1000 classes.
 
   Shortcuts that change the size are projections (option B). Running statistics keep 0.9 of the old value per step.
@@ -87,6 +89,7 @@ def resnet18(meta: Mapping[str, Any], *, width: int = 64, remat: bool = False) -
   return _resnet("resnet18", meta, width, (2, 2, 2, 2), BASIC, remat)
 
 
-def resnet50(meta: Mapping[str, Any], *, width: int = 64, remat: bool = False) -> Model:
+@checked
+def resnet50(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = False) -> Model:
   """3, 4, 6, 3 bottleneck blocks, halved in their 3x3 convolution: 25,557,032 parameters; otherwise as `resnet18`."""
   return _resnet("resnet50", meta, width, (3, 4, 6, 3), BOTTLENECK, remat)

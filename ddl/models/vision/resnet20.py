@@ -10,6 +10,7 @@ from flax import linen as nn
 from ddl.api import Model
 from ddl.models.cpu import convolve
 from ddl.models.flax_model import from_flax, require, require_size
+from ddl.ranges import PositiveInt, checked
 
 
 class _ResNet(nn.Module):
@@ -35,7 +36,8 @@ class _ResNet(nn.Module):
     return nn.Dense(self.outputs)(x.mean(axis=(1, 2)))
 
 
-def resnet20(meta: Mapping[str, Any], *, width: int = 16, blocks: int = 3) -> Model:
+@checked
+def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: PositiveInt = 3) -> Model:
   """Three stages of `blocks` basic blocks with width, 2 width, 4 width channels, batch norm, global mean, dense.
 
   Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from ddl.ranges import Seed, check_fields
 from experiments.config.comparisons.grid import expanded, values
 from experiments.config.comparisons.variants import of_label, only, variants
 from experiments.config.experiment import Experiment
@@ -19,7 +20,7 @@ class Comparison:
 
   experiments: Mapping[str, Experiment]
   title: str = ""
-  seeds: tuple[int, ...] = (0, 1, 2)
+  seeds: tuple[Seed, ...] = (0, 1, 2)
   target: float = 0.95  # of the test metric
   expected: tuple[tuple[str, str], ...] = ()  # pairs of labels, the first sooner at the target, as a paper found
   clusters: tuple[str, ...] = ()  # that the seconds are predicted for
@@ -30,15 +31,13 @@ class Comparison:
 
   def __post_init__(self) -> None:
     """Raises ValueError for invalid seeds or expectations, or algorithms that cannot be compared."""
+    check_fields(self, "config.compare.")
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       raise ValueError(
         f"config.compare.expected is {self.expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)"
       )
-    fit = all(type(seed) is int and 0 <= seed < 2**32 for seed in self.seeds)
-    if not fit or len(set(self.seeds)) < len(self.seeds):
-      raise ValueError(
-        f"config.compare.seeds is {self.seeds}; invalid: must be different integers from 0 to {2**32 - 1}"
-      )
+    if len(set(self.seeds)) < len(self.seeds):
+      raise ValueError(f"config.compare.seeds must be different, got {self.seeds}.")
     if not self.seeds:
       raise ValueError("config.compare.seeds is empty; give at least one, and three for an interval")
     for label, experiment in self.experiments.items():

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from scipy.stats import qmc
 
 from ddl import memory
+from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 from experiments.config.comparisons import grid
 from experiments.config.comparisons.variants import of_label, only, variants
 from experiments.config.experiment import Experiment
@@ -32,22 +33,20 @@ class Sweep:
 
   experiments: Mapping[str, Experiment]
   spaces: Mapping[str, Space]
-  trials: int = 9
-  seeds: tuple[int, ...] = ()  # (): the experiment's own
+  trials: PositiveInt = 9
+  seeds: tuple[Seed, ...] = ()  # (): the experiment's own
   sampler: str = "halton"  # or "tpe"
   pruning: bool = False
-  validation: float = 0.2  # share of the training examples, for data that does not set any apart itself
+  validation: Fraction = 0.2  # share of the training examples, for data that does not set any apart itself
   metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
 
   def __post_init__(self) -> None:
     """Raises ValueError where nothing can be tried or judged."""
-    if self.trials < 1:
-      raise ValueError(f"config.sweep.trials is {self.trials}; invalid: must be at least 1")
-    if not 0 < self.validation < 1 or any(each.data.get("validation") == 0 for each in self.experiments.values()):
+    check_fields(self, "config.sweep.")
+    if not self.validation or any(each.data.get("validation") == 0 for each in self.experiments.values()):
       raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
-    fit = all(type(seed) is int and 0 <= seed < 2**32 for seed in self.seeds)
-    if not fit or len(set(self.seeds)) < len(self.seeds):
-      raise ValueError(f"config.sweep.seeds is {self.seeds}; invalid: must be different integers from 0 to {2**32 - 1}")
+    if len(set(self.seeds)) < len(self.seeds):
+      raise ValueError(f"config.sweep.seeds must be different, got {self.seeds}.")
     named("sampler of config.sweep", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(each.eval_every >= each.steps for each in self.experiments.values()):
       raise ValueError("config.sweep.pruning judges before the end; set config.eval_every to less than config.steps")
@@ -68,6 +67,7 @@ class Sweep:
         "let compare --tuned use the result at every point"
       )
     config, section = copy.deepcopy(config), config.sweep
+    check_all(Fraction, section.validation, "config.sweep.validation")
     if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
       config.data.validation = section.validation
     every = variants(config)
@@ -167,8 +167,8 @@ def _at(bounds: Bounds, u: float) -> Any:
 def _space(section: Config, label: str, experiment: Experiment) -> Space:
   """What is tuned: the learning rate, and what config.sweep.space names for this label."""
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
-  if space[RATE][0] <= 0:
-    raise ValueError(f"config.sweep.learning_rate is {space[RATE]}; invalid: bounds must be > 0")
+  for bound in space[RATE]:
+    check_all(PositiveFloat, bound, "config.sweep.learning_rate")
   where = f"config.sweep.space['{label}']"
   own = _section(where, section.space.get(label, {}))
   optimizer = _section(f"{where}.optimizer", own.pop("optimizer", {}))

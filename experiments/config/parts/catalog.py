@@ -9,7 +9,7 @@ import copy
 import difflib
 import inspect
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 import optax
 
@@ -20,6 +20,7 @@ from ddl.data.partition import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
+from ddl.ranges import resolved
 from experiments.config.parts import own_objects
 from experiments.config.parts.factories import Config, keywords, named, section
 from experiments.config.parts.optimizers import OPTIMIZERS
@@ -121,7 +122,9 @@ def has_server(name: str) -> bool:
   """Whether an algorithm is a ServerAlgorithm: an own one's factory says so by the type that it returns."""
   if not is_address(name):
     return name in SERVER
-  return get_type_hints(entry("algorithm", name).factory).get("return") is ServerAlgorithm
+  made = entry("algorithm", name).factory
+  kind = resolved(made, "return", inspect.signature(made).return_annotation)
+  return kind is ServerAlgorithm
 
 
 def with_keys(kind: str, chosen: Mapping[str, Any], default: Config) -> Config:

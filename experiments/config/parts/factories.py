@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from ddl.api import Spec, Wrapper
+from ddl.ranges import check_all, plain, settings_of
 from experiments.grid_point import quoted
 from experiments.short_name import short_name
 
@@ -22,9 +23,9 @@ Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker k
 
 
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
-  """The keyword-only arguments of a factory that a config may set."""
-  parameters = inspect.signature(factory).parameters
-  return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY and k not in ("workers", "seed")}
+  """The keyword-only arguments of a factory that a config may set. ValueError for an annotation without a meaning."""
+  taken = {key: each for key, each in settings_of(factory).items() if key not in ("workers", "seed")}
+  return {key: each.replace(annotation=plain(each.annotation)) for key, each in taken.items()}
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:
@@ -91,7 +92,7 @@ def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: s
 
 def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
   """The keys that a section sets, checked against the factory's."""
-  taken = keywords(factory)
+  taken, ranges = keywords(factory), settings_of(factory)
   given = {k: v for k, v in chosen.items() if k != "name" and v is not None}
   for key in given:
     if key not in taken:
@@ -113,7 +114,7 @@ def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, 
         f"{where} is {value!r}, but {kind} '{chosen['name']}' takes {error}: "
         f"--{where}{example} sets it, --{where}=None unsets it"
       ) from error
-    _check(kind, key, found[key])
+    check_all(ranges[key].annotation, found[key], where)
   return found
 
 
@@ -170,29 +171,6 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
         raise ValueError(f"{path} is {value!a}; invalid: must be text that UTF-8 can encode")
       with config.ignore_type():
         config[key] = value
-
-
-SHARES = ("momentum", "b1", "b2", "dropout")  # from 0 to below 1
-POSITIVE = ("factor", "concentration")  # above 0; a model's sizes are at least 1
-NOT_NEGATIVE = ("weight_decay", "clip_norm", "alpha", "warmup", "start", "every")
-
-
-def _check(kind: str, key: str, value: Any) -> None:
-  """Bounds that are the same wherever a name is used; a factory checks what is its own."""
-  where = f"config.{kind}.{key} is {value}"
-  for v in value if isinstance(value, tuple) else (value,):
-    if isinstance(v, str | bool):
-      continue
-    if isinstance(v, float) and not math.isfinite(v):
-      raise ValueError(f"{where}; invalid: must be finite")
-    if key in SHARES and not 0 <= v < 1:
-      raise ValueError(f"{where}; invalid: must be from 0 to below 1")
-    if key in NOT_NEGATIVE and not v >= 0:
-      raise ValueError(f"{where}; invalid: must be at least 0")
-    if key in POSITIVE and not v > 0:
-      raise ValueError(f"{where}; invalid: must be above 0")
-    if kind == "model" and isinstance(v, int) and v < 1:
-      raise ValueError(f"{where}; invalid: must be at least 1, as a size")
 
 
 def _plain_type(annotation: Any) -> type:

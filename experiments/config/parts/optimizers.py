@@ -6,7 +6,7 @@ have one axis), and `clip_norm`, the largest global norm of a worker's gradient.
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -15,9 +15,18 @@ from optax import contrib
 
 from ddl.api import Tree
 from ddl.elementwise import is_elementwise
+from ddl.ranges import LARGEST_FLOAT, Momentum, NonNegativeFloat, PositiveFloat, Range, checked, integers
 
 COMMON: dict[str, Any] = {"weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0}
 MASKS = ("mask", "weight_decay_mask")
+RANGES = {  # of the keywords of optax's optimizers
+  **dict.fromkeys(("b1", "b2", "b3", "beta", "adam_b1", "adam_b2", "momentum", "decay", "rho"), Momentum),
+  **dict.fromkeys(("eps", "trust_coefficient"), PositiveFloat),
+  **dict.fromkeys(("eps_root", "adam_eps_root", "initial_accumulator_value", "initial_scale"), NonNegativeFloat),
+  **dict.fromkeys(("weight_decay", "adam_weight_decay", "clip_norm"), NonNegativeFloat),
+  "threshold": Annotated[float, Range(4, LARGEST_FLOAT)],  # below, RAdam takes the root of a negative number
+  "ns_steps": Annotated[int, integers(1, 100)],
+}
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
@@ -48,12 +57,20 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   factory.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
     [inspect.Parameter("rate", inspect.Parameter.POSITIONAL_ONLY)]
     + [
-      inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
+      inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=_annotation(key, value))
       for key, value in keywords.items()
     ]
   )
+  factory.__name__ = getattr(make, "__name__", "optimizer")  # optax makes some by functools.partial
   factory.__doc__ = (inspect.getdoc(make) or "").partition("\n")[0]
-  return factory
+  return checked(factory)
+
+
+def _annotation(key: str, default: Any) -> Any:
+  """The type of a keyword with its range; an eps whose default is 0 may be 0."""
+  if isinstance(default, bool):
+    return bool
+  return NonNegativeFloat if key == "eps" and not default else RANGES.get(key, type(default))
 
 
 def matrices(params: Tree) -> Tree:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ddl.ranges import Seconds, check_fields, integers
 from experiments.short_name import short_name
 
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
@@ -41,11 +42,16 @@ class Part:
 class Network:
   """Cost of messages in virtual time."""
 
-  message_seconds: float = 0.0
-  service_seconds: float = 0.0
-  exchange_seconds: float | None = None
+  message_seconds: Seconds = 0.0
+  service_seconds: Seconds = 0.0
+  exchange_seconds: Seconds | None = None
   overlap: bool = True
-  blocks: int = 16
+  # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
+  blocks: Annotated[int, integers(1, 1024)] = 16
+
+  def __post_init__(self) -> None:
+    """Raises ValueError for a number out of its range."""
+    check_fields(self, "config.network.")
 
 
 NETWORK = {  # field of `Network`: meaning

@@ -5,51 +5,68 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
 
 from ddl.api import Tree
+from ddl.ranges import Fraction, NonNegativeInt, PositiveFloat, Range, check, checked, integers
 
 Rate = float | optax.Schedule
+Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 
 
-def constant(rate: float, steps: int, *, warmup: int = 0) -> Rate:
+@checked
+def constant(rate: float, steps: int, *, warmup: NonNegativeInt = 0) -> Rate:
   """The same rate at each step."""
   return _warm(optax.constant_schedule(rate), rate, steps, warmup) if warmup else rate
 
 
-def cosine(rate: float, steps: int, *, warmup: int = 0, floor: float = 0.0) -> Rate:
+@checked
+def cosine(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
   """Half a cosine from the rate to its floor at the last step."""
-  _check(warmup, steps, floor)
+  _check(warmup, steps)
   return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
 
 
-def linear(rate: float, steps: int, *, warmup: int = 0, floor: float = 0.0) -> Rate:
+@checked
+def linear(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
   """A line from the rate to its floor at the last step."""
-  _check(warmup, steps, floor)
+  _check(warmup, steps)
   return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
 
 
+@checked
 def exponential(
-  rate: float, steps: int, *, warmup: int = 0, factor: float = 0.1, every: int = 0, floor: float = 0.0
+  rate: float,
+  steps: int,
+  *,
+  warmup: NonNegativeInt = 0,
+  factor: Falling = 0.1,
+  every: NonNegativeInt = 0,
+  floor: Fraction = 0.0,
 ) -> Rate:
   """The rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
-  _check(warmup, steps, floor)
-  if not factor < 1:
-    raise ValueError(f"config.schedule.factor is {factor}; invalid: must be below 1, as the rate is to fall")
+  _check(warmup, steps)
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, steps, warmup)
 
 
+@checked
 def decay(
-  rate: float, steps: int, *, at: tuple[int, ...] = (), factor: float = 0.1, warmup: int = 0, floor: float = 0.0
+  rate: float,
+  steps: int,
+  *,
+  at: tuple[NonNegativeInt, ...] = (),
+  factor: PositiveFloat = 0.1,
+  warmup: NonNegativeInt = 0,
+  floor: Fraction = 0.0,
 ) -> Rate:
   """The rate times `factor` from each of the steps `at` on, never below its floor."""
-  _check(warmup, steps, floor)
-  if any(step < 0 for step in at) or any(a >= b for a, b in pairwise(at)):
-    raise ValueError(f"config.schedule.at is {at}; invalid: must be rising steps from 0 on, such as (100, 150)")
+  _check(warmup, steps)
+  if any(a >= b for a, b in pairwise(at)):
+    raise ValueError(f"config.schedule.at must be rising steps, such as (100, 150), got {at}.")
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
@@ -81,17 +98,14 @@ def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.Gradi
 
 
 def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:
-  _check(warmup, steps, 0.0)
+  _check(warmup, steps)
   if not warmup:
     return schedule
   return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), schedule], [warmup])
 
 
-def _check(warmup: int, steps: int, floor: float) -> None:
-  if not 0 <= warmup < steps:
-    raise ValueError(f"config.schedule.warmup is {warmup} of {steps} steps; it is at least 0 and ends before the run")
-  if not 0 <= floor < 1:
-    raise ValueError(f"config.schedule.floor is {floor}; invalid: must be a share of the rate, from 0 to below 1")
+def _check(warmup: int, steps: int) -> None:
+  check(f"config.schedule.warmup with config.steps={steps}", warmup, integers(0, steps - 1))
 
 
 SCHEDULES: dict[str, Callable[..., Rate]] = {

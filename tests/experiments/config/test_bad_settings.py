@@ -124,8 +124,8 @@ def test_a_flag_that_is_given_twice_counts_once(ran):
 @pytest.mark.parametrize(
   "key, value, words",
   [
-    ("workers", 0, "config.workers is 0"),
-    ("algorithm.period", 0, "config.algorithm.period is 0"),
+    ("workers", 0, "config.workers must be an integer >= 1, got 0."),
+    ("algorithm.period", 0, "config.algorithm.period must be an integer >= 1, got 0."),
   ],
 )
 @pytest.mark.parametrize("name", ["local_sgd", "easgd", "async_easgd", "dynsgd"])
@@ -140,7 +140,7 @@ def test_counts_of_an_algorithm(name, key, value, words):
 @pytest.mark.parametrize("name", ["cosine", "decay"])
 def test_a_warm_up_longer_than_the_run(name):
   schedule = {"name": name, "warmup": 50}
-  refused(lambda: default_experiment(schedule=schedule, steps=50), "config.schedule.warmup is 50 of 50 steps")
+  refused(lambda: default_experiment(schedule=schedule, steps=50), "config.schedule.warmup with config.steps=50")
 
 
 def test_only_takes_labels_and_algorithms():
@@ -263,7 +263,7 @@ SPACES = [
   ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay is (2, 2)"),
   ({"space": {"DaSGD": 3}}, "config.sweep.space['DaSGD'] is 3"),
   ({"learning_rate": 0.1}, "config.sweep.learning_rate is 0.1", "(low, high)"),
-  ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate is (0.0, 1.0)"),
+  ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate must be > 0, got 0."),
   ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate"),
   ({"space": {"DaSGD": {"delay": [1]}}}, "config.sweep.space['DaSGD'].delay is [1]"),
   ({"space": {"DaSGD": {"delay": [1, 1]}}}, "config.sweep.space['DaSGD'].delay is [1, 1]"),
@@ -271,15 +271,19 @@ SPACES = [
   ({"space": {"DaSGD": {"optimizer": {"b1": (0.5, 0.9)}}}}, "config.sweep.space['DaSGD'].optimizer.b1", "momentum"),
   ({"space": {"DaSGD": {"optimizer": {"nesterov": (0, 1)}}}}, "config.sweep.space['DaSGD'].optimizer.nesterov"),
   ({"space": {"DaSGD": {"optimizer": 3}}}, "config.sweep.space['DaSGD'].optimizer is 3"),
-  ({"seeds": (0, 0)}, "config.sweep.seeds is (0, 0)"),
-  ({"seeds": (-1,)}, "config.sweep.seeds is (-1,)"),
+  ({"seeds": (0, 0)}, "config.sweep.seeds", "(0, 0)"),
+  ({"seeds": (-1,)}, "config.sweep.seeds", "-1"),
   ({"sampler": "tpa"}, "config.sweep", "did you mean 'tpe'?"),
   ({"validation": 0.0}, "config.sweep.validation"),
   ({"validation": 1.5}, "config.sweep.validation"),
   ({"pruning": True}, "config.sweep.pruning", "config.eval_every"),
-  ({"trials": 0}, "config.sweep.trials is 0"),
-  ({"trials": -2}, "config.sweep.trials is -2"),
-  ({"space": {"DaSGD": {"keep": (2.0, 3.0)}}}, "'DaSGD' is invalid in each of 1 trials", "keep is 2.333"),
+  ({"trials": 0}, "config.sweep.trials must be an integer >= 1, got 0."),
+  ({"trials": -2}, "config.sweep.trials must be an integer >= 1, got -2."),
+  (
+    {"space": {"DaSGD": {"keep": (2.0, 3.0)}}},
+    "'DaSGD' is invalid in each of 1 trials",
+    "keep must be in [0, 1], got 2.333.",
+  ),
 ]
 
 

@@ -150,7 +150,7 @@ def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
     ({"algorithm.delay": (1,)}, ("algorithm.delay", "no label reads")),
     ({"barrier.name": ("ssp",)}, ("barrier.name", "no label reads")),
     ({"workers": (1, 2), "batch": (1, 2), "optimizer.momentum": (0, 0.5), "steps": (3, 4)}, ("4 keys",)),
-    ({"workers": (0, 2)}, ("workers is 0",)),
+    ({"workers": (0, 2)}, ("config.workers must be an integer >= 1, got 0.",)),
     ({"optimizer.learning_rate": (-1.0,)}, ("sync SGD", "learning_rate")),
     ((1, 2), ("maps keys to values",)),
   ],

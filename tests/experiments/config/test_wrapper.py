@@ -36,7 +36,7 @@ def test_its_settings_have_defaults_and_go_through_json():
   [
     ({"wrapper": {"share": 0.1}}, ["config.wrapper.share", "topk"]),
     ({"wrapper": {"name": "topkk"}}, ["topkk", "topk"]),
-    ({"wrapper": {"name": "topk", "share": 2.0}}, ["share is 2"]),
+    ({"wrapper": {"name": "topk", "share": 2.0}}, ["share must be in (0, 1], got 2"]),
     ({"wrapper": {"name": "topk", "rank": 2}}, ["config.wrapper.rank"]),
     ({"wrapper": {"name": "topk"}, "algorithm": {"name": "async_sgd"}}, ["config.wrapper.name", "async_sgd"]),
     ({"wrapper": {"name": "topk"}, "algorithm": {"name": "d_psgd"}}, ["topk", "shift"]),

@@ -19,6 +19,7 @@ import optax
 from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import PositiveInt, Share, checked
 
 
 class FedAvgState(NamedTuple):
@@ -26,7 +27,8 @@ class FedAvgState(NamedTuple):
   round: Draws  # equal on all workers
 
 
-def fedavg(inner: optax.GradientTransformation, *, period: int, share: float) -> Algorithm:
+@checked
+def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt, share: Share) -> Algorithm:
   """x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and inner starts anew.
 
   With share = 1 and plain SGD this is local SGD.
@@ -42,7 +44,6 @@ def fedavg(inner: optax.GradientTransformation, *, period: int, share: float) ->
   Raises:
     ValueError: if share is not in 0..1, without 0.
   """
-  check_share("fedavg", share)
 
   def init(group: Group, params: Tree, key: Any) -> FedAvgState:
     del group
@@ -64,12 +65,6 @@ def fedavg(inner: optax.GradientTransformation, *, period: int, share: float) ->
     return sampled_mean(group, state.round, share, params)
 
   return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
-
-
-def check_share(name: str, share: float) -> None:
-  """ValueError if that is no share of the workers."""
-  if not 0 < share <= 1:
-    raise ValueError(f"{name}: share is {share}; invalid: must be above 0 and at most 1")
 
 
 def sample(round_: Draws, workers: int, share: float) -> jax.Array:

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.collective.federated.fedavg import check_share, restart, sample, sampled_mean, takes_part
+from ddl.algorithms.collective.federated.fedavg import restart, sample, sampled_mean, takes_part
 from ddl.algorithms.draws import Draws, draw, start
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import NonNegativeFloat, PositiveInt, Share, checked
 
 
 class ScaffoldState(NamedTuple):
@@ -37,7 +38,10 @@ class Moved(NamedTuple):
   control: Tree  # c_i' - c_i
 
 
-def scaffold(inner: optax.GradientTransformation, *, period: int, share: float, server_rate: float) -> Algorithm:
+@checked
+def scaffold(
+  inner: optax.GradientTransformation, *, period: PositiveInt, share: Share, server_rate: NonNegativeFloat
+) -> Algorithm:
   """y_i <- y_i + inner(g_i - c_i + c); after every tau-th step x <- x + eta_g mean_S(y_i - x) and y_i <- x.
 
   Args:
@@ -52,7 +56,6 @@ def scaffold(inner: optax.GradientTransformation, *, period: int, share: float, 
   Raises:
     ValueError: if share is not in 0..1, without 0.
   """
-  check_share("scaffold", share)
 
   def init(group: Group, params: Tree, key: Any) -> ScaffoldState:
     del group

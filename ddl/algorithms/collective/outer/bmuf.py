@@ -12,14 +12,16 @@ import optax
 
 from ddl.algorithms.collective.outer.diloco import diloco_with
 from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
 
 
+@checked
 def bmuf(
   inner: optax.GradientTransformation,
   *,
-  period: int,
-  block_learning_rate: float,
-  block_momentum: float,
+  period: PositiveInt,
+  block_learning_rate: NonNegativeFloat,
+  block_momentum: Momentum,
   nesterov: bool,
 ) -> Algorithm:
   """Delta <- eta Delta + zeta (Wbar - W_g); W <- W + Delta; W_g <- W or W + eta Delta; x_i <- W_g, each tau steps.

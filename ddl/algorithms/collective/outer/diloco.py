@@ -13,6 +13,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
 
 
 class DiLoCoState(NamedTuple):
@@ -21,8 +22,13 @@ class DiLoCoState(NamedTuple):
   outer: optax.OptState  # equal on all workers
 
 
+@checked
 def diloco(
-  inner: optax.GradientTransformation, *, period: int, outer_learning_rate: float, outer_momentum: float
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt,
+  outer_learning_rate: NonNegativeFloat,
+  outer_momentum: Momentum,
 ) -> Algorithm:
   """m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step.
 
@@ -40,7 +46,10 @@ def diloco(
   return diloco_with(inner, optax.sgd(outer_learning_rate, outer_momentum, nesterov=True), period=period)
 
 
-def diloco_with(inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: int) -> Algorithm:
+@checked
+def diloco_with(
+  inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: PositiveInt
+) -> Algorithm:
   """`diloco` with any outer optimizer, which gets Delta as the gradient and theta as the parameters."""
 
   def init(group: Group, params: Tree, key: Any) -> DiLoCoState:

@@ -17,6 +17,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, checked
 
 
 class EagerDiLoCoState(NamedTuple):
@@ -26,8 +27,13 @@ class EagerDiLoCoState(NamedTuple):
   sent: Tree  # x_i as of the last launch, moved along by the outer steps since: sent - x_i is what leaves next
 
 
+@checked
 def eager_diloco(
-  inner: optax.GradientTransformation, *, period: int, outer_learning_rate: float, outer_momentum: float
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt,
+  outer_learning_rate: NonNegativeFloat,
+  outer_momentum: Momentum,
 ) -> Algorithm:
   """m_i <- mu m_i + Delta_i; theta_i <- theta_i - eta_out (Delta_i + mu m_i); x_i <- theta_i, after every H-th step.
 
@@ -47,8 +53,13 @@ def eager_diloco(
   return eager_diloco_with(inner, outer, period=period, delay=period)
 
 
+@checked
 def eager_diloco_with(
-  inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: int, delay: int
+  inner: optax.GradientTransformation,
+  outer: optax.GradientTransformation,
+  *,
+  period: PositiveInt,
+  delay: NonNegativeInt,
 ) -> Algorithm:
   """`eager_diloco` with any outer optimizer, whose step comes `delay` steps after the launch; 0 is DiLoCo.
 

@@ -10,7 +10,7 @@ The paper draws new pairs for each round; here a fixed number of drawn pairings 
 part of the compiled program. Of an odd number of workers one stays alone, with the mean of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
 
 
 class NoLoCoState(NamedTuple):
@@ -27,15 +28,16 @@ class NoLoCoState(NamedTuple):
   momentum: Tree  # delta_i
 
 
+@checked
 def noloco(
   inner: optax.GradientTransformation,
   *,
-  period: int,
-  outer_learning_rate: float,
-  outer_momentum: float,
-  attraction: float,
-  pairings: int,
-  workers: int,
+  period: PositiveInt,
+  outer_learning_rate: NonNegativeFloat,
+  outer_momentum: Momentum,
+  attraction: PositiveFloat,
+  pairings: Annotated[int, integers(1, 1024)],
+  workers: PositiveInt,
 ) -> Algorithm:
   """delta_i <- alpha delta_i + beta mean(theta - phi) + gamma (mean(phi) - phi_i); phi_i <- phi_i + delta_i.
 
@@ -57,13 +59,8 @@ def noloco(
   Raises:
     ValueError: for an attraction outside of its bounds, or pairings below 1.
   """
-  if not outer_momentum < attraction < 2 + outer_momentum:
-    raise ValueError(
-      f"noloco: attraction is {attraction} with outer_momentum {outer_momentum}; invalid: must lie between "
-      f"{outer_momentum} and {2 + outer_momentum}, the slow weights drift apart otherwise"
-    )
-  if pairings < 1:
-    raise ValueError(f"noloco: pairings is {pairings}; invalid: must be at least 1")
+  pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # else the slow weights drift apart
+  check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)
 
   def init(group: Group, params: Tree, key: Any) -> NoLoCoState:
     del group, key

@@ -17,6 +17,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
 
 
 class SlowMoState(NamedTuple):
@@ -25,7 +26,10 @@ class SlowMoState(NamedTuple):
   momentum: Tree  # u, equal on all workers
 
 
-def slowmo(inner: optax.GradientTransformation, *, period: int, slow_rate: float, slow_momentum: float) -> Algorithm:
+@checked
+def slowmo(
+  inner: optax.GradientTransformation, *, period: PositiveInt, slow_rate: NonNegativeFloat, slow_momentum: Momentum
+) -> Algorithm:
   """u <- beta u + (z - xbar) / gamma; z <- z - alpha gamma u; x_i <- z, after every tau-th step.
 
   A slow rate of 1 without slow momentum is local SGD.

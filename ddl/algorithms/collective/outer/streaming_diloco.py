@@ -9,13 +9,14 @@ Delta_p is of the time when it was sent; what is mixed in are the worker's param
 sends Delta_p in the parameters' own precision.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
 
 from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, check, checked, integers
 
 
 class StreamingDiLoCoState(NamedTuple):
@@ -24,15 +25,16 @@ class StreamingDiLoCoState(NamedTuple):
   outer: tuple[optax.OptState, ...]  # of each fragment, equal on all workers
 
 
+@checked
 def streaming_diloco(
   inner: optax.GradientTransformation,
   *,
-  period: int,
-  outer_learning_rate: float,
-  outer_momentum: float,
-  fragments: int,
-  delay: int,
-  keep: float,
+  period: PositiveInt,
+  outer_learning_rate: NonNegativeFloat,
+  outer_momentum: Momentum,
+  fragments: Annotated[int, integers(1, 1024)],
+  delay: NonNegativeInt,
+  keep: UnitInterval,
 ) -> Algorithm:
   """m <- mu m + Delta_p; theta_p <- theta_p - eta_out (Delta_p + mu m); x_p <- alpha x_p + (1 - alpha) theta_p.
 
@@ -57,25 +59,20 @@ def streaming_diloco(
   return streaming_diloco_with(inner, outer, period=period, fragments=fragments, delay=delay, keep=keep)
 
 
+@checked
 def streaming_diloco_with(
   inner: optax.GradientTransformation,
   outer: optax.GradientTransformation,
   *,
-  period: int,
-  fragments: int,
-  delay: int,
-  keep: float,
+  period: PositiveInt,
+  fragments: Annotated[int, integers(1, 1024)],
+  delay: NonNegativeInt,
+  keep: UnitInterval,
 ) -> Algorithm:
   """`streaming_diloco` with any outer optimizer, which gets a fragment as a tree masked as `optax.masked` does."""
-  if not 1 <= fragments <= period:
-    raise ValueError(f"streaming_diloco: fragments is {fragments}; invalid: must be in 1..{period}, the period")
-  if not 0 <= delay <= period:
-    raise ValueError(
-      f"streaming_diloco: delay is {delay}; invalid: must be in 0..{period}, the period, as a fragment has "
-      "to arrive before it leaves again"
-    )
-  if not 0 <= keep <= 1:
-    raise ValueError(f"streaming_diloco: keep is {keep}; invalid: must be in 0..1")
+  check(f"streaming_diloco.fragments with period {period}", fragments, integers(1, period))
+  # A fragment has to arrive before it leaves again.
+  check(f"streaming_diloco.delay with period {period}", delay, integers(0, period))
 
   def part(tree: Tree, p: int) -> Tree:
     leaves, structure = jax.tree.flatten(tree)

@@ -1,0 +1,189 @@
+"""Valid ranges of numeric settings: data in the signature of a factory, and one function that checks a value.
+
+`period: PositiveInt` annotates a keyword of a factory (or a field of a dataclass) with its type and its range.
+`checked` refuses other values in every call of the factory; a config reads the same ranges from the signature.
+"""
+
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+LARGEST_FLOAT = float(np.finfo(np.float32).max)  # a larger number is infinite in float32
+LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
+LARGEST_SECONDS = 1e9  # with which virtual time stays finite
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+class Range(NamedTuple):
+  """An interval of finite numbers."""
+
+  low: float = -math.inf
+  high: float = math.inf
+  open_low: bool = False  # without `low` itself
+  open_high: bool = False  # without `high` itself
+  integer: bool = False
+
+  def __contains__(self, value: object) -> bool:
+    """Whether a number lies in the interval; NaN, infinities and bools do not."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+      return False
+    if not -math.inf < value < math.inf or (self.integer and value != int(value)):
+      return False
+    above = value > self.low if self.open_low else value >= self.low
+    return bool(above and (value < self.high if self.open_high else value <= self.high))
+
+  def __str__(self) -> str:
+    """The condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
+    return self.condition()
+
+  def condition(self, value: Any = None) -> str:
+    """The condition that a value does not meet. The largest number of a type is named only for a larger value."""
+    kind = "an integer " if self.integer else ""
+    if self.low == -math.inf:
+      return kind.strip() or "a finite number"
+    if self.high < LARGEST_INT or (isinstance(value, int | float) and value >= self.high):
+      left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
+      return f"{kind}in {left}{_text(self.low)}, {_text(self.high)}{right}"
+    return f"{kind}{'>' if self.open_low else '>='} {_text(self.low)}"
+
+
+def integers(low: int, high: int = LARGEST_INT) -> Range:
+  """The integers from `low` to `high`."""
+  return Range(low, high, integer=True)
+
+
+NUMBERS = {int: Range(integer=True), float: Range()}  # of a type without a range
+
+PositiveInt = Annotated[int, integers(1)]
+NonNegativeInt = Annotated[int, integers(0)]
+Seed = Annotated[int, integers(0, 2**32 - 1)]
+PositiveFloat = Annotated[float, Range(0, LARGEST_FLOAT, open_low=True)]
+NonNegativeFloat = Annotated[float, Range(0, LARGEST_FLOAT)]
+Share = Annotated[float, Range(0, 1, open_low=True)]
+UnitInterval = Annotated[float, Range(0, 1)]
+Momentum = Annotated[float, Range(0, 1, open_high=True)]
+Fraction = Annotated[float, Range(0, 1, open_high=True)]  # of what is dropped or set apart
+ElasticRate = Annotated[float, Range(0, 2)]  # times the workers at most 2, above which the center diverges
+Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
+
+
+def check(option: str, value: Any, valid: Range) -> None:
+  """Refuse a value outside a range; a traced number passes, as its value is not known.
+
+  Raises:
+    ValueError: one line: `<option> must be <condition>, got <value>.`
+  """
+  if value in valid:
+    return
+  if not isinstance(value, bool | str | int | float) and np.ndim(value) == 0 and hasattr(value, "dtype"):
+    try:
+      value = value.item()
+    except TypeError:  # of a number that JAX traces
+      return
+    if value in valid:
+      return
+  raise ValueError(f"{option} must be {valid.condition(value)}, got {_text(value)}.")
+
+
+def check_all(annotation: Any, value: Any, option: str) -> None:
+  """Check a value, or each element of a tuple, against an annotation. None, text and bools without a range pass.
+
+  Raises:
+    ValueError: as `check` does.
+  """
+  if value is None:
+    return
+  if typing.get_origin(annotation) is tuple:
+    if not isinstance(value, tuple | list):
+      raise ValueError(f"{option} must be a tuple, got {_text(value)}.")
+    elements = typing.get_args(annotation)
+    for element, each in zip(elements[:1] * len(value) if ... in elements else elements, value, strict=False):
+      check_all(element, each, option)
+  elif valid := range_of(annotation) or NUMBERS.get(type(value)):
+    check(option, value, valid)
+
+
+def range_of(annotation: Any) -> Range | None:
+  """The range of an annotation, or that of its type; None where it is no number. `float | None` is a number."""
+  if typing.get_origin(annotation) is Annotated:
+    return next((each for each in annotation.__metadata__ if isinstance(each, Range)), None) or range_of(
+      annotation.__origin__
+    )
+  if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+    return next(filter(None, map(range_of, typing.get_args(annotation))), None)
+  return NUMBERS.get(annotation)
+
+
+def check_fields(values: Any, prefix: str) -> None:
+  """Check the fields of a dataclass by their annotations."""
+  for key, annotation in typing.get_type_hints(type(values), include_extras=True).items():
+    if key in values.__dataclass_fields__:
+      check_all(annotation, getattr(values, key), f"{prefix}{key}")
+
+
+@functools.cache
+def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+  """The keyword-only parameters of a factory, with annotations that are resolved.
+
+  Raises:
+    ValueError: one line, for an annotation that names what its file does not define.
+  """
+  parameters = inspect.signature(factory).parameters
+  return {
+    key: each.replace(annotation=resolved(factory, key, each.annotation))
+    for key, each in parameters.items()
+    if each.kind is each.KEYWORD_ONLY
+  }
+
+
+def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
+  """The annotation of one parameter, or of "return", with names in place of text. Raises as `settings_of` does."""
+  names = getattr(inspect.unwrap(factory), "__globals__", {})
+  holder = types.SimpleNamespace(__annotations__={key: annotation})
+  try:
+    return typing.get_type_hints(holder, names, include_extras=True)[key]
+  except Exception as error:  # of any expression that a user writes
+    what = "its return" if key == "return" else f"'{key}'"
+    name = getattr(factory, "__name__", "the function")
+    raise ValueError(
+      f"{name}: the annotation of {what} must be a type that its file defines or imports, got {annotation!r} "
+      f"({type(error).__name__}: {error})."
+    ) from error
+
+
+def checked(factory: Factory) -> Factory:
+  """Make a factory refuse keyword arguments outside the ranges of its annotations, as `<factory>.<key> must be ...`."""
+
+  @functools.wraps(factory)
+  def call(*args: Any, **settings: Any) -> Any:
+    parameters = settings_of(factory)
+    for key, value in settings.items():
+      if key in parameters:
+        check_all(parameters[key].annotation, value, f"{factory.__name__}.{key}")
+    return factory(*args, **settings)
+
+  return call  # pyright: ignore[reportReturnType]
+
+
+def plain(annotation: Any) -> Any:
+  """The annotation without its ranges: int, float, tuple[int, ...]."""
+  annotation = _plain(annotation)
+  if typing.get_origin(annotation) is tuple:
+    return tuple[*(each if each is ... else plain(each) for each in typing.get_args(annotation))]
+  return annotation
+
+
+def _plain(annotation: Any) -> Any:
+  return annotation.__origin__ if typing.get_origin(annotation) is Annotated else annotation
+
+
+def _text(value: Any) -> str:
+  value = value.item() if isinstance(value, np.generic) else value
+  return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

@@ -1,0 +1,232 @@
+"""Every numeric setting has a range as data, and values outside it are refused in the library and in a config."""
+
+import math
+import typing
+from dataclasses import fields
+from typing import Annotated
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from ddl.algorithms import COLLECTIVE, WRAPPERS
+from ddl.algorithms.collective.outer.diloco import diloco
+from ddl.ranges import Range, check, check_all, checked, integers, range_of, settings_of
+from experiments.config import default_experiment
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.sweep import Sweep
+from experiments.config.experiment import Experiment
+from experiments.config.options import RunOptions
+from experiments.config.parts.catalog import REGISTRIES, factory
+from experiments.config.parts.factories import hyper, settings
+from experiments.config.parts.part import Network
+
+FREE = {"target"}  # of a loss, which may be any number
+
+
+def leaves(annotation):
+  """The annotations of the numbers in an annotation."""
+  if typing.get_origin(annotation) is tuple:
+    return [leaf for each in typing.get_args(annotation) if each is not ... for leaf in leaves(each)]
+  return [annotation] if range_of(annotation) else []
+
+
+def explicit(annotation):
+  """Whether a range, and not only a type, is declared."""
+  union = [each for each in typing.get_args(annotation) if each is not type(None)]
+  return typing.get_origin(annotation) is Annotated or any(typing.get_origin(each) is Annotated for each in union)
+
+
+def outside(valid):
+  """Values that a range does not have, the nearest ones among them."""
+  step = 1 if valid.integer else None
+  below = valid.low if valid.open_low else valid.low - 1 if step else float(np.nextafter(valid.low, -math.inf))
+  above = valid.high if valid.open_high else valid.high + 1 if step else float(np.nextafter(valid.high, math.inf))
+  return [below, above, -1 if valid.low >= 0 else below, 1e300, math.nan, math.inf, -math.inf]
+
+
+def inside(valid):
+  """The least and the largest value of a range."""
+  low = float(np.nextafter(valid.low, math.inf)) if valid.open_low else valid.low
+  return [low, float(np.nextafter(valid.high, -math.inf)) if valid.open_high else valid.high]
+
+
+SETTINGS = {
+  (kind, name, key): each.annotation
+  for kind, registry in REGISTRIES.items()
+  for name in registry
+  if factory(kind, name)
+  for key, each in settings_of(factory(kind, name)).items()
+  if leaves(each.annotation)
+}
+
+
+def put(annotation, leaf, value):
+  """The value in the place of a leaf: in a tuple where the annotation is one of tuples."""
+  if annotation is leaf:
+    return value
+  elements = [each for each in typing.get_args(annotation) if each is not ...]
+  return tuple(put(each, leaf, value) if leaf in leaves(each) else 1 for each in elements)
+
+
+def in_config(kind, name, chosen):
+  """What a config reads of a section."""
+  spec = REGISTRIES[kind][name]
+  return hyper(spec, chosen, 2, kind) if hasattr(spec, "hyper") else settings(kind, factory(kind, name), chosen)
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_every_number_of_a_factory_has_a_range(kind):
+  found = {place: annotation for place, annotation in SETTINGS.items() if place[0] == kind}
+  assert found
+  for (_, name, key), annotation in found.items():
+    for leaf in leaves(annotation):
+      assert explicit(leaf), (name, key)
+      for value in outside(range_of(leaf)):
+        with pytest.raises(ValueError, match=rf"{key} must be .*, got .*\.$") as refused:
+          factory(kind, name)(**{key: put(annotation, leaf, value)})
+        assert "\n" not in str(refused.value)
+        if key not in ("workers", "seed"):
+          with pytest.raises(ValueError, match=rf"config\.{kind}\.{key} (must be|is) ") as refused:
+            in_config(kind, name, {"name": name, key: put(annotation, leaf, value)})
+          assert "\n" not in str(refused.value)
+      for value in inside(range_of(leaf)):
+        check_all(annotation, put(annotation, leaf, value), key)
+
+
+def test_every_default_lies_in_its_range():
+  for (kind, name, key), annotation in SETTINGS.items():
+    spec = REGISTRIES[kind][name]
+    default = spec.hyper[key].default if key in getattr(spec, "hyper", {}) else None
+    for workers in (1, 2, 8, 100):
+      check_all(annotation, default(workers) if callable(default) else default, f"{name}.{key}")
+    parameter = settings_of(factory(kind, name))[key]
+    if parameter.default is not parameter.empty:
+      check_all(annotation, parameter.default, f"{name}.{key}")
+
+
+@pytest.mark.parametrize("kind", [Experiment, Network, RunOptions, Comparison, Sweep])
+def test_every_numeric_field_has_a_range(kind):
+  annotations = typing.get_type_hints(kind, include_extras=True)
+  for each in fields(kind):
+    for leaf in leaves(annotations[each.name]):
+      assert each.name in FREE or explicit(leaf), each.name
+
+
+SLOWMO, BMUF = (
+  {"algorithm": {"name": "slowmo", "slow_momentum": 2.0}},
+  {"algorithm": {"name": "bmuf", "block_momentum": 1.0}},
+)
+DEMO = {"wrapper": {"name": "demo", "kept": 100, "chunk": 4}}
+
+
+@pytest.mark.parametrize(
+  "changes, words",
+  [
+    ({"optimizer": {"name": "adam", "eps": -1.0}}, "config.optimizer.eps must be > 0, got -1."),
+    ({"optimizer": {"name": "adam", "eps": 0.0}}, "config.optimizer.eps must be > 0, got 0."),
+    ({"optimizer": {"learning_rate": math.nan}}, "config.optimizer.learning_rate must be > 0, got nan."),
+    (
+      {"algorithm": {"name": "slowmo", "slow_momentum": 2.0}},
+      "config.algorithm.slow_momentum must be in [0, 1), got 2.",
+    ),
+    (
+      {"algorithm": {"name": "diloco", "outer_momentum": 1.0}},
+      "config.algorithm.outer_momentum must be in [0, 1), got 1.",
+    ),
+    ({"algorithm": {"name": "gosgd", "probability": 0.0}}, "config.algorithm.probability must be in (0, 1], got 0."),
+    ({"times": {"straggler_factor": 0.5}}, "config.times.straggler_factor must be in [1, 1e+06], got 0.5."),
+    ({"times": {"jitter": 1e10}}, "config.times.jitter must be in [0, 10], got 1e+10."),
+    ({"times": {"seconds": 1e300}}, "config.times.seconds must be in (0, 1e+09], got 1e+300."),
+    ({"network": {"message_seconds": math.inf}}, "config.network.message_seconds must be in [0, 1e+09], got inf."),
+    ({"network": {"exchange_seconds": -1.0}}, "config.network.exchange_seconds must be in [0, 1e+09], got -1."),
+    ({"network": {"blocks": 0}}, "config.network.blocks must be an integer in [1, 1024], got 0."),
+    ({"steps": 2**31}, "config.steps must be an integer in [1, 2147483647], got 2147483648."),
+    ({"seed": -1}, "config.seed must be an integer >= 0, got -1."),
+    (
+      {"wrapper": {"name": "demo", "kept": 100, "chunk": 4}},
+      "demo.kept with chunk 4 must be an integer in [1, 16], got 100.",
+    ),
+  ],
+)
+def test_the_line_of_a_refusal(changes, words):
+  with pytest.raises(ValueError) as refused:
+    default_experiment(**changes)
+  assert str(refused.value) == words
+
+
+@pytest.mark.parametrize("option", ["join_timeout", "peer_timeout", "worker_cpus", "devices", "max_restarts"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1])
+def test_options_of_a_run(option, value):
+  with pytest.raises(ValueError, match=f"--{option} must be .*, got "):
+    RunOptions(**{option: value})
+
+
+def test_the_library_refuses_what_the_config_refuses():
+  inner = optax.sgd(0.1)
+  for make in (COLLECTIVE["diloco"].factory, diloco):
+    with pytest.raises(ValueError, match=r"^diloco\.outer_learning_rate must be >= 0, got -1\.$"):
+      make(inner, outer_learning_rate=-1)
+    make(inner, period=2, outer_learning_rate=np.float32(0.7), outer_momentum=jax.numpy.float32(0.5))
+  with pytest.raises(ValueError, match=r"^topk\.share must be in \(0, 1\], got nan\.$"):
+    WRAPPERS["topk"].factory(diloco(inner, period=2, outer_learning_rate=0.7, outer_momentum=0.5), share=math.nan)
+
+
+def test_a_traced_number_is_not_checked():
+  @jax.jit
+  def rate(x):
+    check("rate", x, Range(0, 1))
+    return x
+
+  assert rate(2.0) == 2
+
+
+def test_the_words_of_a_range():
+  assert [str(each) for each in (Range(0, 1, open_low=True), Range(0, open_low=True), integers(1), Range())] == [
+    "in (0, 1]", "> 0", "an integer >= 1", "a finite number"
+  ]  # fmt: skip
+
+
+def test_a_user_defined_factory_declares_ranges_too(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "from __future__ import annotations\nfrom typing import Annotated\nfrom ddl.models.mlp import mlp\n"
+    "from ddl.ranges import Range, checked\n\n\n@checked\n"
+    "def net(meta, *, width: Annotated[float, Range(0, 2)] = 1.0, depth: int = 1):\n  return mlp(meta, hidden=(4,))\n"
+  )
+  assert default_experiment(model={"name": f"{file}:net", "width": 2}).model.width == 2.0
+  for key, value, words in [
+    ("width", 3.0, "in [0, 2], got 3."),
+    ("depth", 1.5, "an integer"),
+    ("width", math.nan, "nan"),
+  ]:
+    with pytest.raises(ValueError) as refused:
+      default_experiment(model={"name": f"{file}:net", key: value})
+    assert words in str(refused.value) and f"config.model.{key}" in str(refused.value)
+
+
+def test_a_tuple_is_needed():
+  @checked
+  def net(*, hidden: tuple[Annotated[int, integers(1)], ...]):
+    return hidden
+
+  assert net(hidden=[3, 4]) == [3, 4]
+  with pytest.raises(ValueError, match=r"^net\.hidden must be a tuple, got 3\.$"):
+    net(hidden=3)
+  with pytest.raises(ValueError, match=r"^net\.hidden must be an integer >= 1, got 0\.$"):
+    net(hidden=(3, 0))
+
+
+UNRESOLVED = (
+  "from __future__ import annotations\nfrom ddl.algorithms.collective.local_sgd import local_sgd\n\n\n"
+  "def rule(inner, *, period: {period} = 2) -> {result}:\n  return local_sgd(inner, period=2)\n"
+)
+
+
+@pytest.mark.parametrize("period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "its return")])
+def test_an_annotation_that_cannot_be_resolved(tmp_path, period, result, words):
+  (tmp_path / "mine.py").write_text(UNRESOLVED.format(period=period, result=result))
+  with pytest.raises(ValueError, match=f"rule: the annotation of {words} must be a type") as refused:
+    default_experiment(algorithm={"name": f"{tmp_path}/mine.py:rule"})
+  assert "\n" not in str(refused.value)
