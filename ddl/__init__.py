@@ -40,6 +40,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+  """The public names too, which are imported on first use."""
+  return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")

@@ -87,7 +87,7 @@ def optimized():
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
   """(command, arguments) -> (exit code, stdout, stderr), in this process, with fresh flags and empty pictures."""
-  from helpers.commands import ROOT  # only now: most tests need no command
+  from helpers.commands import ROOT, last_of_each  # only now: most tests need no command
   from helpers.comparisons import undrawn
 
   from ddl.runtime import hosts
@@ -108,7 +108,7 @@ def call(monkeypatch, capfd, tmp_path):
       arguments = (*arguments, f"--workdir={tmp_path}/run")
     capfd.readouterr()
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
-      code = cli.run(command, list(arguments))
+      code = cli.run(command, last_of_each(arguments))
     return code, *capfd.readouterr()
 
   return run

@@ -16,14 +16,15 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import
   "group_recorder": {"api", "group"},
   "schedule": {"api"},
   "as_optax": {"api", "group", "group_recorder", "schedule"},
-  "algorithms": {"api", "files", "group", "precision"},
+  "algorithms": {"api", "files", "group", "precision", "ranges"},
   "files": set(),
   "memory": set(),
-  "models": {"api", "memory", "precision", "sharding"},
-  "data": {"api", "files", "memory"},
+  "ranges": set(),
+  "models": {"api", "memory", "ranges", "precision", "sharding"},
+  "data": {"api", "files", "memory", "ranges"},
   "runtime": {"api", "group", "group_recorder", "schedule", "sharding", "events", "memory", "precision"},
   "perf": set(),
-  "events": {"files", "memory"},
+  "events": {"files", "memory", "ranges"},
 }
 FILES = sorted((ROOT / "ddl").rglob("*.py"))
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ddl.ranges import PositiveFloat, PositiveInt, Seed, checked
+from ddl.ranges import PositiveFloat, PositiveInt, checked
 
 
 @checked
-def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: Seed) -> list[np.ndarray]:
+def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int) -> list[np.ndarray]:
   """Each worker draws from the whole set, in an order of its own."""
   del labels, seed
   return [np.arange(size, dtype=np.int64)] * workers
@@ -16,7 +16,7 @@ def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: See
 
 @checked
 def sharded(
-  size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: Seed, repeat: bool = False
+  size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int, repeat: bool = False
 ) -> list[np.ndarray]:
   """Disjoint random parts of the set, whose sizes differ by at most one; repeat: see `dirichlet`.
 
@@ -33,7 +33,7 @@ def dirichlet(
   labels: np.ndarray | None,
   *,
   workers: PositiveInt,
-  seed: Seed,
+  seed: int,
   concentration: PositiveFloat,
   repeat: bool = False,
 ) -> list[np.ndarray]:
@@ -77,7 +77,7 @@ def dirichlet(
 PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded": sharded, "dirichlet": dirichlet}
 
 
-def _rng(seed: Seed) -> np.random.Generator:
+def _rng(seed: int) -> np.random.Generator:
   # The spawn key separates this stream from those of the epochs' orders, which have none.
   return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 

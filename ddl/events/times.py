@@ -18,7 +18,7 @@ import numpy as np
 from ddl import files, memory
 from ddl.events.faults import Death, Trouble
 from ddl.events.rng import Stream
-from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, Seed, UnitInterval, checked
+from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, UnitInterval, checked
 
 StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
 Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
@@ -48,7 +48,7 @@ class Times:
 def constant(
   *,
   workers: PositiveInt,
-  seed: Seed,
+  seed: int,
   seconds: StepSeconds = 0.01,
   slow: tuple[Factor, ...] = (),
   straggler_rate: UnitInterval = 0.0,
@@ -66,7 +66,7 @@ def constant(
 def lognormal(
   *,
   workers: PositiveInt,
-  seed: Seed,
+  seed: int,
   seconds: StepSeconds = 0.01,
   jitter: Jitter = 0.1,
   slow: tuple[Factor, ...] = (),
@@ -88,7 +88,7 @@ def lognormal(
 def gamma(
   *,
   workers: PositiveInt,
-  seed: Seed,
+  seed: int,
   seconds: StepSeconds = 0.01,
   jitter: Jitter = 0.1,
   slow: tuple[Factor, ...] = (),
@@ -111,7 +111,7 @@ def gamma(
 def trace(
   *,
   workers: PositiveInt,
-  seed: Seed,
+  seed: int,
   path: str,
   slow: tuple[Factor, ...] = (),
   straggler_rate: UnitInterval = 0.0,

@@ -2,12 +2,16 @@
 
 import contextlib
 import importlib
+import itertools
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags, logging
 
 from ddl.runtime import hosts
+from ddl.ranges import Range, check
 from experiments.command_line import config_flag, error_messages, resume
 from experiments.command_line.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
@@ -35,8 +39,9 @@ def _run(command: str, arguments: list[str]) -> int:
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
     print(_help(command))
     return 0
+  _check_repeated(arguments)
   try:
-    config_args = _flags(command, arguments)
+    config_args = _flags(command, arguments, getattr(module, "UNREAD", {}))
   except flags.UnrecognizedFlagError as error:
     hint = config_flag.as_keys(error.flagname, arguments) if command in WITH_CONFIG else ""
     raise ValueError(hint or error_messages.plain(error)) from error
@@ -55,13 +60,44 @@ def _run(command: str, arguments: list[str]) -> int:
     return module.main(CommandLine(command, arguments, config, paths))
 
 
-def _flags(command: str, arguments: list[str]) -> list[str]:
-  """Sets all flags but those of the config, and returns these. ValueError for what is no flag."""
+def _flags(command: str, arguments: list[str], unread: Mapping[str, str]) -> list[str]:
+  """Set all flags but those of the config, and return these.
+
+  Args:
+    unread: flags that the command's modules define but the command does not read -> why.
+
+  Raises:
+    ValueError: for an argument that is no flag, a number that is not finite, or a flag that the command does not read.
+  """
   config_args, rest = config_flag.split_config_flags(arguments) if command in WITH_CONFIG else ([], arguments)
   left = flags.FLAGS([f"run.py {command}", *rest])[1:]
   if left:
     raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
+  for name in flags.FLAGS:
+    if isinstance(value := flags.FLAGS[name].value, float):
+      check(f"--{name}", value, Range())
+    if name in unread and flags.FLAGS[name].present:
+      raise ValueError(f"{command} does not read --{name}: {unread[name]}")
   return config_args
+
+
+def _check_repeated(arguments: Sequence[str]) -> None:
+  """Refuse a flag with two values: nobody knows which one was meant."""
+  values: dict[str, str] = {}
+  left = iter(arguments)
+  for argument in itertools.takewhile(lambda word: word != "--", left):
+    name, equals, value = argument.lstrip("-").partition("=")
+    if not argument.startswith("-") or not name:
+      continue
+    known: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (its get gives the value)
+    if known is None and name.startswith("no") and name[2:] in flags.FLAGS and flags.FLAGS[name[2:]].boolean:
+      name, value = name[2:], "False"
+    elif known is not None and known.boolean:
+      value = str(not equals or value.lower() in ("true", "t", "1"))
+    elif not equals:
+      value = next(left, "")
+    if values.setdefault(name, value) != value:
+      raise ValueError(f"--{name} must be given once, got {values[name]} and {value}.")
 
 
 def _check_json() -> None:

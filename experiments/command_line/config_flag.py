@@ -10,8 +10,9 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from ddl.runtime import hosts
 from experiments.config import unread_keys
-from experiments.config.base import SECTIONS, base, with_own
+from experiments.config.base import SECTIONS, base, switched
 from experiments.config.comparisons.variants import in_order
 from experiments.config.config_file import absolute, load
 from experiments.config.parts.catalog import REGISTRIES, unknown_key
@@ -63,17 +64,20 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     raise ValueError("--config=FILE is missing, e.g. --config=configs/digits_compare.py")
   config = stored or load(Path(files[-1]))
   overrides = [a for a in config_args if a.startswith("--config.")]
-  names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.*:.*)", a))}
-  chosen = {found[1]: found[2] for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.+)", a))}
-  config = with_own(config, {found[1]: {"name": found[2]} for found in names.values()})
+  names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.+)", a))}
+  chosen = {found[1]: found[2] for found in names.values() if found[1] in REGISTRIES}
+  labels = in_order(config.compare.algorithms).values()
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
     _check(config, path, chosen)
-    unread_keys.check(command, path, in_order(config.compare.algorithms).values())
+    unread_keys.check(command, path, labels)
     if override.endswith("=None"):
       _unset(config, path)
+  config, note = switched(config, chosen)
+  if note and hosts.processes() == 1:
+    print(note, flush=True)
   config = _overridden(config, [_pairs(o) for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
 
@@ -116,8 +120,7 @@ def _unset(config: Config, path: str) -> None:
 
 def _overridden(config: Config, overrides: list[str]) -> Config:
   """Lets config_flags parse the values by the types of the keys."""
-  # A tuple that is given twice would be the two together; with a key's last value alone, flags replace each other.
-  words = ["run.py", *{override.partition("=")[0]: override for override in overrides}.values()]
+  words = ["run.py", *dict.fromkeys(overrides)]  # a tuple that is given twice would be the two together
   values = flags.FlagValues()
   try:
     holder = config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=words)

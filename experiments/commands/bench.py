@@ -33,6 +33,12 @@ PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's p
 TURNS = shared_flags.turns()
 SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
+KINDS = ("rivals", "asynchronous", "perf")
+UNREAD = dict.fromkeys(
+  ("members", "sharding", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "max_restarts",
+   "batch_stats", "workdir", "init_from", "resume", "compilation_cache"),
+  "it has its own cases, each in a process of its own",
+)  # fmt: skip
 
 
 class Side:
@@ -75,11 +81,14 @@ class Side:
 
 def main(line: CommandLine) -> int:
   """Measure and print; return the exit code."""
+  if len(kinds := [f"--{name}" for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
+    raise ValueError(f"bench measures one kind of cases at a time; give one of {', '.join(kinds)}")
+  unread = [f"--{name}" for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
+  if PERF.value and unread:
+    raise ValueError(f"bench --perf has its own cases and reads only --processes and --json, not {', '.join(unread)}")
+  if PROCESSES.present and not PERF.value:
+    raise ValueError("bench reads --processes only with --perf; its other cases have a process for each side")
   if PERF.value:
-    flags = ("only", "turns", "rivals", "asynchronous", *PASSED_ON)
-    unread = [f"--{name}" for name in flags if absl_flags.FLAGS[name].present]
-    if unread:
-      raise ValueError(f"bench --perf has its own cases and takes --json alone, not {', '.join(unread)}")
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
   cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}") and (w not in IN_PARTS or a == SYNC)]

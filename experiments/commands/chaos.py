@@ -19,11 +19,14 @@ from experiments.netbench import network
 from experiments.train.folder.workdir import without, writable
 from experiments.train.processes import ROOT
 
-MINUTES = flags.DEFINE_float("minutes", 2.0, "of disturbances", lower_bound=0.1)
-RATE = flags.DEFINE_float("rate", 40.0, "events a minute, at random times", lower_bound=1.0)
+MINUTES = flags.DEFINE_float("minutes", 2.0, "of disturbances", lower_bound=0.1, upper_bound=1e6)
+RATE = flags.DEFINE_float("rate", 40.0, "events a minute, at random times", lower_bound=1.0, upper_bound=1e6)
 SEED = flags.DEFINE_integer("seed", 0, "of the events", lower_bound=0)
 OWN = ("minutes", "rate", "seed", "workdir")
-MINE = ("resume", "max_restarts", "coordinator", "num_processes", "process_id", "runtime", "replay", "explain")
+UNREAD = dict.fromkeys(
+  ("resume", "max_restarts", "coordinator", "num_processes", "process_id", "runtime", "replay", "explain"),
+  "it starts and restarts jobs of train",
+)
 JOB = (  # without --config: some seconds of two processes
   f"--config={ROOT / 'configs' / 'digits.py'}", "--config.algorithm.name=dasgd", "--config.workers=2",
   "--config.steps=6000", "--config.eval_every=200", "--steps_per_call=20",
@@ -35,9 +38,6 @@ CHECKPOINTS = 40  # of a job, unless --checkpoint_every says otherwise
 
 def main(line: CommandLine) -> int:
   """Disturb jobs and compare them; return the exit code."""
-  for name in MINE:
-    if flags.FLAGS[name].present:
-      raise ValueError(f"--{name} is chaos's own matter: it starts and restarts jobs of `train`")
   words = _words(line)
   several = flags.FLAGS.processes > 1 or not flags.FLAGS["processes"].present
   apart = several and _may_cut()
@@ -70,7 +70,8 @@ def _words(line: CommandLine) -> list[str]:
   """Return the flags of the job."""
   given = without(line.arguments, OWN)
   elastic = flags.FLAGS.elastic
-  given = given if line.config is not None else [*JOB, *(ELASTIC if elastic else ()), *given]
+  if line.config is None:  # of a flag in several of these the last one
+    given = list({word.partition("=")[0]: word for word in (*JOB, *(ELASTIC if elastic else ()), *given)}.values())
   steps = line.config.steps if line.config is not None else 6000
   defaults = (
     DEFAULTS

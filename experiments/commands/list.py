@@ -27,6 +27,8 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and
 
 def main(line: CommandLine | None = None) -> int:
   """Print the lists, or what a config has of its own: objects and labels; return the exit code."""
+  if line and line.config is not None and MARKDOWN.value:
+    raise ValueError("list --config does not read --markdown: its pages are of all that `list` has")
   if line and line.config is not None:
     own = _own(line.config) or ["the config names no object of its own: all names are those of `list` alone"]
     print(*own, *_labels(line.config), sep="\n")

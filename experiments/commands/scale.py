@@ -37,7 +37,9 @@ JITTER = flags.DEFINE_float(
   "jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
 )
 OVERLAP = shared_flags.overlap()
-BUCKET = flags.DEFINE_float("bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0)
+BUCKET = flags.DEFINE_float(
+  "bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0, upper_bound=1e9
+)
 ORDER = flags.DEFINE_enum(
   "order", "fifo", ["fifo", "priority"], "of gradients' messages; priority: what the next step needs first"
 )

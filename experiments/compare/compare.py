@@ -14,7 +14,7 @@ from ddl.runtime import hosts
 from experiments.compare import comparison_record, label_runs, previous_record
 from experiments.config.comparisons.comparison import Comparison
 from experiments.config.comparisons.variants import trials
-from experiments.config.options import RunOptions
+from experiments.config.options import RunOptions, check_read
 from experiments.costs import cluster_clock, local_cluster, member_step, predict
 from experiments.report.formats import listed
 from experiments.report.reader import common_runs
@@ -40,6 +40,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
+  check_read("compare", options)
   first, tuned = comparison.first, trials(comparison.tuned)
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   resumable(resume_command("compare", path, options.command))

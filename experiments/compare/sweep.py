@@ -19,7 +19,7 @@ from ddl.runtime.virtual.simulator import Simulator
 from experiments.compare import study
 from experiments.config.comparisons.sweep import RATE, Point, Sweep, by_section, edges, points
 from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
+from experiments.config.options import RunOptions, check_read
 from experiments.short_name import slug
 from experiments.train import agreement, compilation_cache, train_loop, trainers
 from experiments.train import build as made
@@ -47,6 +47,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
   options, first = options or RunOptions(), chosen.first
+  check_read("sweep", options)
   path = workdir(f"sweep-{first.model.short_name}-{first.data.short_name}", options)
   resumable(resume_command("sweep", path, options.command))
   if not options.resume:

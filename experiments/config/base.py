@@ -1,5 +1,6 @@
 """The config that every experiment starts from: all keys, which a config file and `--config.key=value` edit."""
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,9 +11,10 @@ from ml_collections import ConfigDict, config_dict
 
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import NO_WRAPPER, REGISTRIES, factory, takes, with_keys
-from experiments.config.parts.factories import Config, section
+from experiments.config.parts.factories import Config, keywords, section
 from experiments.config.parts.own_objects import is_address
 from experiments.config.parts.part import Network
+from experiments.short_name import short_name
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
 DEFAULTS = {  # name of each section
@@ -93,8 +95,72 @@ def with_own(config: Config, sections: Any = None) -> Config:
   return config
 
 
+def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
+  """A copy with other names of sections, without the keys that were set for the former name and are not read now.
+
+  These go from the section itself, from labels of the comparison that do not name another entry, and from what a sweep
+  tunes and a grid varies for such labels.
+
+  Args:
+    names: section -> name.
+
+  Returns:
+    The copy, and one line that says what was dropped ("" for nothing). Raises ValueError for an unknown name.
+  """
+  out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
+  labels = out.compare.algorithms
+  for kind, name in names.items():
+    old = config[kind].name
+    if name == old:
+      continue
+    gone = [key for key, value in config[kind].items() if value is not None and out[kind].get(key) is None]
+    followers = [label for label in labels if "name" not in _section(labels[label], kind)]
+    places = {label: _section(labels[label], kind) for label in followers}
+    spaces = {label: out.sweep.space.get(label, {}) for label in followers}
+    tuned = {label: _section(each, kind) if kind != "algorithm" else each for label, each in spaces.items()}
+    for label, keys in [*places.items(), *tuned.items()]:
+      dropped = [key for key in keys if _took(kind, old, key) and not _read_alike(kind, old, name, key)]
+      for key in dropped:
+        del keys[key]
+      gone += [f"{key} of '{label}'" for key in dropped]
+    if len(followers) == len(labels):
+      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or _read_alike(kind, old, name, _of(pair, kind))]
+      gone += [f"{pair[0]} of the grid" for pair in out.compare.grid if pair not in grid]
+      out.compare.grid = tuple(grid)
+    if gone:
+      words = ", ".join(dict.fromkeys(gone))
+      notes.append(f"config.{kind}.name={short_name(name)} drops what was set for {short_name(old)}: {words}")
+  return out, "; ".join(notes)
+
+
+def _section(changes: Any, kind: str) -> Any:
+  """The keys that changes set in a section; a name alone stands for {"name": name}."""
+  section = changes.get(kind, {}) if isinstance(changes, Mapping | ConfigDict) else {}
+  return section if isinstance(section, Mapping | ConfigDict) else {"name": section}
+
+
+def _of(pair: Any, kind: str) -> str:
+  """The key of a section that a pair of the grid varies, "" for another section's."""
+  section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
+  return key if section == kind and key != "name" else ""
+
+
+def _read_alike(kind: str, old: str, new: str, key: str) -> bool:
+  """Whether a section of the new name reads a key, and the old one did so as the same type or not at all."""
+  if not takes(kind, new, key) or (kind, key) == ("optimizer", "learning_rate"):
+    return takes(kind, new, key)
+  return not _took(kind, old, key) or len({keywords(factory(kind, each))[key].annotation for each in (old, new)}) == 1
+
+
+def _took(kind: str, old: str, key: str) -> bool:
+  """Whether a section of the former name reads a key; False for a name that does not exist."""
+  with contextlib.suppress(ValueError):
+    return takes(kind, old, key)
+  return False
+
+
 def renamed(config: Config, changes: Any) -> Config:
-  """A copy in which a section that the changes give another name has kept the keys that this one reads.
+  """A copy in which a section that the changes give another name has kept the keys that this one reads alike.
 
   Keys that neither the old name nor the new one reads stay: they are mistakes. Raises as `with_own` does.
   """
@@ -106,7 +172,7 @@ def renamed(config: Config, changes: Any) -> Config:
     if isinstance(name, str) and (name != old or is_address(name)):
       kept = {key: None for key in chosen if key in config[kind]}  # that it may unset
       for key, value in config[kind].items():
-        if value is not None and (name == old or takes(kind, name, key) or not takes(kind, old, key)):
+        if value is not None and (name == old or _read_alike(kind, old, name, key) or not _took(kind, old, key)):
           kept[key] = value
       out[kind] = with_keys(kind, kept | {"name": name}, base()[kind])
   return out

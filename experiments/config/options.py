@@ -7,6 +7,11 @@ from typing import Annotated, Any
 from ddl.ranges import LARGEST_SECONDS, NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_fields
 
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
+UNREAD = {  # command: options that it does not read
+  "train": ("keep_models",),
+  "compare": ("runtime", "explain", "replay"),
+  "sweep": ("runtime", "explain", "replay", "init_from", "checkpoint_every", "keep_models"),
+}
 SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay", "explain")
 
 
@@ -66,6 +71,14 @@ class RunOptions:
       raise ValueError("--max_restarts is not read by --runtime=threads, which saves no models")
     if self.runtime == "threads" and self.resume:
       raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
+
+
+def check_read(command: str, options: RunOptions) -> None:
+  """Raises ValueError for an option that the command does not read."""
+  default = RunOptions()
+  for name in UNREAD[command]:
+    if getattr(options, name) != getattr(default, name):
+      raise ValueError(f"{command} does not read --{name}={getattr(options, name)}")
 
 
 def _default(each: Any) -> Any:

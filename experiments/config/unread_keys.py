@@ -30,11 +30,12 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise ValueError(f"{command} does not read config.{path}: {why}")
-  chosen = [changes.get("algorithm", {}) for changes in labels]
-  names = [each if isinstance(each, str) else each.get("name") for each in chosen]
-  if command not in ("train", "plan") and path == "algorithm.name" and names and all(names):
+  section, _, key = path.partition(".")
+  chosen = [changes.get(section, {}) for changes in labels if isinstance(changes, Mapping)]
+  names = [each.get("name") if isinstance(each, Mapping) else each for each in chosen]
+  if command not in ("train", "plan") and key == "name" and names and all(names):
     raise ValueError(
-      f"{command} does not read config.algorithm.name: every label of config.compare.algorithms names its own; "
+      f"{command} does not read config.{path}: every label of config.compare.algorithms names its own; "
       "--only=LABELS picks some of them, and a label more is a line in the config file"
     )
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ddl.api import Spec, Wrapper
+from ddl.ranges import NonNegativeInt, check_all
 from experiments.compare import compare as comparing
-from experiments.config.base import base, renamed, with_own
+from experiments.config.base import DEFAULTS, base, renamed, switched, with_own
 from experiments.config.comparisons.comparison import Comparison
 from experiments.config.comparisons.sweep import Sweep
 from experiments.config.comparisons.variants import apply, recorded
@@ -31,6 +33,12 @@ from experiments.train.folder import run_dir
 from experiments.train.folder.workdir import workdir
 
 __all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
+EXAMPLES = {  # section: a value, and what a function in its place returns
+  "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
+  "model": ('{"name": "mlp", "hidden": (64, 64)}', "a ddl.Model (meta, *, settings -> model)"),
+  "data": ('{"name": "npz", "path": "FILE.npz"}', "a ddl.Data (*, settings -> data)"),
+  "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "an optax transformation (rate, *, settings -> optimizer)"),
+}
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
@@ -83,6 +91,7 @@ def compare(
   Raises:
     ValueError, Stopped: as `train`; Failed: if every run diverged.
   """
+  only, clusters = _names("only", only), _names("clusters", clusters)
   record = library_resume.recorded("compare", config, changes, workdir, options)
   with library_resume.allowed_code(record, options):
     chosen = _chosen(config, changes, record)
@@ -119,6 +128,8 @@ def sweep(
   """
   from experiments.compare import sweep as sweeping  # Optuna takes a third of a second to import
 
+  only = _names("only", only)
+  check_all(NonNegativeInt, trials, "trials")
   record = library_resume.recorded("sweep", config, changes, workdir, options)
   with library_resume.allowed_code(record, options):
     chosen = _chosen(config, changes, record)
@@ -141,31 +152,58 @@ def _chosen(config: Given, changes: Mapping[str, Any], record: library_resume.Re
 def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
   """The config with the changes. Raises ValueError for a key that does not exist, or a value of the wrong type."""
   own_objects.begin()
+  if config is not None and not isinstance(config, str | Path | ConfigDict):
+    raise ValueError(f"config must be a config file or a config of experiments.config.base(), got {config!r}.")
   chosen: Config = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
   named = {kind: _section(kind, value) for kind, value in changes.items()}
+  names = {kind: str(each["name"]) for kind, each in named.items() if kind in REGISTRIES and "name" in each}
+  chosen, _ = switched(chosen, names)
+  for kind in ("compare", "sweep"):
+    if not isinstance(named.get(kind, {}), Mapping):
+      raise ValueError(f"{kind} must be a dictionary of keys of config.{kind}, got {named[kind]!r}.")
   if isinstance(labels := dict(named.get("compare", {})).pop("algorithms", None), Mapping):
     named["compare"] = {key: value for key, value in named["compare"].items() if key != "algorithms"}
     with chosen.compare.unlocked():
       chosen.compare.algorithms = ConfigDict(
-        {label: {kind: _section(kind, value) for kind, value in each.items()} for label, each in labels.items()}
+        {
+          label: {kind: _section(kind, value) for kind, value in each.items()} if isinstance(each, Mapping) else each
+          for label, each in labels.items()
+        }
       )
   if isinstance(grid := dict(named.get("compare", {})).get("grid"), Mapping):
     named["compare"] = {**named["compare"], "grid": tuple(grid.items())}
   if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
     named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
     with chosen.sweep.unlocked():
-      chosen.sweep.space = ConfigDict({label: dict(each) for label, each in space.items()})
+      chosen.sweep.space = ConfigDict(
+        {label: dict(each) if isinstance(each, Mapping) else each for label, each in space.items()}
+      )
   chosen = renamed(with_own(chosen), named)
   apply(chosen, base(), named, "the changes")
   check_keys(chosen, with_own(base(), chosen))
   return absolute(chosen)
 
 
+def _names(argument: str, value: Any) -> Sequence[str]:
+  """A list of names; one string would be read letter by letter."""
+  if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+    raise ValueError(f"{argument} must be a list of names, such as {argument}=['a', 'b'], got {value!r}.")
+  return value
+
+
 def _section(kind: str, value: Any) -> Any:
   """A change as a config takes it: a section's name, or a function for it, as {"name": ...}."""
-  if kind not in REGISTRIES or isinstance(value, Mapping):
+  if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):
     return value
-  return {"name": value} if isinstance(value, str) else own(value)
+  if isinstance(value, str):
+    return {"name": value}
+  if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
+    return own(value)
+  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
+  raise ValueError(
+    f"{kind} must be a name with its settings, such as {kind}={example}, or a function at the top level of a file that "
+    f"returns {result}, got {type(value).__name__}."
+  )
 
 
 def _options(

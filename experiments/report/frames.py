@@ -56,7 +56,7 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   if not frames:
     return pd.DataFrame(columns=["label", "seed", *_at("", {}, keys, 0), *COLUMNS, *clocks])
   found = pd.concat(frames, ignore_index=True)
-  found = found.drop(columns=[name for name in COLUMNS if np.isnan(found[name].to_numpy()).all()])
+  found = found.drop(columns=[name for name in COLUMNS if np.isnan(found[name].to_numpy()).all()]).infer_objects()
   return found.astype({name: "int64" for name in ("step", "examples") if not np.isnan(found[name]).any()})
 
 
@@ -103,7 +103,7 @@ def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "
     found[f"{name}_mark"] = [
       "partial" if each and not row.of_all(quantity.column) else marked.get(row.label) for row, each in estimates
     ]
-  return pd.DataFrame(found)
+  return pd.DataFrame(found).astype({name: "str" for name in found if name.endswith("_mark")})
 
 
 def _at(group: str, point: Mapping[str, Any], keys: Iterable[str], lines: int) -> dict[str, list[Any]]:
@@ -164,7 +164,7 @@ def trials_frame(labels: Mapping[str, Any]) -> "pd.DataFrame":
   """A sweep's trials: label, trial, outcome, each key that was tuned, and the scores on the validation split."""
   import pandas as pd
 
-  return pd.DataFrame(
+  trials = pd.DataFrame(
     [
       {"label": label, "trial": number, "outcome": each["outcome"]}
       | {f"{section}.{key}": value for section, keys in each["setting"].items() for key, value in keys.items()}
@@ -173,6 +173,7 @@ def trials_frame(labels: Mapping[str, Any]) -> "pd.DataFrame":
       for number, each in enumerate(entry["trials"])
     ]
   )
+  return trials.infer_objects()
 
 
 def write(folder: Path, comparison: Comparison, table: Sequence[Row], findings: Sequence[Sentence]) -> None:

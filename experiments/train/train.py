@@ -17,7 +17,7 @@ from ddl.runtime.elastic import Elastic
 from ddl.runtime.hosts.supervision import Memory, Order
 from ddl.runtime.virtual.simulator import Simulator
 from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
+from experiments.config.options import RunOptions, check_read
 from experiments.config.parts.catalog import has_server
 from experiments.train import agreement, compilation_cache, train_loop, virtual_time
 from experiments.train.build import Components, build
@@ -51,6 +51,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     ValueError: for an invalid folder, options or experiment.
   """
   options = options or RunOptions()
+  check_read("train", options)
   name, simulated = experiment.label, options.runtime == "simulator"
   if not simulated:
     _check_realtime(experiment, options)

@@ -11,6 +11,7 @@ from helpers.data_files import everything, examples, one_line, write_idx, write_
 from helpers.image_folders import write_folder
 
 from ddl.data import DATA
+from ddl.ranges import plain
 
 PLAIN = (int, float, str, bool, tuple[int, ...])
 
@@ -41,8 +42,9 @@ def test_settings_are_read_off_the_signature(name):
   parameters = inspect.signature(DATA[name]).parameters.values()
   assert "validation" in [parameter.name for parameter in parameters]
   for parameter in parameters:
-    assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.annotation in PLAIN
-    assert isinstance(parameter.default, get_origin(parameter.annotation) or parameter.annotation)
+    kind = plain(parameter.annotation)
+    assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and kind in PLAIN
+    assert isinstance(parameter.default, get_origin(kind) or kind)
 
 
 def test_contract_of_every_set(factories):
@@ -77,9 +79,8 @@ def test_validation_is_set_apart(factories):
     np.testing.assert_array_equal(everything(again.validation)["x"], everything(data.validation)["x"])
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, 1e-6, 3.0])
-def test_validation_share_that_leaves_nothing(share):
-  one_line(ValueError, lambda: DATA["digits"](validation=share), "validation", "1437")
+def test_validation_share_that_leaves_nothing():
+  one_line(ValueError, lambda: DATA["digits"](validation=1e-6), "validation", "1437")
 
 
 def test_digits_are_all_there_and_stratified():
@@ -133,7 +134,6 @@ def test_text_default_is_the_language_reference():
     (b"abc", {}, ["longer text"]),
     (b"ab\xff" * 500, {"level": "char"}, ["UTF-8", "byte 2"]),
     (b"a" * 1000, {"level": "word"}, ["'word'", "byte", "char"]),
-    (b"a" * 1000, {"length": 0}, ["length=0"]),
   ],
 )
 def test_text_malformed(tmp_path, content, settings, words):
@@ -179,7 +179,6 @@ def test_synthetic_examples_fit_their_task_and_repeat_from_a_limit_on(task, shap
     np.testing.assert_array_equal(data.train.labels, batch["y"])
 
 
-@pytest.mark.parametrize("change", [{"task": "speech"}, {"shape": ()}, {"shape": (0,)}, {"num_outputs": 0},
-                                    {"examples": 3}, {"task": "language", "shape": (4, 4)}])  # fmt: skip
+@pytest.mark.parametrize("change", [{"task": "speech"}, {"shape": ()}, {"task": "language", "shape": (4, 4)}])
 def test_synthetic_examples_that_cannot_be(change):
-  one_line(ValueError, lambda: DATA["synthetic"](**change), "synthetic needs a task")
+  one_line(ValueError, lambda: DATA["synthetic"](**change), f"synthetic.{[*change][-1]} must ")

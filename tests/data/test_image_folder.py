@@ -199,8 +199,8 @@ def test_folders_that_are_wrong(tmp_path):
     file.unlink()
   (tmp_path / "val" / "dog").rmdir()
   one_line(ValueError, lambda: load(tmp_path), "differ in size", "--config.data.size")
-  one_line(ValueError, lambda: load(tmp_path, size=-1), "size=-1")
-  one_line(ValueError, lambda: load(tmp_path, channels=2), "channels=2")
+  one_line(ValueError, lambda: load(tmp_path, size=-1), "image_folder.size must be an integer >= 0, got -1.")
+  one_line(ValueError, lambda: load(tmp_path, channels=2), "image_folder.channels must be 3 or 1, got 2.")
   one_line(ValueError, lambda: load(tmp_path, size=10**7), "GB")
   one_line(ValueError, lambda: load(tmp_path / "val" / "ant" / "0.png"), "is a file")
 

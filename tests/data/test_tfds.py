@@ -187,7 +187,7 @@ def test_images_of_any_size_are_resized(folder):
   which = [int(np.flatnonzero((expected == x).all((1, 2, 3)))[0]) for x in batch["x"]]
   assert sorted(which) == list(range(11))
   np.testing.assert_array_equal(batch["y"], [label("test", index) for index in which])
-  one_line(ValueError, lambda: load("ragged_images", folder, size=-1), "size=-1")
+  one_line(ValueError, lambda: load("ragged_images", folder, size=-1), "tfds.size must be an integer >= 0, got -1.")
 
 
 def test_augmentation_of_decoded_images(folder):

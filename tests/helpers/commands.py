@@ -23,6 +23,16 @@ class Done(NamedTuple):
   error: str
 
 
+def last_of_each(arguments: Sequence[str]) -> list[str]:
+  """The last of the flags of each name, so that a test can replace flags of a shared list; commands refuse two."""
+  last = {argument.partition("=")[0]: place for place, argument in enumerate(arguments)}
+  return [
+    argument
+    for place, argument in enumerate(arguments)
+    if "=" not in argument or not argument.startswith("-") or last[argument.partition("=")[0]] == place
+  ]
+
+
 class Command:
   """`python FILE ARGUMENTS` in its own process group, as a terminal would start it; FILE is in the repository.
 
@@ -33,6 +43,7 @@ class Command:
     self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, within: Sequence[str] = (), **variables: str
   ):
     """Starts it; within: words of a command that starts it; variables: of its environment."""
+    arguments = tuple(last_of_each(arguments))
     if ROOT / file == ROOT / "run.py" and not variables and not within:
       self._printed = tempfile.TemporaryDirectory()  # removed with this object
       out, error = (Path(self._printed.name) / name for name in ("out", "error"))

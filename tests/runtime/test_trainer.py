@@ -183,7 +183,7 @@ def test_empty_parts_of_states_and_messages(name, gradients):
 
 
 def test_an_invalid_clock_is_refused_before_anything_runs():
-  with pytest.raises(ValueError, match="delay is -1"):
+  with pytest.raises(ValueError, match=r"delay must be an integer >= 0, got -1\."):
     make("dasgd", 1, SCANNED, period=2, delay=-1, keep=0.5)
 
 

@@ -31,11 +31,11 @@ class Comparison:
 
   def __post_init__(self) -> None:
     """Raises ValueError for invalid seeds or expectations, or algorithms that cannot be compared."""
-    check_fields(self, "config.compare.")
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       raise ValueError(
         f"config.compare.expected is {self.expected}; give pairs of labels, such as (('EASGD', 'local SGD'),)"
       )
+    check_fields(self, "config.compare.")
     if len(set(self.seeds)) < len(self.seeds):
       raise ValueError(f"config.compare.seeds must be different, got {self.seeds}.")
     if not self.seeds:

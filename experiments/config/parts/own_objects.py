@@ -41,7 +41,10 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
     ValueError: for what is not at the top level of a file, such as a lambda: it could not be found again by a resume.
   """
   made = getattr(value, "factory", value)  # of a Spec or a Wrapper
-  scopes = [getattr(made, "__globals__", {}), sys._getframe(1).f_globals]  # a function's own file, or the caller's
+  scopes = [
+    getattr(inspect.unwrap(made) if callable(made) else made, "__globals__", {}),
+    sys._getframe(1).f_globals,
+  ]  # a function's own file, or the caller's
   found = [(scope, name) for scope in scopes for name, each in list(scope.items()) if each is value]
   if not found:
     raise ValueError(f"{value!r}; invalid: must be defined at the top level of a file, so that it can be found again")

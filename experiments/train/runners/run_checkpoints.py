@@ -117,4 +117,8 @@ class RunCheckpoints:
 def _words(layout: dict[str, Any]) -> str:
   processes = counted(layout["processes"], "process", "processes")
   members = f" of which {layout['members']} are a worker's" if "members" in layout else ""
-  return f"{processes}, {counted(layout['devices'], 'device')}{members}, {tuple(layout['execution'])}"
+  gradients, steps, longest, overlap = layout["execution"]
+  execution = (
+    f"gradients {gradients}, steps {steps}, up to {longest} steps a call, overlap {'on' if overlap else 'off'}"
+  )
+  return f"{processes}, {counted(layout['devices'], 'device')}{members}, {execution}"

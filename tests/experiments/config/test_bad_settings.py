@@ -23,7 +23,7 @@ from experiments.config import base, config_file, default_experiment, unread_key
 from experiments.config.comparisons.sweep import Sweep, points
 from experiments.config.comparisons.variants import only, variants
 from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
+from experiments.config.options import RunOptions, check_read
 from experiments.config.parts.factories import as_type, hyper, settings
 from experiments.config.parts.part import Network
 from experiments.train import virtual_time
@@ -116,9 +116,64 @@ def test_the_config_flag_as_absl_users_write_it(ran):
     assert code == 2 and error.count("\n") == 1 and "--config=FILE" in error
 
 
-def test_a_flag_that_is_given_twice_counts_once(ran):
-  code, config, error = ran(f"--config={DIGITS}", "--config.model.hidden=(16,)", "--config.model.hidden=(8, 4)")
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    (["--config.model.hidden=(16,)", "--config.model.hidden=(8, 4)"], "--config.model.hidden must be given once"),
+    (["--devices=1", "--devices", "2"], "--devices must be given once, got 1 and 2."),
+    (["--elastic", "--noelastic"], "--elastic must be given once, got True and False."),
+    (["--config", "other.py"], "--config must be given once"),
+    (["--verbosity=1", "--verbosity=2"], "--verbosity must be given once"),
+  ],
+)
+def test_a_flag_with_two_values(ran, arguments, words):
+  code, config, error = ran(f"--config={DIGITS}", *arguments)
+  assert code == 2 and config is None and words in error and error.count("\n") == 1
+
+
+def test_a_flag_that_is_given_twice_with_one_value(ran):
+  twice = ["--config.model.hidden=(8, 4)", "--devices=1"] * 2
+  code, config, error = ran(f"--config={DIGITS}", *twice)
   assert code == 0 and not error and config.model.hidden == (8, 4)
+
+
+@pytest.mark.parametrize(
+  "command, arguments, words",
+  [
+    ("bench", ["--resume"], "bench does not read --resume"),
+    ("bench", ["--processes=2"], "bench reads --processes only with --perf"),
+    ("bench", ["--members=2"], "bench does not read --members"),
+    ("bench", ["--rivals", "--asynchronous"], "--rivals, --asynchronous"),
+    ("sweep", ["--config=configs/digits_compare.py", "--init_from=x"], "sweep does not read --init_from"),
+    ("dryrun", [f"--config={DIGITS}", "--resume"], "dryrun does not read --resume"),
+    ("chaos", ["--resume"], "chaos does not read --resume"),
+    ("list", [f"--config={DIGITS}", "--markdown=x"], "--markdown"),
+  ],
+)
+def test_a_flag_that_a_command_does_not_read(ran, command, arguments, words):
+  code, _, error = ran(*arguments, command=command)
+  assert code == 2 and words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+  "command, flag", [
+    ("train", "join_timeout"), ("train", "peer_timeout"), ("train", "worker_cpus"), ("plan", "efficiency"),
+    ("plan", "exposed"), ("scale", "jitter"), ("scale", "bucket"), ("tokenize", "validation"), ("chaos", "minutes"),
+  ],
+)  # fmt: skip
+def test_a_flag_that_is_not_finite(ran, command, flag, value):
+  code, config, error = ran(*[f"--config={DIGITS}"] * (command == "train"), f"--{flag}={value}", command=command)
+  assert code == 2 and config is None and f"--{flag}" in error and value in error and error.count("\n") == 1
+
+
+def test_options_that_a_function_does_not_read():
+  for command, option in (
+    ("compare", {"runtime": "threads"}),
+    ("sweep", {"init_from": "x"}),
+    ("train", {"keep_models": True}),
+  ):
+    refused(lambda command=command, option=option: check_read(command, RunOptions(**option)), f"--{next(iter(option))}")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""Another model, optimizer or algorithm by a flag: what the file set for the former one goes, what flags set stays."""
+
+import jax
+import pytest
+from helpers.commands import ROOT
+
+from experiments.command_line import config_flag
+from experiments.config.comparisons.comparison import Comparison
+from experiments.config.comparisons.sweep import Sweep
+from experiments.config.comparisons.variants import in_order
+from experiments.config.experiment import Experiment
+from experiments.config.parts.schedules import SCHEDULES
+from experiments.library.functions import resolve
+
+COMPARE = str(ROOT / "configs" / "digits_compare.py")
+FILE = """
+from experiments.config import base
+
+
+def get_config():
+  config = base()
+  config.model.hidden = (16,)
+  config.model.dropout = 0.25
+  config.optimizer.momentum = 0.9
+  config.optimizer.weight_decay = 0.01
+  config.wrapper.name = "topk"
+  config.wrapper.share = 0.5
+  config.schedule.name = "exponential"
+  config.schedule.factor = 0.5
+  config.schedule.warmup = 3
+  config.compare.algorithms = {
+    "b": {"optimizer": {"learning_rate": 0.2, "momentum": 0.5}},
+    "a": {"algorithm": {"name": "sync_sgd"}, "optimizer": {"name": "sgd", "momentum": 0.1}},
+  }
+  config.compare.grid = (("optimizer.momentum", (0.0, 0.9)), ("workers", (2, 4)))
+  config.sweep.space = {"b": {"optimizer": {"momentum": (0.0, 0.9), "weight_decay": (1e-5, 1e-2)}}}
+  return config
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  """A command does not set strict promotion."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield
+
+
+@pytest.fixture
+def read(tmp_path, capsys):
+  """(command, flags) -> (config, what is printed)."""
+  (tmp_path / "mine.py").write_text(FILE)
+
+  def call(command, *arguments, file=tmp_path / "mine.py"):
+    config, _ = config_flag.read(command, [f"--config={file}", *(f"--config.{each}" for each in arguments)])
+    return config, capsys.readouterr().out
+
+  return call
+
+
+@pytest.mark.parametrize(
+  "argument, dropped",
+  [
+    ("model.name=lenet", ["hidden"]),
+    ("model.name=linear", ["hidden"]),
+    ("optimizer.name=adam", ["momentum", "momentum of 'EAMSGD'"]),
+    ("optimizer.name=lars", []),
+    ("schedule.name=cosine", []),
+  ],
+)
+def test_a_comparison_of_another_part(read, argument, dropped):
+  config, told = read("compare", argument, file=COMPARE)
+  comparison = Comparison.from_config(config)
+  kind, name = argument.split(".name=")
+  assert {getattr(each, kind).name for each in comparison.experiments.values()} == {name}
+  assert list(comparison.experiments)[:3] == ["sync SGD", "local SGD", "post-local SGD"]
+  rates = [each.optimizer.learning_rate for each in comparison.experiments.values()]
+  assert rates == [0.3162, 0.1334, 0.1778, 0.1778, 0.1, 0.1334, 0.1334, 0.01334]
+  assert told.count("\n") == bool(dropped) and told.strip().endswith(", ".join(dropped))
+  assert Sweep.from_config(config).first == comparison.first.changed({"data": {"validation": 0.2}})
+
+
+def test_what_goes_and_what_stays(read):
+  config, told = read(
+    "compare", "model.name=resnet20", "optimizer.name=adam", "schedule.name=decay", "wrapper.name=none"
+  )
+  assert config.model.to_dict().items() >= {"hidden": None, "dropout": None, "width": None}.items()
+  assert config.optimizer.momentum is None and config.optimizer.weight_decay == 0.01
+  assert config.schedule.warmup == 3 and config.schedule.factor == 0.5 and config.wrapper.share is None
+  labels = in_order(config.compare.algorithms)
+  assert list(labels) == ["b", "a"] and labels["b"] == {"optimizer": {"learning_rate": 0.2}}
+  assert labels["a"]["optimizer"] == {"name": "sgd", "momentum": 0.1}
+  assert config.compare.grid == (("optimizer.momentum", (0.0, 0.9)), ("workers", (2, 4)))  # of label a
+  assert set(config.sweep.space.b.optimizer) == {"weight_decay"}
+  assert told.count("\n") == 1
+
+
+def test_what_flags_set_is_checked(read):
+  config, _ = read("train", "optimizer.name=adam", "optimizer.momentum=0.5")
+  with pytest.raises(ValueError, match=r"config\.optimizer\.momentum is set, but optimizer 'adam' does not read it"):
+    Experiment.from_config(config)
+  config, _ = read("train", "model.name=lenet", "model.hidden=32")
+  assert config.model.hidden == 32
+  config, _ = read("train", "optimizer.name=adam", "optimizer.momentum=None")
+  assert Experiment.from_config(config).optimizer.name == "adam"
+
+
+def test_a_flag_that_no_label_follows(read):
+  with pytest.raises(ValueError, match=r"compare does not read config\.algorithm\.name: every label"):
+    read("compare", "algorithm.name=easgd", file=COMPARE)
+
+
+def test_a_wrong_name_in_the_file_can_be_replaced(read, tmp_path):
+  (tmp_path / "mine.py").write_text(
+    FILE.replace('config.schedule.name = "exponential"', 'config.schedule.name = "cosin"')
+  )
+  config, _ = read("train", "schedule.name=exponential")
+  assert Experiment.from_config(config).schedule.factor == 0.5 and "cosin" not in SCHEDULES
+
+
+def test_a_call_drops_the_same(tmp_path):
+  (tmp_path / "mine.py").write_text(FILE)
+  config = resolve(tmp_path / "mine.py", {"optimizer": "adam", "model": {"name": "lenet", "hidden": 8}})
+  assert config.optimizer.momentum is None and config.model.hidden == 8
+  assert in_order(config.compare.algorithms)["b"] == {"optimizer": {"learning_rate": 0.2}}
