@@ -9,6 +9,7 @@ import optax
 from jax import lax
 
 from ddl.api import Algorithm, AxisName, Exchange, Tree
+from ddl.contract import of_collective
 from ddl.group import Group
 from ddl.group_recorder import record
 from ddl.schedule import Clock
@@ -49,7 +50,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
   Raises:
     ValueError: if `update` gets no params, or a clock is invalid.
   """
-  group = Group(axis_name)
+  group, algorithm = Group(axis_name), of_collective(algorithm)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
   always = all(clock.every_step for clock in clocks)
 

@@ -7,6 +7,7 @@ from math import lcm
 from typing import NamedTuple
 
 from ddl.api import Exchange
+from ddl.ranges import LARGEST_INT, check, integers
 
 Ids = tuple[int, ...]  # places in `Algorithm.exchanges`
 
@@ -32,11 +33,13 @@ class Clock:
       ValueError: for a period below 1, a negative delay, an offset below -period, or an exchange without a delay
         before the first step.
     """
+    if not callable(exchange.period):
+      check("period of an exchange", exchange.period, integers(1))
+    check("delay of an exchange", exchange.delay, integers(0))
+    check("offset of an exchange", exchange.offset, integers(-LARGEST_INT))
     self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it never changes
     self._times = [self.offset + self.period(0)]  # of the launches so far, where the period changes
-    if self.delay < 0:
-      raise ValueError(f"delay is {self.delay}; invalid: must be at least 0 steps")
     if self.first < (0 if self.delay else 1):
       raise ValueError(
         f"offset is {self.offset} with period {self.period(0)} and delay {self.delay}; invalid: the first launch must "
@@ -45,10 +48,10 @@ class Clock:
 
   def period(self, round_: int) -> int:
     """Return the steps of round k. ValueError if that is not a positive integer."""
-    period = int(self.exchange.period(round_)) if callable(self.exchange.period) else self.exchange.period
-    if period < 1:
-      raise ValueError(f"period is {period} in round {round_}; invalid: must be at least 1 step")
-    return period
+    if not callable(self.exchange.period):
+      return self.exchange.period
+    check(f"period of an exchange in round {round_}", period := self.exchange.period(round_), integers(1))
+    return int(period)
 
   @cached_property
   def first(self) -> int:
@@ -98,7 +101,11 @@ class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Check all clocks. ValueError as of `Clock`."""
+    """Check all clocks. ValueError for exchanges that are no tuple of `Exchange`, and as of `Clock`."""
+    if not isinstance(exchanges, tuple | list) or not all(isinstance(each, Exchange) for each in exchanges):
+      each = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
+      kinds = ", ".join("None" if one is None else type(one).__name__ for one in each)
+      raise ValueError(f"exchanges of the algorithm must be a tuple of ddl.Exchange, got {kinds}.")
     self.clocks = [Clock(exchange) for exchange in exchanges]
 
   def due(self, step: int) -> Due:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Algorithm, Model, Tree
+from ddl.contract import of_collective, of_model
 from ddl.runtime import background, traffic
 from ddl.runtime.device_functions import Carry, DeviceFunctions
 from ddl.runtime.execution import ExecutionConfig
@@ -36,6 +37,7 @@ class Trainer:
     Raises:
       ValueError: if a clock of the algorithm is invalid, or the sharding does not fit the model.
     """
+    algorithm, model = of_collective(algorithm), of_model(model)
     self.schedule = Schedule(algorithm.exchanges)
     self.placement = Placement(model, workers, sharding)
     self.algorithm, self.model, self.workers, self.execution = algorithm, self.placement.model, workers, execution

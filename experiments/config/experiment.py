@@ -10,6 +10,7 @@ import optax
 
 from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
+from ddl.contract import check_server
 from ddl.group_recorder import record
 from ddl.precision import PRECISIONS
 from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Seed, check_all, check_fields
@@ -135,6 +136,7 @@ class Experiment:
     if isinstance(algorithm, Algorithm):
       Schedule(algorithm.exchanges)  # raises for a clock that does not fit, before anything runs
       return algorithm
+    check_server(algorithm)
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 

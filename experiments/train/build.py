@@ -3,15 +3,17 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ddl import memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
+from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks
 from ddl.data.order import Order, batches, round_batches
 from ddl.data.stream import StreamFeed
 from ddl.precision import in_bfloat16
-from ddl.runtime import hosts
+from ddl.runtime import hosts, traffic
 from ddl.runtime.trainer import Feed
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import factory
@@ -70,6 +72,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   data = data or load(experiment)
   _check_stream(experiment, algorithm, data)
   model = make_model(experiment, data)
+  _check_contract(experiment, algorithm, model, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
   told = f"config.workers is {experiment.workers}: the examples of one step of all"
@@ -79,9 +82,28 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   return Components(experiment, data, model, algorithm, order)
 
 
+def _check_contract(
+  experiment: Experiment, algorithm: Algorithm | ServerAlgorithm, model: Model, data: Data
+) -> None:  # fmt: skip
+  """Trace the functions of user-defined parts. ValueError, one line, for one that returns what it must not."""
+  own = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
+  try:
+    if "model" in own:
+      trace_model(model, data.train.take(np.arange(min(2, data.train.size))))
+    if {"algorithm", "wrapper"} & {*own}:
+      params, _ = jax.eval_shape(model.init, jax.random.key(0))
+      if isinstance(algorithm, Algorithm):
+        traffic.of(of_collective(algorithm), params, experiment.workers)
+      else:
+        of_server(algorithm, params)
+  except ValueError as error:
+    names = ", ".join(f"config.{kind}.name is {getattr(experiment, kind).name}" for kind in own)
+    raise ValueError(f"{names}: {error}") from error
+
+
 def make_model(experiment: Experiment, data: Data) -> Model:
   """Its model for this data set, in its precision and with its microbatches."""
-  model = experiment.make_part("model", data.meta)._replace(microbatches=experiment.microbatches)
+  model = of_model(experiment.make_part("model", data.meta))._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
 

@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree
+from ddl.contract import of_server
 from ddl.events.barriers import Bounded
 from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Events
@@ -119,6 +120,7 @@ class RayCluster:
       ValueError: one line: a shard died, or a worker keeps dying or raises.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
+    of_server(self.algorithm, params)
     flat, unravel = flatten(params)
     if not divides(self.algorithm, params):
       raise ValueError(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.contract import of_model, of_server
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations
 from ddl.events.record import Events, Row
@@ -58,7 +59,8 @@ class Threads:
     if workers < 1 or algorithm.arrivals.blocks < 0:
       blocks = algorithm.arrivals.blocks
       raise ValueError(f"workers is {workers} and blocks {blocks}; invalid: must be at least 1 and at least 0")
-    devices = jax.local_devices()
+    devices, model = jax.local_devices(), of_model(model)
+    algorithm = of_server(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0])
     self.algorithm, self.workers = algorithm, workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
     self._about: Any = {"workers": workers, "seed": seed, "barrier": barrier}

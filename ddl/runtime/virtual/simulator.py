@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from ddl.api import Model, ServerAlgorithm
+from ddl.contract import of_model, of_server
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
 from ddl.runtime.execution import ExecutionConfig, packs
@@ -43,9 +44,10 @@ class Simulator:
     widest: int | None = None,
   ):
     """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
-    self.model, self.workers, self.execution = model, workers, execution
+    self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     check_lock_free(algorithm, params)
+    algorithm = of_server(algorithm, params)
     self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0

@@ -1,0 +1,247 @@
+"""The contract of user-defined algorithms and models, checked whenever JAX traces one of their functions.
+
+`of_collective`, `of_server` and `of_model` return the same object, whose functions check what they return: a function
+that returns another structure, shape or type than `ddl.api` says is one line that names it. Nothing is checked while a
+compiled program runs.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ddl.api import Algorithm, Arrivals, Exchange, LockFree, Model, ServerAlgorithm, Tree, Visit
+from ddl.ranges import check, integers
+from ddl.schedule import Schedule
+
+FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # of a user's function, besides its ValueErrors
+
+
+def of_collective(algorithm: Algorithm) -> Algorithm:
+  """Return the algorithm with checked functions.
+
+  Raises:
+    ValueError: one line, for another object, or exchanges that are not a tuple of `Exchange`.
+  """
+  _is(algorithm, Algorithm, "the algorithm")
+  Schedule(algorithm.exchanges)
+  _functions(algorithm, ("init", "local", "evaluate"))
+
+  def init(group: Any, params: Tree, key: Any) -> Tree:
+    return _arrays("init", _call("init", algorithm.init, group, params, key))
+
+  def local(group: Any, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    found = _call("local", algorithm.local, group, grads, state, params)
+    return _like("local", found, params=params, state=state)
+
+  def checked(place: int, exchange: Exchange) -> Exchange:
+    where = f" of exchange {place}" if len(algorithm.exchanges) > 1 else ""
+    _functions(exchange, ("launch", "merge"))
+
+    def launch(group: Any, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+      name = f"launch{where}"
+      message, after = _pair(name, _call(name, exchange.launch, group, state, params), "message", "state")
+      return _arrays(name, message), _same(name, "state", after, state)
+
+    def merge(group: Any, message: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+      found = _call(f"merge{where}", exchange.merge, group, message, state, params)
+      return _like(f"merge{where}", found, params=params, state=state)
+
+    return exchange._replace(launch=launch, merge=merge)
+
+  def evaluate(group: Any, state: Tree, params: Tree) -> Tree:
+    return _same("evaluate", "params", _call("evaluate", algorithm.evaluate, group, state, params), params)
+
+  exchanges = tuple(checked(place, exchange) for place, exchange in enumerate(algorithm.exchanges))
+  return Algorithm(init, local, exchanges, evaluate)
+
+
+def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
+  """Return the algorithm with checked functions, each of which is traced once.
+
+  Args:
+    algorithm: any server algorithm.
+    params: arrays or shapes.
+
+  Raises:
+    ValueError: one line, for another object, or a function that breaks the contract.
+  """
+  check_server(algorithm)
+
+  def init(params: Tree) -> tuple[Tree, Tree, Tree]:
+    found = _call("init", algorithm.init, params)
+    if not isinstance(found, tuple) or len(found) != 3:
+      raise ValueError(f"init must return (worker state, server, reply), got {_kind(found)}.")
+    return _arrays("init", found)
+
+  def local(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    return _like("local", _call("local", algorithm.local, grads, state, params), params=params, state=state)
+
+  def request(state: Tree, params: Tree) -> Tree:
+    return _arrays("request", _call("request", algorithm.request, state, params))
+
+  def serve(server: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    after, reply = _pair("serve", _call("serve", algorithm.serve, server, message, visit), "server", "reply")
+    return _same("serve", "server", after, server), _arrays("serve", reply)
+
+  def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    return _like("merge", _call("merge", algorithm.merge, reply, state, params), params=params, state=state)
+
+  def evaluate(server: Tree) -> Tree:
+    return _arrays("evaluate", _call("evaluate", algorithm.evaluate, server))
+
+  def read(server: Tree, reply: Tree, visit: Visit) -> tuple[Tree, Tree]:
+    assert algorithm.read
+    return _like("read", _call("read", algorithm.read, server, reply, visit), server=server, reply=reply)
+
+  checked = algorithm._replace(
+    init=init, local=local, request=request, serve=serve, merge=merge, evaluate=evaluate,
+    read=algorithm.read and read,
+  )  # fmt: skip
+
+  def everything(params: Tree) -> None:
+    state, server, reply = init(params)
+    visit = Visit(jnp.int32(0), jnp.int32(0 if algorithm.arrivals.peers == "none" else 1))
+    local(params, state, params)
+    served = serve(server, request(state, params), visit)
+    _same("serve", "reply", served[1], reply)  # as the first one, that of init
+    merge(reply, state, params)
+    _same("evaluate", "params", evaluate(server), params)
+    if algorithm.read:
+      read(server, reply, visit)
+
+  jax.eval_shape(everything, params)
+  return checked
+
+
+def check_server(algorithm: ServerAlgorithm) -> None:
+  """Check all of a server algorithm but what its functions return. ValueError, one line."""
+  _is(algorithm, ServerAlgorithm, "the algorithm")
+  _functions(algorithm, ("init", "local", "request", "serve", "merge", "evaluate"))
+  check("period of the algorithm", algorithm.period, integers(1))
+  check("delay of the algorithm", algorithm.delay, integers(0))
+  _is(algorithm.arrivals, Arrivals, "arrivals of the algorithm")
+  if algorithm.lock_free is not None:
+    _is(algorithm.lock_free, LockFree, "lock_free of the algorithm")
+
+
+def of_model(model: Model) -> Model:
+  """Return the model with checked functions. ValueError, one line, for another object."""
+  _is(model, Model, "the model")
+  _functions(model, ("init", "loss"))
+
+  def init(key: Any) -> tuple[Tree, Tree]:
+    found = _call("init of the model", model.init, key)
+    _pair("init of the model", found, "params", "extra")
+    return _arrays("init of the model", found)
+
+  def loss(params: Tree, extra: Tree, batch: Any, key: Any) -> tuple[Any, Tree]:
+    name = "loss of the model"
+    found = _call(name, model.loss, params, extra, batch, key)
+    value, after = _pair(name, found, "loss", "extra")
+    if jnp.shape(value) != () or not jnp.issubdtype(jnp.result_type(_arrays(name, value)), jnp.floating):
+      raise ValueError(f"{name} must return a scalar loss of a floating-point type, got {_kind(value)}.")
+    return value, _same(name, "extra", after, extra)
+
+  def metrics(params: Tree, extra: Tree, batch: Any) -> Mapping[str, Any]:
+    assert model.metrics
+    name = "metrics of the model"
+    found = _call(name, model.metrics, params, extra, batch)
+    size = len(jax.tree.leaves(batch)[0])
+    if not isinstance(found, Mapping) or "loss" not in found:
+      raise ValueError(f"{name} must return a dict with 'loss', got {_kind(found)}.")
+    for key, value in found.items():
+      if jnp.shape(_arrays(name, value)) != (size,):
+        raise ValueError(f"{name} must return '{key}' of each of the {size} examples, got {_kind(value)}.")
+    return found
+
+  return model._replace(init=init, loss=loss, metrics=model.metrics and metrics)
+
+
+def trace_model(model: Model, batch: Any) -> None:
+  """Trace the model's functions once. batch: [examples, ...]. ValueError as of `of_model`."""
+
+  def everything(key: Any) -> None:
+    params, extra = model.init(key)
+    model.loss(params, extra, batch, key)
+    if model.metrics:
+      model.metrics(params, extra, batch)
+
+  jax.eval_shape(everything, jax.random.key(0))
+
+
+def _is(value: Any, kind: type, what: str) -> None:
+  if not isinstance(value, kind):
+    raise ValueError(f"{what} must be a ddl {kind.__name__}, got {_kind(value)}.")
+
+
+def _functions(value: Any, names: tuple[str, ...]) -> None:
+  for name in names:
+    if not callable(found := getattr(value, name)):
+      raise ValueError(f"{name} of {type(value).__name__} must be a function, got {_kind(found)}.")
+
+
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+  """What the function returns. ValueError, one line, where it fails."""
+  try:
+    return function(*arguments)
+  except (*FAILURES, ValueError) as error:
+    first, *more = str(error).splitlines() or [""]
+    if isinstance(error, ValueError) and not more:  # a line of its own
+      raise
+    raise ValueError(f"{name} fails ({type(error).__name__}: {first}).") from error
+
+
+def _pair(name: str, found: Any, first: str, second: str) -> tuple[Any, Any]:
+  if not isinstance(found, tuple) or len(found) != 2:
+    raise ValueError(f"{name} must return ({first}, {second}), got {_kind(found)}.")
+  return found
+
+
+def _like(name: str, found: Any, **wanted: Tree) -> tuple[Any, Any]:
+  """The pair that a function returned, if both are like the trees by these names."""
+  (first, one), (second, other) = wanted.items()
+  pair = _pair(name, found, first, second)
+  _same(name, first, pair[0], one)
+  _same(name, second, pair[1], other)
+  return pair
+
+
+def _same(name: str, what: str, found: Tree, wanted: Tree) -> Tree:
+  """The tree, if it has the structure, shapes and types of another one."""
+  if jax.tree.structure(found) != jax.tree.structure(wanted):
+    there, needed = _names(found), _names(wanted)
+    differ = [f"without {key}" for key in needed if key not in there]
+    differ += [f"with {key}" for key in there if key not in needed]
+    detail = differ[0] if differ else f"{type(found).__name__} in place of {type(wanted).__name__}"
+    raise ValueError(f"{name} must return {what} of the structure that it was given, got one {detail}.")
+  pairs = zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True)
+  for (path, x), like in pairs:
+    if jnp.shape(x) != jnp.shape(like) or jnp.result_type(x) != jnp.result_type(like):
+      at = f"{what}{jax.tree_util.keystr(path)}"
+      raise ValueError(f"{name} must return {at} as {_kind(like)}, got {_kind(x)}.")
+  return found
+
+
+def _arrays(name: str, tree: Tree) -> Tree:
+  """The tree, if all its leaves are arrays or numbers."""
+  for path, x in jax.tree.leaves_with_path(tree):
+    if not hasattr(x, "dtype") and not isinstance(x, bool | int | float | complex):
+      raise ValueError(f"{name} must return arrays, got {_kind(x)} at '{jax.tree_util.keystr(path)}'.")
+  return tree
+
+
+def _names(tree: Tree) -> list[str]:
+  return [jax.tree_util.keystr(path) or "a single array" for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def _kind(value: Any) -> str:
+  """A value in a few words: float32[3, 4], None, a tuple of 3."""
+  if value is None or isinstance(value, bool | int | float | str):
+    return repr(value)
+  if hasattr(value, "dtype") and hasattr(value, "shape"):
+    return f"{value.dtype}{list(value.shape)}"
+  if isinstance(value, tuple | list | Mapping):
+    return f"{type(value).__name__} of {len(value)}"
+  return type(value).__name__

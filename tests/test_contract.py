@@ -1,0 +1,209 @@
+"""User-defined algorithms and models that return what `ddl.api` does not allow: one line that names the function."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.api import Exchange
+from ddl.as_optax import as_optax
+from ddl.contract import of_collective, of_model, of_server, trace_model
+from ddl.events.barriers import BARRIERS
+from ddl.models import MODELS
+from ddl.runtime import traffic
+from ddl.runtime.execution import ExecutionConfig
+from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.threads.worker_threads import Threads
+from ddl.runtime.trainer import Trainer
+from experiments.config import default_experiment
+from experiments.train.build import build
+
+PARAMS = {"a": jnp.zeros((2, 3)), "b": jnp.zeros(3)}
+META = {"task": "classification", "shape": (4,), "num_outputs": 3}
+BATCH = {"x": np.zeros((2, 4), np.float32), "y": np.zeros(2, np.int32)}
+RULE = COLLECTIVE["local_sgd"].factory(optax.sgd(0.1, momentum=0.9), period=2)
+SERVED = SERVER["async_sgd"].factory(optax.sgd(0.1, momentum=0.9), workers=2)
+NET = MODELS["mlp"](META, hidden=(4,))
+(AVERAGE,) = RULE.exchanges
+
+
+def cut(tree):
+  return jax.tree.map(lambda x: x[:1], tree)
+
+
+def exchange(**changes):
+  return {"exchanges": (AVERAGE._replace(**changes),)}
+
+
+COLLECTIVES = {  # changes of local SGD: the line
+  "local none": ({"local": lambda g, d, s, p: None}, r"local must return \(params, state\), got None\."),
+  "local one": ({"local": lambda g, d, s, p: p}, r"local must return \(params, state\), got dict of 2\."),
+  "local shape": ({"local": lambda g, d, s, p: (cut(p), s)}, r"must return params\['a'\] as .*, got float32\[1, 3\]\."),
+  "local type": (
+    {"local": lambda g, d, s, p: (jax.tree.map(lambda x: x.astype(jnp.float16), p), s)}, r"got float16\[2, 3\]\."
+  ),
+  "local order": ({"local": lambda g, d, s, p: (s, p)}, r"local must return params of .* without \['a'\]"),
+  "local state": ({"local": lambda g, d, s, p: (p, None)}, "local must return state of the structure"),
+  "local arguments": ({"local": lambda g, d, s: (s, s)}, r"local fails \(TypeError: "),
+  "local object": ({"local": 3}, r"local of Algorithm must be a function, got 3\."),
+  "init text": ({"init": lambda g, p, k: "x"}, r"init must return arrays, got 'x'"),
+  "evaluate none": ({"evaluate": lambda g, s, p: None}, "evaluate must return params of the structure"),
+  "evaluate shape": ({"evaluate": lambda g, s, p: cut(p)}, r"evaluate must return params\['a'\]"),
+  "launch state": (exchange(launch=lambda g, s, p: (p, None)), "launch must return state of the structure"),
+  "launch one": (exchange(launch=lambda g, s, p: 3.0), r"launch must return \(message, state\), got 3\.0\."),
+  "launch none": (exchange(launch=None), r"launch of Exchange must be a function, got None\."),
+  "merge none": (exchange(merge=lambda g, m, s, p: None), r"merge must return \(params, state\), got None\."),
+  "merge shape": (exchange(merge=lambda g, m, s, p: (cut(p), s)), r"merge must return params\['a'\]"),
+  "period": (exchange(period=0), r"period of an exchange must be an integer >= 1, got 0\."),
+  "period text": (exchange(period="x"), r"period of an exchange must be an integer >= 1, got 'x'\."),
+  "period half": (exchange(period=2.5), r"period of an exchange must be an integer >= 1, got 2\.5\."),
+  "period function": (exchange(period=lambda k: None), r"in round 0 must be an integer >= 1, got None\."),
+  "delay": (exchange(delay=-1), r"delay of an exchange must be an integer >= 0, got -1\."),
+  "offset": (exchange(offset=None), r"offset of an exchange must be an integer"),
+  "exchanges none": ({"exchanges": None}, r"exchanges of the algorithm must be a tuple of ddl\.Exchange, got None\."),
+  "exchanges one": ({"exchanges": AVERAGE}, r"a tuple of ddl\.Exchange, got Exchange\."),
+  "exchanges mixed": ({"exchanges": (AVERAGE, 3)}, r"a tuple of ddl\.Exchange, got Exchange, int\."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_collective_algorithm(name):
+  changes, words = COLLECTIVES[name]
+  with pytest.raises(ValueError, match=words) as refused:
+    traffic.of(of_collective(RULE._replace(**changes)), PARAMS, 2)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["local none", "merge shape", "exchanges none", "evaluate none"])
+def test_the_trainer_says_it_before_anything_is_compiled(name):
+  changes, words = COLLECTIVES[name]
+  with pytest.raises(ValueError, match=words.replace(r"\['a'\]", r"\['Dense_0'\]")):
+    Trainer(RULE._replace(**changes), NET, make_workers(2), ExecutionConfig("vmap", "scan", 4, True))
+
+
+@pytest.mark.parametrize(
+  "name", ["local none", "local shape", "merge none", "launch state", "period", "exchanges none"]
+)
+def test_as_optax_says_it_too(name):
+  changes, words = COLLECTIVES[name]
+
+  def worker(grads):
+    tx = as_optax(RULE._replace(**changes), "w")
+    return tx.update(grads, tx.init(PARAMS), PARAMS)[0]
+
+  with pytest.raises(ValueError, match=words):
+    jax.vmap(worker, axis_name="w")(jax.tree.map(lambda x: jnp.stack([x, x]), PARAMS))
+
+
+SERVERS = {  # changes of asynchronous SGD: the line
+  "init one": ({"init": lambda p: p}, r"init must return \(worker state, server, reply\), got dict of 2\."),
+  "local none": ({"local": lambda d, s, p: None}, r"local must return \(params, state\), got None\."),
+  "request none": ({"request": lambda s, p: None}, r"serve fails \(ValueError: "),
+  "request text": ({"request": lambda s, p: "x"}, r"request must return arrays, got 'x'"),
+  "serve one": ({"serve": lambda s, m, v: 3}, r"serve must return \(server, reply\), got 3\."),
+  "serve server": ({"serve": lambda s, m, v: (None, m)}, "serve must return server of the structure"),
+  "serve reply": ({"serve": lambda s, m, v: (s, cut(m))}, r"serve must return reply\['a'\] as float32\[2, 3\]"),
+  "merge one": ({"merge": lambda r, s, p: p}, r"merge must return \(params, state\), got dict of 2\."),
+  "evaluate": ({"evaluate": lambda s: s}, "evaluate must return params of the structure"),
+  "read none": ({"read": lambda s, r, v: None}, r"read must return \(server, reply\), got None\."),
+  "period": ({"period": 0}, r"period of the algorithm must be an integer >= 1, got 0\."),
+  "delay": ({"delay": None}, r"delay of the algorithm must be an integer >= 0, got None\."),
+  "arrivals": ({"arrivals": None}, "arrivals of the algorithm must be a ddl Arrivals, got None"),
+  "lock_free": ({"lock_free": 3}, "lock_free of the algorithm must be a ddl LockFree, got 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_algorithm(name):
+  changes, words = SERVERS[name]
+  with pytest.raises(ValueError, match=words) as refused:
+    of_server(SERVED._replace(**changes), PARAMS)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["local none", "merge one", "init one"])
+def test_threads_say_it_before_they_start(name):
+  changes, words = SERVERS[name]
+  with pytest.raises(ValueError, match=words):
+    Threads(SERVED._replace(**changes), NET, workers=2, seed=0, barrier=BARRIERS["asp"]())
+
+
+NETS = {  # changes of a multi-layer perceptron: the line
+  "init one": ({"init": lambda k: NET.init(k)[0]}, r"init of the model must return \(params, extra\), got dict of 2\."),
+  "init none": ({"init": None}, r"init of Model must be a function, got None\."),
+  "loss one": ({"loss": lambda p, e, b, k: 0.0}, r"loss of the model must return \(loss, extra\), got 0\.0\."),
+  "loss vector": ({"loss": lambda p, e, b, k: (jnp.zeros(3), e)}, r"loss .* a scalar loss .* got float32\[3\]\."),
+  "loss integer": ({"loss": lambda p, e, b, k: (1, e)}, r"loss .* a scalar loss .* got 1\."),
+  "loss extra": ({"loss": lambda p, e, b, k: (jnp.zeros(()), None)}, "loss of the model must return extra"),
+  "metrics none": ({"metrics": lambda p, e, b: None}, r"metrics of .* must return a dict with 'loss', got None\."),
+  "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of each of the 2 examples, got"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_model(name):
+  changes, words = NETS[name]
+  with pytest.raises(ValueError, match=words) as refused:
+    trace_model(of_model(NET._replace(**changes)), BATCH)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_all_collective_algorithms_keep_it(name):
+  spec = COLLECTIVE[name]
+  hyper = {k: each.default(4) if callable(each.default) else each.default for k, each in spec.hyper.items()}
+  experiment = default_experiment(
+    algorithm={"name": name, **hyper, **({"start": 2} if "start" in hyper else {})}, workers=4
+  )
+  traffic.of(of_collective(experiment.make_algorithm()), PARAMS, 4)
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_all_server_algorithms_keep_it(name):
+  of_server(default_experiment(algorithm={"name": name}, workers=4).make_algorithm(), PARAMS)
+
+
+def test_a_checked_algorithm_computes_the_same():
+  workers = partial(jax.vmap, axis_name="w")
+
+  def train(algorithm, target):
+    tx = as_optax(algorithm, "w")
+    params, state = jnp.zeros(3), tx.init(jnp.zeros(3))
+    for _ in range(5):
+      updates, state = tx.update(params - target, state, params)
+      params = optax.apply_updates(params, updates)
+    return params
+
+  targets = jnp.arange(6.0).reshape(2, 3)
+  one, other = (workers(partial(train, each))(targets) for each in (RULE, of_collective(RULE)))
+  np.testing.assert_array_equal(one, other)
+  assert isinstance(RULE.exchanges[0], Exchange)
+
+
+FILE = """
+from ddl.api import Algorithm
+from ddl.algorithms.collective.local_sgd import local_sgd
+from ddl.models.mlp import mlp
+
+
+def rule(inner, *, period: int = 2) -> Algorithm:
+  return local_sgd(inner, period=period)._replace(local=lambda group, grads, state, params: None)
+
+
+def net(meta):
+  return mlp(meta)._replace(loss=lambda params, extra, batch, key: 0.0)
+"""
+
+
+@pytest.mark.parametrize(
+  "kind, name, words", [("algorithm", "rule", "local must return"), ("model", "net", "loss of the")]
+)
+def test_a_config_names_the_file(tmp_path, kind, name, words):
+  (tmp_path / "mine.py").write_text(FILE)
+  experiment = default_experiment(**{kind: {"name": f"{tmp_path}/mine.py:{name}"}}, workers=2)
+  with pytest.raises(ValueError, match=rf"^config\.{kind}\.name is {tmp_path}/mine\.py:{name}: {words}"):
+    build(experiment)
