@@ -33,12 +33,15 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.run: requirements.txt constraints.txt | $(VENV)/.made
+# The package itself is installed too, so that `import ddl` works from any folder with this environment.
+$(VENV)/.run: requirements.txt constraints.txt pyproject.toml | $(VENV)/.made
 	$(PIP) -r requirements.txt
+	$(PIP) --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.txt requirements.txt constraints.txt | $(VENV)/.made
+$(VENV)/.dev: requirements-dev.txt requirements.txt constraints.txt pyproject.toml | $(VENV)/.made
 	$(PIP) -r requirements-dev.txt
+	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run
 
 clean:

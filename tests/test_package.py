@@ -29,6 +29,18 @@ def test_the_cost_model_does_without_jax():
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_the_public_names_are_listed():
+  assert {*ddl.__all__} <= {*dir(ddl)}
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_the_environment_has_the_package(tmp_path, target):
+  make = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
+  plan = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+  installs = [line.rpartition("constraints.txt ")[2] for line in plan if "pip install" in line]
+  assert installs == [f"-r requirements{'-dev' if target == 'test' else ''}.txt", "--no-deps -e ."]
+
+
 @pytest.mark.slow
 def test_installed_it_is_found_from_anywhere(tmp_path):
   """pip builds and installs the package without its dependencies; pages' templates and scripts come along."""
@@ -45,3 +57,10 @@ def test_installed_it_is_found_from_anywhere(tmp_path):
     capture_output=True, text=True,
   ).stdout  # fmt: skip
   assert found.split() == [str(tmp_path / "site" / "ddl" / "__init__.py"), str(len(ddl.COLLECTIVE))]
+  example = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+  (tmp_path / "example.py").write_text(example)
+  printed = subprocess.run(
+    [sys.executable, "example.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")}, check=True,
+    capture_output=True, text=True,
+  ).stdout  # fmt: skip
+  assert printed == "[4.5 5.5 6.5]\n"
