@@ -18,7 +18,8 @@ UNREAD = {  # command: what it does not read of the config, and why
     "sweep": "it tunes nothing",
     **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of --cluster"),
   },
-  "sweep": {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
+  "sweep": {"optimizer.learning_rate": "it tries those within config.sweep.learning_rate"}
+  | {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
   | {"compare.grid": "it tunes each label once, and its result holds for all points of a grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
@@ -30,12 +31,14 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise ValueError(f"{command} does not read config.{path}: {why}")
-  section, _, key = path.partition(".")
-  chosen = [changes.get(section, {}) for changes in labels if isinstance(changes, Mapping)]
-  names = [each.get("name") if isinstance(each, Mapping) else each for each in chosen]
-  if command not in ("train", "plan") and key == "name" and names and all(names):
+  if command in ("train", "plan"):
+    return
+  section, _, key = path.rpartition(".")
+  own = [changes.get(section, {}) if section else changes for changes in labels if isinstance(changes, Mapping)]
+  values = [each.get(key) if isinstance(each, Mapping) else each if key == "name" else None for each in own]
+  if values and all(value is not None for value in values):
     raise ValueError(
-      f"{command} does not read config.{path}: every label of config.compare.algorithms names its own; "
+      f"{command} does not read config.{path}: every label of config.compare.algorithms sets its own; "
       "--only=LABELS picks some of them, and a label more is a line in the config file"
     )
 
