@@ -10,8 +10,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from ddl.runtime import hosts
 from ddl.ranges import Range, check
+from ddl.runtime import hosts
 from experiments.command_line import config_flag, error_messages, resume
 from experiments.command_line.config_flag import CommandLine
 from experiments.train.exit_codes import exit_code
