@@ -72,7 +72,7 @@ def test_waves(name, hyper, devices, packed, monkeypatch):
   schedule = plan(algorithm, **SLOW)
   assert np.ptp(np.bincount(schedule[0].worker)) > 1 or algorithm.arrivals.round_robin
   simulator, carry = simulate(algorithm, schedule, twin_model(WORKERS, 4 * STEPS), devices)
-  assert (simulator.algorithm is not algorithm) == packed
+  assert simulator.is_packed == packed
   close(flat_of(simulator.consensus(carry).params), twin_of(name, schedule[0], **hyper))
 
 

@@ -48,7 +48,8 @@ class Simulator:
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     check_lock_free(algorithm, params)
     algorithm = of_server(algorithm, params)
-    self.algorithm = packed(algorithm, params) if packs(params) and divides(algorithm, params) else algorithm
+    self.is_packed = packs(params) and divides(algorithm, params)  # whether the server holds one vector
+    self.algorithm = packed(algorithm, params) if self.is_packed else algorithm
     self.widest = widest or workers.count
     self.compile_seconds = 0.0
     self._shape: Shape | None = None
