@@ -29,6 +29,8 @@ class Range(NamedTuple):
   open_low: bool = False  # without `low` itself
   open_high: bool = False  # without `high` itself
   integer: bool = False
+  zero: bool = False  # whether 0 is valid too
+  unit: str = ""
 
   def __contains__(self, value: object) -> bool:
     """Whether a number lies in the interval; NaN, infinities and bools do not."""
@@ -37,7 +39,8 @@ class Range(NamedTuple):
     if not -math.inf < value < math.inf or (self.integer and value != int(value)):
       return False
     above = value > self.low if self.open_low else value >= self.low
-    return bool(above and (value < self.high if self.open_high else value <= self.high))
+    below = value < self.high if self.open_high else value <= self.high
+    return bool(above and below) or (self.zero and value == 0)
 
   def __str__(self) -> str:
     """The condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
@@ -46,12 +49,13 @@ class Range(NamedTuple):
   def condition(self, value: Any = None) -> str:
     """The condition that a value does not meet. The largest number of a type is named only for a larger value."""
     kind = "an integer " if self.integer else ""
+    rest = f" {self.unit}" * bool(self.unit) + ", or 0" * self.zero
     if self.low == -math.inf:
-      return kind.strip() or "a finite number"
+      return (kind.strip() or "a finite number") + rest
     if self.high < LARGEST_INT or (isinstance(value, int | float) and value >= self.high):
       left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
-      return f"{kind}in {left}{_text(self.low)}, {_text(self.high)}{right}"
-    return f"{kind}{'>' if self.open_low else '>='} {_text(self.low)}"
+      return f"{kind}in {left}{_text(self.low)}, {_text(self.high)}{right}{rest}"
+    return f"{kind}{'>' if self.open_low else '>='} {_text(self.low)}{rest}"
 
 
 def integers(low: int, high: int = LARGEST_INT) -> Range:

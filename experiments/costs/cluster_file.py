@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from ddl import files
 from ddl.perf.devices.sheets import SHEETS
-from ddl.perf.hardware import ranges
 from ddl.perf.hardware.cluster import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network, Uplink
-from ddl.perf.hardware.ranges import COUNT, RANGES, Range
+from ddl.perf.hardware.ranges import COUNT, RANGES
 from ddl.perf.hardware.torus import Torus
+from ddl.ranges import Range, check
 from experiments.costs.cluster_network import network
 
 SUFFIX = ".toml"
@@ -127,12 +127,18 @@ def _cluster(found: Mapping[str, Any]) -> Cluster:
   if device["chip"] and device["chip"] not in SHEETS:
     raise ValueError(f"device.chip is '{device['chip']}'; invalid: must be one of {', '.join(sorted(SHEETS))}")
   workers = nodes["count"] * nodes["devices"]
-  if workers > COUNT.most:
-    raise ValueError(f"nodes.count x nodes.devices must be at most {COUNT.most}, got {workers}.")
-  rates = (float(device[key]) for key in ("peak", "memory_bandwidth", "memory", "start"))
+  if workers > COUNT.high:
+    raise ValueError(f"nodes.count x nodes.devices must be at most {COUNT.high}, got {workers}.")
   return Cluster(
     title=head["title"],
-    device=Device(*rates, WIDTHS[device["format"]], device["chip"]),
+    device=Device(
+      peak=float(device["peak"]),
+      memory_bandwidth=float(device["memory_bandwidth"]),
+      memory=float(device["memory"]),
+      start=float(device["start"]),
+      width=WIDTHS[device["format"]],
+      chip=device["chip"],
+    ),
     efficiency=Efficiency(float(device["efficiency"]), float(device["half"])),
     network=on,
     source=head["source"],
@@ -163,10 +169,10 @@ def _values(name: str, table: Any) -> dict[str, Any]:
     wanted = (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
       raise ValueError(f"{shown}{key} is {value!r:.80}; invalid: must be {_TYPES[kind]}: {meaning}")
-    if kind is str and not value.isprintable():
+    if isinstance(value, str) and not value.isprintable():
       raise ValueError(f"{shown}{key} must be one printable line, got {value!r:.80}.")
     if valid:
-      ranges.check(f"{name}.{key}", value, valid)
+      check(f"{name}.{key}", value, valid)
     out[key] = value
   return out
 

@@ -99,7 +99,7 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
     return Membership(rank, count, coordinator)
   if "OMPI_COMM_WORLD_SIZE" in env:
     numbers = [_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK")]
-    told = Membership(*numbers[:2], cluster="Open MPI")
+    told = Membership(numbers[0], numbers[1], cluster="Open MPI")
     address, gpu = _open_mpi_coordinator, numbers[2]
   elif "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # in a step; the script that starts it is one process
     # SLURM_NTASKS is the job's in an interactive step, which has a single task.

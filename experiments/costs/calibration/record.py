@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Device, Efficiency
 from ddl.perf.hardware.network import Link, Network
-from ddl.perf.hardware.ranges import COUNT, RANGES, Range, check
+from ddl.perf.hardware.ranges import COUNT, RANGES
+from ddl.ranges import Range, check
 
 
 class Record(NamedTuple):
@@ -30,8 +31,7 @@ def read(found: Any) -> Record:
   network = _table(_key(cluster, "network", "cluster"), "cluster.network")
   between = _tuple(Link, _key(network, "between", "cluster.network"), "cluster.network.between")
   workers, overlap = _key(cluster, "workers", "cluster"), _key(cluster, "overlap", "cluster")
-  if check("cluster.workers", workers, COUNT) != int(workers):
-    raise ValueError(f"cluster.workers must be an integer, got {workers}.")
+  check("cluster.workers", workers, COUNT)
   if not isinstance(overlap, bool):
     raise ValueError(f"cluster.overlap is {overlap!r}; invalid: must be true or false")
   made = Cluster(
@@ -61,7 +61,8 @@ def _tuple(kind: Any, found: Any, where: str) -> Any:
       if kind.__annotations__[name] is str:
         values[name] = _text(value, f"{where}.{name}")
       else:
-        values[name] = check(f"{where}.{name}", value, RANGES[kind][name])
+        check(f"{where}.{name}", value, RANGES[kind][name])
+        values[name] = value
   return kind(**values)
 
 

@@ -39,8 +39,9 @@ PATTERNS = [
 def within(draw, kind):
   """A named tuple of numbers of its ranges: their ends, or what is between."""
   values = {}
-  for name, (least, most, _, zero) in RANGES[kind].items():
-    ends = [least, most, *([0.0] if zero else [])]
+  for name, valid in RANGES[kind].items():
+    least, most = valid.low, valid.high
+    ends = [least, most, *([0.0] if valid.zero else [])]
     middle = st.floats(math.log(max(least, 1e-12)), math.log(most)).map(lambda x: math.exp(x))
     value = draw(st.sampled_from(ends) | middle.map(lambda x, least=least, most=most: min(max(x, least), most)))
     values[name] = int(value) if kind in (Network, Uplink) and name != "card" and name != "share" else float(value)
