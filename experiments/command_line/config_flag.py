@@ -66,18 +66,21 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
   overrides = [a for a in config_args if a.startswith("--config.")]
   names = {a: found for a in overrides if (found := re.fullmatch(r"--config\.(\w+)\.name=(.+)", a))}
   chosen = {found[1]: found[2] for found in names.values() if found[1] in REGISTRIES}
+  before = config
+  config, note = switched(before, chosen)
+  if note and hosts.processes() == 1:
+    print(note, flush=True)
   labels = in_order(config.compare.algorithms).values()
   for override in overrides:
     path, equals, _ = override.removeprefix("--config.").partition("=")
     if not equals:
       raise ValueError(f"{override} has no value; write --config.{path}=VALUE")
+    if override.endswith("=None") and _has(before, path) and not _has(config, path):
+      continue  # it was a key of the former name
     _check(config, path, chosen)
     unread_keys.check(command, path, labels)
     if override.endswith("=None"):
       _unset(config, path)
-  config, note = switched(config, chosen)
-  if note and hosts.processes() == 1:
-    print(note, flush=True)
   config = _overridden(config, [_pairs(o) for o in overrides if o not in names and not o.endswith("=None")])
   return absolute(config), [o.removeprefix("--config.").partition("=")[0] for o in overrides]
 
@@ -91,6 +94,11 @@ def as_keys(name: str, arguments: Sequence[str]) -> str:
   words = {key: value for key, _, value in (argument.lstrip("-").partition("=") for argument in arguments)}
   keys = " or ".join(f"--config.{key}={words.get(name) or 'VALUE'}" for key in found)
   return f"there is no flag --{name}, but a key of the config: {keys}" if found else ""
+
+
+def _has(config: Config, path: str) -> bool:
+  section, _, key = path.rpartition(".")
+  return key in (config.get(section, {}) if section else config)
 
 
 def _pairs(override: str) -> str:

@@ -59,6 +59,7 @@ flags.DEFINE(
   AUTO,
   "folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none",
 )
+NAMES = tuple(each.name for each in flags.FLAGS.flags_by_module_dict()[__name__])  # of these, but for shared ones
 
 
 def declare_process() -> None:

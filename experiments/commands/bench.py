@@ -19,6 +19,7 @@ from absl import flags as absl_flags
 from ddl.runtime import hosts
 from experiments.bench import predictions, rivals
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
+from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
@@ -35,10 +36,8 @@ SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 KINDS = ("rivals", "asynchronous", "perf")
 UNREAD = dict.fromkeys(
-  ("members", "sharding", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "max_restarts",
-   "batch_stats", "workdir", "init_from", "resume", "compilation_cache"),
-  "it has its own cases, each in a process of its own",
-)  # fmt: skip
+  {*execution.NAMES, "workdir"} - {*PASSED_ON}, "it has its own cases, each in a process of its own"
+)
 
 
 class Side:

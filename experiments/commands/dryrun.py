@@ -11,6 +11,7 @@ from absl import flags
 from ddl.api import Data
 from ddl.perf.hardware import Cluster
 from ddl.perf.units import bytes_text, counted
+from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
@@ -27,11 +28,8 @@ TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4,
 ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
 JSON = shared_flags.json()
-RUNS = (  # flags of commands that train
-  "devices", "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "max_restarts",
-  "batch_stats", "workdir", "init_from", "resume",
-)  # fmt: skip
-UNREAD = dict.fromkeys(RUNS, "it trains nothing")
+READ = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "compilation_cache")  # of a run's flags
+UNREAD = dict.fromkeys({*execution.NAMES, "processes", "workdir"} - {*READ}, "it trains nothing")
 
 
 def main(line: CommandLine) -> int:

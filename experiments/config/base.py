@@ -2,8 +2,9 @@
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import ml_collections
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict, config_dict
 
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import NO_WRAPPER, REGISTRIES, factory, takes, with_keys
-from experiments.config.parts.factories import Config, keywords, section
+from experiments.config.parts.factories import Config, as_type, keywords, section
 from experiments.config.parts.own_objects import is_address
 from experiments.config.parts.part import Network
 from experiments.short_name import short_name
@@ -113,18 +114,23 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
     old = config[kind].name
     if name == old:
       continue
+    kept = partial(_kept, kind, old, name)
+
+    def all_kept(key: str, values: Any, kept: Callable[[str, Any], bool] = kept) -> bool:
+      return all(kept(key, value) for value in (values if isinstance(values, tuple | list) else [values]))
+
     gone = [key for key, value in config[kind].items() if value is not None and out[kind].get(key) is None]
     followers = [label for label in labels if "name" not in _section(labels[label], kind)]
     places = {label: _section(labels[label], kind) for label in followers}
     spaces = {label: out.sweep.space.get(label, {}) for label in followers}
     tuned = {label: _section(each, kind) if kind != "algorithm" else each for label, each in spaces.items()}
-    for label, keys in [*places.items(), *tuned.items()]:
-      dropped = [key for key in keys if _took(kind, old, key) and not _read_alike(kind, old, name, key)]
+    for label, keys, read in [(*each, kept) for each in places.items()] + [(*each, all_kept) for each in tuned.items()]:
+      dropped = [key for key in keys if _took(kind, old, key) and not read(key, keys[key])]
       for key in dropped:
         del keys[key]
       gone += [f"{key} of '{label}'" for key in dropped]
     if len(followers) == len(labels):
-      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or _read_alike(kind, old, name, _of(pair, kind))]
+      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or all_kept(_of(pair, kind), pair[1])]
       gone += [f"{pair[0]} of the grid" for pair in out.compare.grid if pair not in grid]
       out.compare.grid = tuple(grid)
     if gone:
@@ -145,11 +151,20 @@ def _of(pair: Any, kind: str) -> str:
   return key if section == kind and key != "name" else ""
 
 
-def _read_alike(kind: str, old: str, new: str, key: str) -> bool:
-  """Whether a section of the new name reads a key, and the old one did so as the same type or not at all."""
-  if not takes(kind, new, key) or (kind, key) == ("optimizer", "learning_rate"):
-    return takes(kind, new, key)
-  return not _took(kind, old, key) or len({keywords(factory(kind, each))[key].annotation for each in (old, new)}) == 1
+def _kept(kind: str, old: str, new: str, key: str, value: Any) -> bool:
+  """Whether a value that was set for the old name is one for the new name too.
+
+  Sizes of a model are not where their types differ, such as hidden layers (64, 64) and 128.
+  """
+  if not takes(kind, new, key):
+    return False
+  if value is None or (kind, key) == ("optimizer", "learning_rate") or not _took(kind, old, key):
+    return True
+  before, after = (keywords(factory(kind, name))[key].annotation for name in (old, new))
+  with contextlib.suppress(TypeError):
+    as_type(value, after)
+    return kind != "model" or before == after
+  return False
 
 
 def _took(kind: str, old: str, key: str) -> bool:
@@ -172,7 +187,7 @@ def renamed(config: Config, changes: Any) -> Config:
     if isinstance(name, str) and (name != old or is_address(name)):
       kept = {key: None for key in chosen if key in config[kind]}  # that it may unset
       for key, value in config[kind].items():
-        if value is not None and (name == old or _read_alike(kind, old, name, key) or not _took(kind, old, key)):
+        if value is not None and (name == old or _kept(kind, old, name, key, value) or not _took(kind, old, key)):
           kept[key] = value
       out[kind] = with_keys(kind, kept | {"name": name}, base()[kind])
   return out

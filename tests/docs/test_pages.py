@@ -63,6 +63,7 @@ def folder(tmp_path):
     "requirements-dryrun.txt",
     "requirements-dryrun-cuda.txt",
     "constraints.txt",
+    "pyproject.toml",
   ):
     (tmp_path / name).symlink_to(ROOT / name)
   shutil.copytree(ROOT / "docs", tmp_path / "docs")

@@ -87,7 +87,7 @@ def test_a_job_that_fails_or_is_told_to_end_leaves_nothing_behind(tmp_path):
 
 
 def test_mistakes(wrong, tmp_path):
-  wrong(["--resume"], "--resume is chaos's own matter", command="chaos")
+  wrong(["--resume"], "chaos does not read --resume", command="chaos")
   (tmp_path / "file").touch()
   wrong([f"--workdir={tmp_path}"], "is not empty", command="chaos")
   wrong(["--minutes=0"], "minutes", command="chaos")

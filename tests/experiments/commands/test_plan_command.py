@@ -153,7 +153,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
     ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
-    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed nan; both are shares between 0 and 1"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "--exposed must be a finite number, got nan."),
     (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
     ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),

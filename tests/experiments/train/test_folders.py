@@ -169,7 +169,11 @@ def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorith
 
 def test_parameters_that_leave_the_numbers_behind_a_finite_loss(wrong, tmp_path):
   """The first step's loss is finite, its update is not."""
-  error = wrong([*QUICK, "--checkpoint_every=1", "--steps_per_call=1", f"{RATE}1e39"], "diverged: ", "after step 1")
+  error = wrong(
+    [*QUICK, "--checkpoint_every=1", "--steps_per_call=1", f"{RATE}3e38", "--config.optimizer.weight_decay=3e38"],
+    "diverged: ",
+    "after step 1",
+  )
   assert "there was no checkpoint yet" in error and len(metrics(tmp_path / "run")) == 1
 
 

@@ -140,7 +140,7 @@ def test_a_record_gives_back_config_and_options(home, monkeypatch):
   def parsed(*arguments):
     for name in flags.FLAGS:
       flags.FLAGS[name].unparse()
-    cli._flags("sweep", list(arguments))
+    cli._flags("sweep", list(arguments), {})
 
   parsed(*given)
   config = config_flag.read("sweep", ["--config=mine.py"])[0]
