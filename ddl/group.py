@@ -40,6 +40,14 @@ class Group:
     """(1/p) sum_i x_i."""
     return lax.pmean(tree, self.axes)
 
+  def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
+    """Return the sum over `count` workers, those whose `member` ([] bool) is true, on all workers.
+
+    All workers take part in the collective. Its traffic is counted as that of the `count` workers, each of which would
+    send x_i to a server and receive the sum.
+    """
+    return self.sum(jax.tree.map(lambda x: jnp.where(member, x, jnp.zeros_like(x)), tree))
+
   def max(self, tree: Tree) -> Tree:
     """max_i x_i."""
     return lax.pmax(tree, self.axes)

@@ -1,7 +1,7 @@
 """A group that records what it is asked: the bytes of an algorithm's messages are derived, never declared."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,17 @@ class Sent(NamedTuple):
   nbytes: int  # of the whole vector; for an all_gather of the result
   messages: int  # arrays
   sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears
+  senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
-    """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce."""
+    """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce.
+
+    A sum over m < p workers counts as 2 n m / p: the mean over all workers of what the m send to a server and receive.
+    """
     if self.kind == "permute":
       return float(self.nbytes)
+    if self.senders is not None:
+      return 2 * self.nbytes * self.senders / workers
     return (2 if self.kind == "all_reduce" else 1) * self.nbytes * (workers - 1) / workers
 
 
@@ -51,6 +57,11 @@ class Recorder(Group):
 
   mean = max = sum
 
+  def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
+    """The value itself."""
+    del member
+    return self._keep("all_reduce", tree, senders=count if count < self.workers else None)
+
   def gather(self, tree: Tree) -> Tree:
     """The value p times."""
     self._keep("all_gather", tree, self.workers)
@@ -70,14 +81,16 @@ class Recorder(Group):
     moves = any(s not in (None, i) for i, s in enumerate(sources))
     return self._keep("permute", tree, sources=tuple(sources)) if moves else tree
 
-  def _keep(self, kind: str, tree: Tree, times: int = 1, sources: tuple[int | None, ...] = ()) -> Tree:
+  def _keep(
+    self, kind: str, tree: Tree, times: int = 1, sources: tuple[int | None, ...] = (), senders: int | None = None
+  ) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
       raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
     leaves = jax.tree.leaves(tree)
     if leaves and self.workers > 1:
       nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)
-      self.sent.append(Sent(kind, nbytes * times, len(leaves), sources))
+      self.sent.append(Sent(kind, nbytes * times, len(leaves), sources, senders))
     return tree
 
 

@@ -14,7 +14,6 @@ KINDS = {  # of a collective: its word, and that in the taxonomy
   "reduce_scatter": ("reduce-scatter", "reduce-scatter"), "permute": ("message to a peer", "peer to peer"),
 }  # fmt: skip
 NOTHING = "nothing"
-IN_TURN = "one worker's difference at a time, but every worker takes part in its sum"
 
 
 def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
@@ -29,7 +28,7 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   text = sends(found)
   if text == NOTHING and experiment.workers == 1:
     text += ", as there is one worker"
-  return shown, text + (f"; {IN_TURN}" if taxonomy_pattern == "round robin" and kinds else "")
+  return shown, text
 
 
 def sends(found: Pattern) -> str:
@@ -39,7 +38,8 @@ def sends(found: Pattern) -> str:
   at_each = Counter({("at each step", found.local): 1} if found.local else {})
   at_each.update((_when(each.period), each.ops) for each in found.exchanges if each.ops)
   texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
-  return "; ".join(texts) or NOTHING
+  sampled = any(op.senders for _, ops in at_each for op in ops)
+  return "; ".join(texts + [formats.SAMPLED] * sampled) or NOTHING
 
 
 def _when(period: int | Callable[[int], int]) -> str:
@@ -50,18 +50,19 @@ def _when(period: int | Callable[[int], int]) -> str:
 
 def _ops(ops: Sequence[Op]) -> str:
   """The collectives by kind, with the number and the bytes of all of a kind."""
-  by_kind: dict[str, list[float]] = {}
+  by_kind: dict[tuple[str, int | None], list[float]] = {}
   for op in ops:
-    by_kind.setdefault(op.kind, []).append(op.nbytes)
-  return " and ".join(_of_a_kind(*each) for each in by_kind.items())
+    by_kind.setdefault((op.kind, op.senders), []).append(op.nbytes)
+  return " and ".join(_of_a_kind(*kind, nbytes) for kind, nbytes in by_kind.items())
 
 
-def _of_a_kind(kind: str, nbytes: Sequence[float]) -> str:
+def _of_a_kind(kind: str, senders: int | None, nbytes: Sequence[float]) -> str:
   word, size = KINDS[kind][0], formats.figure("bytes_sent", sum(nbytes))
+  among = f" among {senders} of the workers" if senders else ""
   if len(nbytes) == 1:
-    return f"{word} of {size}"
+    return f"{word} of {size}{among}"
   plural = word.replace("message to a peer", "messages to peers") if kind == "permute" else f"{word}s"
-  return f"{len(nbytes)} {plural} of {size} together"
+  return f"{len(nbytes)} {plural} of {size} together{among}"
 
 
 def _visits(found: Visits) -> str:

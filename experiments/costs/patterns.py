@@ -45,4 +45,4 @@ def vector(nbytes: float, *more: float) -> Tree:
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
-  return tuple(Op(each.kind, each.nbytes, each.sources) for each in sent)
+  return tuple(Op(each.kind, each.nbytes, each.sources, each.senders) for each in sent)

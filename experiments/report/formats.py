@@ -20,6 +20,7 @@ NAMES = {
   "seconds": "measured seconds",
   "virtual_seconds": "virtual seconds",
 }
+SAMPLED = "counted is what these workers would exchange with a server; here all workers take part in the sum"
 
 
 def decimals(value: float, significant: int) -> int:

@@ -7,8 +7,10 @@ import pytest
 from helpers.twins import build
 
 from ddl.algorithms import COLLECTIVE
+from ddl.perf.comm.patterns import Op
 from ddl.runtime import traffic
 from ddl.schedule import Schedule
+from experiments.costs.patterns import pattern_of
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
 BYTES = 33 * 4  # of two leaves
@@ -36,18 +38,38 @@ def test_a_step_of_each(workers):
   for name, hyper in {
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
-    "round_robin_easgd": {"alpha": 0.1}, "diloco": {"period": 5, **OUTER}, "eager_diloco": {"period": 5, **OUTER},
+    "diloco": {"period": 5, **OUTER}, "eager_diloco": {"period": 5, **OUTER},
     "slowmo": {"period": 5, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
     "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
-    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5}, "fedavg": {"period": 5, "share": 0.5},
+    "sma": {"alpha": 0.1, "momentum": 0.9, "period": 5}, "fedavg": {"period": 5, "share": 1.0},
     "adaptive_local_sgd": {"periods": ((0, 5), (20, 2))},
   }.items():  # fmt: skip
     assert counted(name, workers, **hyper) == (0, [one]), name
 
 
-def test_scaffold_sends_its_control_variates_too():
-  assert counted("scaffold", period=5, share=0.5, server_rate=1.0) == (0, [2 * all_reduce()])
+@pytest.mark.parametrize("share, sampled", [(1 / 8, 1), (0.3, 2), (0.5, 4), (0.9, 7), (0.01, 1)])
+def test_a_sampled_worker_downloads_the_model_and_uploads_its_own(share, sampled):
+  """2 C n per worker on average, and twice that with control variates: not an all-reduce of all workers."""
+  assert counted("fedavg", period=5, share=share) == (0, [2 * sampled * BYTES / 8])
+  assert counted("scaffold", period=5, share=share, server_rate=1.0) == (0, [4 * sampled * BYTES / 8])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sample_of_all_workers_sends_what_local_sgd_does(workers):
+  for share in (1.0, 0.9):
+    assert counted("fedavg", workers, period=5, share=share) == (0, [all_reduce(workers)])
+    assert counted("scaffold", workers, period=5, share=share, server_rate=1.0) == (0, [2 * all_reduce(workers)])
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_the_center_of_a_round_robin_is_visited_by_one_worker_a_step(workers):
+  assert counted("round_robin_easgd", workers, alpha=0.1) == (0, [2 * BYTES / workers])
+
+
+def test_the_cost_model_knows_whose_values_are_summed():
+  (exchange,) = pattern_of(made("fedavg", period=5, share=0.25), PARAMS, 8).exchanges
+  assert exchange.ops == (Op("all_reduce", BYTES, senders=2),)
 
 
 def test_each_fragment_sends_its_own_arrays():
@@ -133,7 +155,8 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("dasgd", 100, delay=0) == 10
   assert exchanges("easgd", 100) == 10
   assert exchanges("easgd", 101) == 11  # at steps 0, 10, ..., 100
-  assert exchanges("round_robin_easgd", 100) == 100
+  assert exchanges("round_robin_easgd", 100) == pytest.approx(100 * 2 * BYTES / 8 / all_reduce())
+  assert exchanges("fedavg", 109, share=0.25) == pytest.approx(10 * 2 * BYTES / 4 / all_reduce())
   assert exchanges("diloco", 100) == 10
   assert exchanges("slowmo", 100) == exchanges("bmuf", 100) == 10
   assert exchanges("cocod", 100) == 9  # each in flight for a round, the first of them after one

@@ -19,6 +19,7 @@ class Op(NamedTuple):
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
   nbytes: float  # of the whole vector, before it is cut or after it is put together
   sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears; (): all in other nodes
+  senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
 
 class Exchange(NamedTuple):
@@ -57,7 +58,10 @@ class Pattern(NamedTuple):
 
 
 def seconds(ops: Sequence[Op], workers: int, network: Network) -> float:
-  """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid."""
+  """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid.
+
+  A sum over some of the workers takes as long as one over all: each of them still sends and receives the whole vector.
+  """
 
   def cost(op: Op) -> float:
     if op.kind == "permute":

@@ -118,16 +118,17 @@ def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:
   """Sentences on single rows of the table."""
   told = {f"{EARLY} {BEFORE}": early(comparison, table), f"{FELL} {AGAIN}": fell_back(comparison, table)}
   notes = [f"{sign}: {text}" for sign, text in told.items() if text]
-  in_turn: dict[str, list[str]] = {}  # labels by what they send
+  in_part: dict[str, list[str]] = {}  # labels by what they send, where some of the workers do at a time
   for each in comparison.results:
-    if each.info["taxonomy"]["pattern"] == "round robin" and each.info["sends"]:
-      in_turn.setdefault(each.info["sends"], []).append(each.info["label"])
+    sends = each.info["sends"] or ""
+    if formats.SAMPLED in sends or (each.info["taxonomy"]["pattern"] == "round robin" and sends):
+      in_part.setdefault(sends, []).append(each.info["label"])
   same: dict[str, list[str]] = {}  # labels by the first with the same runs
   for row in table:
     same.setdefault(row.same or row.label, []).append(row.label)
   if twins := [formats.listed(labels, 6) for labels in same.values() if len(labels) > 1]:
     notes.append(f"The same at every evaluation, so that no test is between them: {'; '.join(twins)}.")
-  notes += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in in_turn.items()]
+  notes += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in in_part.items()]
   notes += [change_text(each) for each in comparison.info.get("changed_inputs", [])]
   return notes + [f"{row.label}: {note}." for row in table for note in row.notes]
 

@@ -4,6 +4,7 @@ import pytest
 
 from experiments.compare import traffic_text
 from experiments.config.base import default_experiment
+from experiments.report import formats
 from experiments.train.build import build
 
 BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
@@ -32,9 +33,17 @@ def test_what_is_sent_and_when(algorithm, text):
   assert described(algorithm=algorithm)[1] == text
 
 
-def test_round_robin_is_summed_over_all():
-  pattern, text = described(algorithm={"name": "round_robin_easgd"})
-  assert pattern == "round robin" and text == f"at each step: all-reduce of 4.84 kB; {traffic_text.IN_TURN}"
+@pytest.mark.parametrize(
+  "algorithm, text",
+  [
+    ({"name": "round_robin_easgd"}, "at each step: all-reduce of 4.84 kB among 1 of the workers"),
+    ({"name": "fedavg", "share": 0.5}, "every 10 steps: all-reduce of 4.84 kB among 2 of the workers"),
+    ({"name": "scaffold", "share": 0.25}, "every 10 steps: all-reduce of 9.68 kB among 1 of the workers"),
+  ],
+)
+def test_a_sum_over_some_of_the_workers_says_that_all_take_part(algorithm, text):
+  assert described(algorithm=algorithm)[1] == f"{text}; {formats.SAMPLED}"
+  assert formats.SAMPLED not in described(algorithm={"name": "fedavg", "share": 1.0})[1]
 
 
 def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():

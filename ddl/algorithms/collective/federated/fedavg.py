@@ -5,9 +5,12 @@ workers, each set as likely, drawn from a key that all workers share:
 x_i <- z;  tau times x_i <- x_i - eta g_i(x_i), for i in S_r;
 z <- (1/m) sum_{i in S_r} x_i.
 The paper weighs x_i by its number of examples, which are equal here. A worker outside of the sample steps along, since
-all run one compiled program, and nobody hears of it. A round's optimizers are new: momentum does not outlive the round,
-as it does in local SGD and in much public code. A learning-rate schedule that is part of the optimizer goes on, and so
-do the hyper-parameters of `optax.inject_hyperparams`.
+all run one compiled program, and nobody hears of it. In the paper only the sample downloads z and uploads x_i: 2 C n
+bytes per worker and round on average, of n bytes of parameters, and these are counted (C = 1: those of an all-reduce).
+The program here sends more, as all workers take part in the all-reduce.
+A round's optimizers are new: momentum does not outlive the round, as it does in local SGD and in much public code. A
+learning-rate schedule that is part of the optimizer goes on, and so do the hyper-parameters of
+`optax.inject_hyperparams`.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +42,8 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt, share: S
     share: of the workers that count in a round (C), above 0 to 1; at least one worker does.
 
   Returns:
-    An `Algorithm` that sends parameters once per period, tested at the mean of the models of the round's sample.
+    An `Algorithm` that sends parameters once per period, tested at the mean of the models of the round's sample. Its
+    traffic is counted as that of the sample.
 
   Raises:
     ValueError: if share is not in 0..1, without 0.
@@ -80,7 +84,7 @@ def takes_part(group: Group, round_: Draws, share: float) -> jax.Array:
 def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
   """(1/m) sum_{i in S} of the workers' trees."""
   count, inside = sample(round_, group.size(), share).size, takes_part(group, round_, share)
-  total = group.sum(jax.tree.map(lambda x: jnp.where(inside, x, jnp.zeros_like(x)), tree))
+  total = group.partial_sum(tree, inside, count)
   return jax.tree.map(lambda x: x / count, total)
 
 

@@ -6,7 +6,8 @@ c_i' = c_i - c + (x - y_i) / (tau eta);
 x <- x + eta_g (1/m) sum_{i in S} (y_i - x),  c <- c + (1/p) sum_{i in S} (c_i' - c_i),  c_i <- c_i' for i in S.
 The steps of y_i sum up to (x - y_i) / (tau eta) = mean(g_i) - c_i + c, so that c_i' is the mean of the round's own
 gradients. It is computed as that, which needs no rate eta and gives c_i the same meaning for every inner optimizer; the
-paper's is plain SGD. c = (1/p) sum_i c_i stays, whoever is in S. Samples and optimizers are those of FedAvg.
+paper's is plain SGD. c = (1/p) sum_i c_i stays, whoever is in S. Samples and optimizers are those of FedAvg, and so is
+the count of bytes: the sample downloads x and c and uploads what both move by, 4 C n per worker and round on average.
 """
 
 from typing import Any, NamedTuple
