@@ -2,6 +2,7 @@
 
 import warnings
 
+from ddl.algorithms import COLLECTIVE
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
@@ -10,6 +11,7 @@ from experiments.config.experiment import Experiment
 def warn(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm, pull: float) -> None:
   """Warn of what is doubtful; pull: p alpha of all workers at a center."""
   _of_wrapper(experiment)
+  _of_memory(experiment)
   _of_silence(experiment, algorithm)
   _of_momentum(experiment)
   if pull > 1:  # the center's own coefficient is 1 - p alpha: beyond 2 it diverges
@@ -23,6 +25,23 @@ def _of_wrapper(experiment: Experiment) -> None:
     warnings.warn(
       f"{experiment.algorithm.short_name} sends parameters; {experiment.wrapper.short_name} is made for gradients and "
       "differences, as diloco's",
+      stacklevel=4,
+    )
+
+
+def _of_memory(experiment: Experiment) -> None:
+  """Warn of random-k's memory in the loop of an elastic algorithm (the limit is that of `randomk`'s docstring)."""
+  name, alpha = experiment.algorithm.short_name, experiment.algorithm.get("alpha")
+  if experiment.wrapper.name != "randomk" or experiment.algorithm.name not in COLLECTIVE or not alpha:
+    return
+  share, momentum = experiment.wrapper.share, experiment.algorithm.get("momentum", 0.0) if name == "sma" else 0.0
+  in_turn = experiment.spec.taxonomy.pattern == "round robin"
+  pull, limit = alpha * (1 if in_turn else experiment.workers), 2 * share / (2 - share) * (1 - momentum)
+  if share < 1 and pull > limit:
+    warnings.warn(
+      f"{experiment.label}: {'alpha' if in_turn else 'p alpha'} is {pull:g}; above {limit:.3g} the center is likely to "
+      f"diverge with a share of {share:g}, as the memory adds up the same differences; take a larger "
+      "config.wrapper.share or a smaller config.algorithm.alpha",
       stacklevel=4,
     )
 

@@ -16,6 +16,7 @@ class Compressor(NamedTuple):
   name: str  # of the wrapper
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only the types matter
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
+  models: Callable[[int], bool] = lambda size: False  # whether the mean of models of so many values stays near theirs
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
@@ -84,6 +85,9 @@ class _Tracing(_Lossy):
     self.arrays.append(jax.tree.leaves(tree))
     return tree
 
+  def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
+    return self.sum(tree)  # not masked: the arrays stay those of the algorithm
+
   mean = sum
 
 
@@ -110,24 +114,32 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   Each mean has a memory of its own. `init` finds them by calling these functions once, with the params as gradients.
 
   Raises:
-    ValueError: from `init`, if the algorithm uses other collectives, or is compressed already.
+    ValueError: from `init`, if the algorithm uses other collectives, is compressed already, or averages the params
+      themselves with a compressor that is not for models.
   """
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
     state = algorithm.init(group, params, key)
     keys = iter(jax.random.split(jax.random.fold_in(key, 1), 1 + 2 * len(algorithm.exchanges)))
+    model, averaged = {id(x): x.size for x in jax.tree.leaves(params)}, set[int]()
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
       tracing, own = _Tracing(group, compressor.name), next(keys)
       result = fn(tracing, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
+      averaged.update(id(x) for arrays in tracing.arrays for x in arrays)
       return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(tracing.arrays)), result
 
-    local, _ = memory(algorithm.local, params, state, params)
+    local, _ = memory(algorithm.local, jax.tree.map(jnp.copy, params), state, params)
     launch, merge = [], []
     for exchange in algorithm.exchanges:
       sends, (message, _) = memory(exchange.launch, state, params)
       launch.append(sends)
       merge.append(memory(exchange.merge, message, state, params)[0])
+    if averaged & model.keys() and not compressor.models(sum(model.values())):
+      raise ValueError(
+        f"{compressor.name}: the algorithm averages models; must average gradients or differences. In place of "
+        "local_sgd take diloco with outer_learning_rate=1 and outer_momentum=0, the same with differences."
+      )
     return CompressedState(state, Memory(local, tuple(launch), tuple(merge)))
 
   def local(group: Group, grads: Tree, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:

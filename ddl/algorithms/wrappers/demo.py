@@ -37,8 +37,8 @@ def demo(
     chunk: values along each axis of a chunk, at most 256.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
+    Arrays of integers, and empty ones, are sent as they are.
 
   Raises:
     ValueError: if the decay is not from 0 to below 1, `kept` is below 1, or the chunk is outside 1..256.

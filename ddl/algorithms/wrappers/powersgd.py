@@ -35,8 +35,8 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt) -> Algorithm:
     rank: columns of P and Q (r), at most min(n, m) of a matrix.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
+    Arrays of integers, and empty ones, are sent as they are.
 
   Raises:
     ValueError: if the rank is below 1.

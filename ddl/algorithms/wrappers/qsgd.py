@@ -5,7 +5,8 @@ Q(v)_j = |v|_2 sign(v_j) xi_j;  l = floor(s |v_j| / |v|_2);  xi_j = (l + 1) / s 
 else l / s.
 E Q(v) = v, so there is no memory. Every worker sends its levels to all others, as in the paper, and adds up what it
 gets: the bytes grow with p. A level takes ceil(log2(2s + 1)) bits, and a bucket one norm; the paper's Elias code, whose
-length depends on the values, is not used. The vector is an algorithm's arrays end to end.
+length depends on the values, is not used. The vector is an algorithm's arrays end to end. The variance of Q(v) is at
+most min(d / s^2, sqrt(d) / s) |v|^2, so that models are averaged only with buckets of d <= s^2 values.
 """
 
 from typing import Annotated, Any
@@ -32,8 +33,8 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], bloc
     block: values of a bucket at most (d).
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models with
+    buckets of more than s^2 values. Arrays of integers, and empty ones, are sent as they are.
 
   Raises:
     ValueError: if the levels are outside 1..127 or the block is below 1.
@@ -66,7 +67,7 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], bloc
     del vector
     return start(key)
 
-  return compressed(algorithm, of_vector("qsgd", init, mean))
+  return compressed(algorithm, of_vector("qsgd", init, mean, models=lambda size: min(size, block) <= levels**2))
 
 
 SPEC = Wrapper(

@@ -49,4 +49,4 @@ def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algori
     del vector
     return start(key)
 
-  return compressed(algorithm, of_vector(name, init, mean))
+  return compressed(algorithm, of_vector(name, init, mean, models=lambda size: True))

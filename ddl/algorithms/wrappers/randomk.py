@@ -4,8 +4,12 @@ Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 
 worker i would send, with its memory e_i, and k places J that all workers draw from one seed:
 v_i = x_i + e_i;  s_i = v_i at J, else 0;  e_i <- v_i - s_i.
 What is received is (1/p) sum_i s_i. As J is known to all, only values are sent, and their mean is an ordinary
-all-reduce. The values are not scaled by n / k: the memory makes up for what is left out. As with top-k, x_i should be
+all-reduce. The values are not scaled by n / k: the memory makes up for what is left out. As with top-k, x_i has to be
 a gradient or a difference.
+An elastic algorithm (`easgd`, `eamsgd`, `sma`, `round_robin_easgd`) sends x_i - z, which stays after it was sent, so
+that the memory adds it up from one exchange to the next. With a share c = k / n and m workers that pull at z in an
+exchange (all p, or 1 in turn) z diverges in the mean square where m alpha > 2 c / (2 - c), for small alpha and without
+gradients; with momentum mu of z, as in `sma`, the limit is about 1 - mu of that.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +38,8 @@ def randomk(algorithm: Algorithm, *, share: Share) -> Algorithm:
     share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
+    unless the share is 1. Arrays of integers, and empty ones, are sent as they are.
 
   Raises:
     ValueError: if the share is not above 0 and at most 1.
@@ -60,7 +64,7 @@ def randomk(algorithm: Algorithm, *, share: Share) -> Algorithm:
       out[i] = jnp.zeros(x.size, x.dtype).at[at].set(out[i], unique_indices=True).reshape(x.shape)
     return out, RandomKMemory(draws, tuple(after))
 
-  return compressed(algorithm, Compressor("randomk", init, mean))
+  return compressed(algorithm, Compressor("randomk", init, mean, models=lambda size: share == 1))
 
 
 SPEC = Wrapper(

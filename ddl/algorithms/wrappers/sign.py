@@ -51,7 +51,8 @@ def sign(algorithm: Algorithm, *, momentum: Momentum) -> Algorithm:
     result = 1 - 2 * jnp.unpackbits(down.reshape(-1))[:size].astype(v.dtype)
     return result, v if momentum else memory
 
-  made = compressed(algorithm, of_vector("sign", start, mean))
+  # Means in exchanges, those of models among them, are refused below.
+  made = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
     state = made.init(group, params, key)

@@ -3,7 +3,7 @@
 Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. For the value x_i that worker i would send, with its memory e_i:
 v_i = x_i + e_i;  s_i = the k values of v_i of the largest magnitude, with their places;  e_i <- v_i - s_i.
 What is received is (1/p) sum_i s_i. The paper keeps the memory of eta g_i within SGD; here it is that of whatever an
-algorithm averages. It should be a gradient or a difference: most of a model's own values would be left out.
+algorithm averages. That has to be a gradient or a difference: most of a model's own values would be left out.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ def topk(algorithm: Algorithm, *, share: Share) -> Algorithm:
     share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
 
   Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
+    unless the share is 1. Arrays of integers, and empty ones, are sent as they are.
 
   Raises:
     ValueError: if the share is not above 0 and at most 1.
@@ -52,7 +52,7 @@ def topk(algorithm: Algorithm, *, share: Share) -> Algorithm:
       whole[i] = (_add_up(arrays[i].size, *message) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
-  return compressed(algorithm, Compressor("topk", init, mean))
+  return compressed(algorithm, Compressor("topk", init, mean, models=lambda size: share == 1))
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:

@@ -17,11 +17,12 @@ def of_vector(
   name: str,
   init: Callable[[jax.Array, Any], Tree],
   mean: Callable[[Group, jax.Array, Tree], tuple[jax.Array, Tree]],
+  models: Callable[[int], bool],
 ) -> Compressor:
   """A compressor by (vector [n], key) -> memory and (group, vector, memory) -> (mean [n], memory).
 
   The vector has the widest type of the arrays, 32 bits at least. Arrays of integers, and empty ones, are sent as they
-  are.
+  are. models: see `Compressor`.
   """
 
   def start(arrays: list[Any], key: Any) -> Tree:
@@ -43,7 +44,7 @@ def of_vector(
         at += x.size
     return out, memory
 
-  return Compressor(name, start, compress)
+  return Compressor(name, start, compress, models)
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:

@@ -9,6 +9,10 @@ from experiments.config.base import default_experiment
 from experiments.grid_point import Place
 from experiments.train.build import build
 
+MODELS = [  # mean compressors of algorithms that send whole models
+  ("topk", "local_sgd"), ("powersgd", "local_sgd"), ("randomk", "dasgd"), ("demo", "slowmo"), ("demo", "cocod"),
+  ("topk", "overlap_local_sgd"), ("powersgd", "fedavg"), ("randomk", "adaptive_local_sgd"),
+]  # fmt: skip
 PARAMS = {"w": jax.ShapeDtypeStruct((100, 10), "float32")}
 
 
@@ -40,6 +44,10 @@ def test_its_settings_have_defaults_and_go_through_json():
     ({"wrapper": {"name": "topk", "rank": 2}}, ["config.wrapper.rank"]),
     ({"wrapper": {"name": "topk"}, "algorithm": {"name": "async_sgd"}}, ["config.wrapper.name", "async_sgd"]),
     ({"wrapper": {"name": "topk"}, "algorithm": {"name": "d_psgd"}}, ["topk", "shift"]),
+    *(
+      ({"wrapper": {"name": wrapper}, "algorithm": {"name": name}}, [wrapper, "averages models", "diloco"])
+      for wrapper, name in MODELS
+    ),
   ],
 )
 def test_what_does_not_fit_is_one_line(changes, words):
@@ -50,7 +58,27 @@ def test_what_does_not_fit_is_one_line(changes, words):
 
 def test_parameters_are_no_differences():
   with pytest.warns(UserWarning, match="local_sgd sends parameters"):
-    build(default_experiment(wrapper={"name": "topk"}, algorithm={"name": "local_sgd"}))
+    build(default_experiment(wrapper={"name": "int8"}, algorithm={"name": "local_sgd"}))
+
+
+@pytest.mark.parametrize(
+  "algorithm, share, limit",
+  [
+    ({"name": "easgd", "alpha": 0.025}, 0.1, None),  # p alpha = 0.1, the limit is 0.2 / 1.9
+    ({"name": "easgd", "alpha": 0.027}, 0.1, "0.105"),
+    ({"name": "easgd"}, 1.0, None),
+    ({"name": "eamsgd", "alpha": 0.027}, 0.1, "0.105"),
+    ({"name": "sma", "alpha": 0.0125, "momentum": 0.5}, 0.1, None),
+    ({"name": "sma", "alpha": 0.014, "momentum": 0.5}, 0.1, "0.0526"),
+    ({"name": "round_robin_easgd", "alpha": 0.1}, 0.1, None),
+    ({"name": "round_robin_easgd", "alpha": 0.11}, 0.1, "0.105"),
+    ({"name": "diloco"}, 0.1, None),
+  ],
+)
+def test_a_memory_in_an_elastic_loop_has_a_limit(algorithm, share, limit, recwarn):
+  build(default_experiment(wrapper={"name": "randomk", "share": share}, algorithm=algorithm, workers=4))
+  told = [str(each.message) for each in recwarn if "likely to diverge" in str(each.message)]
+  assert [limit in each for each in told] == [True] * (limit is not None)
 
 
 def test_parameters_are_what_sparta_is_made_for(recwarn):
