@@ -33,6 +33,9 @@ class Exchange(NamedTuple):
   offset: int = 0  # steps
 
 
+MOST_EXCHANGES = 64  # of an algorithm: the time to trace and compile it grows with each
+
+
 class Algorithm(NamedTuple):
   """One worker's side of a collective algorithm: pure functions that are handed the `ddl.group.Group` of workers.
 

@@ -12,7 +12,7 @@ from ddl.api import Algorithm, AxisName, Exchange, Tree
 from ddl.contract import of_collective
 from ddl.group import Group
 from ddl.group_recorder import record
-from ddl.schedule import Clock
+from ddl.schedule import Clock, check_in_flight
 
 
 class Queue(NamedTuple):
@@ -37,6 +37,9 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
   `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` where the state
   depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
 
+  The length of a run is not known, so that the state holds all messages that a delay can keep in flight: a message that
+  arrives after the last step costs memory and time to compile, and changes nothing.
+
   Params that are set to a mean come out as old + (mean - old), hence equal between workers up to rounding only.
 
   Args:
@@ -48,7 +51,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     An optax transformation; `algorithm.evaluate(Group(axis_name), state.algorithm, params)` gives the consensus params.
 
   Raises:
-    ValueError: if `update` gets no params, or a clock is invalid.
+    ValueError: if `update` gets no params, or a clock is invalid; from `init`, if it keeps too many messages in flight.
   """
   group, algorithm = Group(axis_name), of_collective(algorithm)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
@@ -156,13 +159,18 @@ class _Flight:
     if clock.steady:
       if clock.every_step:
         return True, 0
-      return self._leaves(step), sum(self._leaves(step - k).astype(jnp.int32) for k in range(1, clock.delay))
+      return self._leaves(step), self._launched(step - 1) - self._launched(step - clock.delay)
     round_, next_, left = self.times
     due, place = next_ == step, jnp.sum(left >= 0, dtype=jnp.int32)
     period = jnp.asarray(clock.exchange.period(round_ + 1), jnp.int32)  # type: ignore[operator]
     left = jnp.where(due & (jnp.arange(left.size, dtype=jnp.int32) == place), step, left)
     self.times = (round_ + due.astype(jnp.int32), next_ + jnp.where(due, period, jnp.int32(0)), left)
     return due, place
+
+  def _launched(self, step: Any) -> jax.Array:
+    """Return the messages that have left after `step` steps, on a steady clock."""
+    clock = self.clock
+    return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
     """Return whether a message left, or leaves now, after `step` steps: a Python bool where it always does."""
@@ -178,7 +186,11 @@ class _Flight:
 
 
 def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
-  messages = (_message(group, clock.exchange, state, params),) * clock.slots if clock.slots else ()
+  messages = ()
+  if clock.slots:
+    message = _message(group, clock.exchange, state, params)
+    check_in_flight(clock, message)
+    messages = (message,) * clock.slots
   if clock.steady:
     return Queue(messages, ())
   return Queue(messages, (jnp.int32(0), jnp.int32(clock.first), jnp.full(max(clock.delay, 1), -1, jnp.int32)))

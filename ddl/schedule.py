@@ -6,8 +6,12 @@ from functools import cached_property
 from math import lcm
 from typing import NamedTuple
 
-from ddl.api import Exchange
+import jax
+
+from ddl.api import MOST_EXCHANGES, Exchange, Tree
 from ddl.ranges import LARGEST_INT, check, integers
+
+MOST_ARRAYS = 4096  # of messages in flight: a program has an argument for each, and the time to compile it grows so
 
 Ids = tuple[int, ...]  # places in `Algorithm.exchanges`
 
@@ -97,15 +101,29 @@ class Clock:
     return -(-self.delay // (self.steady or 1))
 
 
+def check_in_flight(clock: Clock, message: Tree) -> None:
+  """ValueError if the messages in flight are more arrays than a program can take. message: one, as shapes."""
+  arrays = len(jax.tree.leaves(message))
+  most = max(8, MOST_ARRAYS // max(arrays, 1))
+  if clock.capacity > most:
+    raise ValueError(
+      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps, which keep "
+      f"{clock.capacity}. Take a shorter delay, or a longer period."
+    )
+
+
 class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Check all clocks. ValueError for exchanges that are no tuple of `Exchange`, and as of `Clock`."""
+    """Check all clocks. ValueError for exchanges that are no tuple of `Exchange`, more than MOST_EXCHANGES of them, and as of
+    `Clock`."""
     if not isinstance(exchanges, tuple | list) or not all(isinstance(each, Exchange) for each in exchanges):
       each = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
       kinds = ", ".join("None" if one is None else type(one).__name__ for one in each)
       raise ValueError(f"exchanges of the algorithm must be a tuple of ddl.Exchange, got {kinds}.")
+    if len(exchanges) > MOST_EXCHANGES:
+      raise ValueError(f"the exchanges of an algorithm must be at most {MOST_EXCHANGES}, got {len(exchanges)}.")
     self.clocks = [Clock(exchange) for exchange in exchanges]
 
   def due(self, step: int) -> Due:

@@ -21,7 +21,7 @@ from ddl.runtime.rounds.calls import Call, Kind, plan_parts
 from ddl.runtime.rounds.consensus import Consensus, agree, unstacked
 from ddl.runtime.rounds.rounds import Rounds, worker_keys
 from ddl.runtime.xla.compiler_options import compiled, options
-from ddl.schedule import Due, Schedule
+from ddl.schedule import Due, Schedule, check_in_flight
 
 Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [local workers, steps, batch, ...]
 
@@ -35,7 +35,8 @@ class Trainer:
     """sharding: of a worker's parameters over its members, a name that `Placement` knows.
 
     Raises:
-      ValueError: if a clock of the algorithm is invalid, or the sharding does not fit the model.
+      ValueError: if a clock of the algorithm is invalid or keeps too many messages in flight, whatever the steps of a
+        run; or the sharding does not fit the model.
     """
     algorithm, model = of_collective(algorithm), of_model(model)
     self.schedule = Schedule(algorithm.exchanges)
@@ -44,6 +45,8 @@ class Trainer:
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)
     self.replication, self._messages = find_replication(algorithm, workers, params)
+    for clock, message in zip(self.schedule.clocks, self._messages, strict=True):
+      check_in_flight(clock, message)
     independent = not self.traffic.local_uses_group
     self.functions = DeviceFunctions(algorithm, self.model, workers, execution, self.replication, independent)
     start = workers.lift(self._start_of, (False, False, False), True)

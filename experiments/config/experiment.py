@@ -1,6 +1,6 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -14,7 +14,7 @@ from ddl.contract import check_server
 from ddl.group_recorder import record
 from ddl.precision import PRECISIONS
 from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Seed, check_all, check_fields
-from ddl.schedule import Schedule
+from ddl.schedule import Clock, Schedule
 from experiments.config.parts.catalog import NO_WRAPPER, entry, factory, for_workers, make, make_algorithm
 from experiments.config.parts.factories import Config, hyper, settings
 from experiments.config.parts.optimizers import elementwise
@@ -134,11 +134,21 @@ class Experiment:
     if self.wrapper_spec:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
-      Schedule(algorithm.exchanges)  # raises for a clock that does not fit, before anything runs
+      self._check_delays(Schedule(algorithm.exchanges).clocks)  # before anything runs, as the clocks check themselves
       return algorithm
     check_server(algorithm)
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
+
+  def _check_delays(self, clocks: Sequence[Clock]) -> None:
+    """ValueError if messages pile up in flight, and none arrives within the run. One in flight is only warned of."""
+    key = "width" if self.algorithm.get("width") else "delay"
+    for clock in clocks:
+      if clock.delay > max(self.steps, clock.period(0)):
+        raise ValueError(
+          f"config.algorithm.{key} must be at most config.steps={self.steps}, got "
+          f"{self.algorithm.get(key, clock.delay)}. No message would arrive within the run."
+        )
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
     name, of = self.wrapper.short_name, self.algorithm.short_name

@@ -27,6 +27,7 @@ NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 EDITION = 1  # of what is kept
 MOST = 500  # files that are kept
+MOST_STEPS = 100_000  # that are planned beyond a run's, until its rounds repeat
 VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 
 
@@ -52,12 +53,13 @@ class Program(NamedTuple):
 def steady(trainer: Trainer, steps: int, every: int) -> list[tuple[Call, int]]:
   """Return the calls of a run of so many steps that stand for the others, with how many of each.
 
-  The kind that covers most steps, if it holds a whole cycle of the clocks; else those of one cycle.
+  The kind that covers most steps, if it holds a whole cycle of the clocks; else those of one cycle. Where rounds repeat
+  only after MOST_STEPS, they are the calls of the run itself.
   """
   schedule = trainer.schedule
   least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # until all is settled
   whole = max(least, default=0) + 2 * schedule.cycle(0)[1] if len(least) == len(schedule.clocks) else 0
-  calls = trainer.plan(0, max(steps, whole), every)
+  calls = trainer.plan(0, max(steps, whole) if whole <= MOST_STEPS else steps, every)
   settled = [call for call in calls if schedule.settled(call.first)] or calls
   covered = Counter({call.kind: 0 for call in settled})
   for call in settled:

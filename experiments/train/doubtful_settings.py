@@ -52,7 +52,7 @@ def _of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) 
   if clocks and (first := min(clock.first + clock.delay for clock in clocks)) > experiment.steps:
     warnings.warn(
       f"{experiment.label}: the first exchange arrives after {first} steps, this run has {experiment.steps}, so that "
-      "nothing is exchanged; take a shorter config.algorithm.period, or more steps",
+      "nothing is exchanged; take a shorter period or delay of config.algorithm, or more steps",
       stacklevel=4,
     )
 

@@ -249,3 +249,23 @@ def test_a_step_without_exchange_sends_a_few_numbers(name, loop):
 @pytest.mark.parametrize("name", ["sync_sgd", "sharded_sync_sgd", "round_robin_easgd", "independent"])
 def test_period_one_needs_no_condition(name):
   assert not any(e.primitive.name == "cond" for e, _ in program(name, "shard_map"))
+
+
+@pytest.mark.parametrize(
+  "name, hyper",
+  [("cocod", {"period": 10**6}), ("dasgd", {"period": 10**6, "delay": 1_999_999, "keep": 0.5})],
+)
+def test_a_trace_grows_with_the_messages_in_flight_and_not_with_the_delay(name, hyper):
+  tx, x = as_optax(build(name, INNER["sgd"][0], **hyper), "w"), tree_of(jnp.zeros(7))
+
+  def step(x):
+    return tx.update(x, tx.init(x), x)[0]
+
+  jaxpr = jax.make_jaxpr(step, axis_env=[("w", WORKERS)])(x)
+  assert len(jaxpr.eqns) < 200
+
+
+def test_no_more_messages_in_flight_than_a_state_can_hold():
+  tx = as_optax(build("dasgd", INNER["sgd"][0], period=1, delay=10_000, keep=0.5), "w")
+  with pytest.raises(ValueError, match="delay must keep at most 2048 messages of 2 arrays in flight, got 10000 steps"):
+    tx.init(tree_of(jnp.zeros(7)))

@@ -286,6 +286,7 @@ def test_the_mean_of_noloco_on_a_quadratic_is_a_matrix_power():
     ({"attraction": 0.5}, r"attraction with outer_momentum 0.5 must be in \(0.5, 2.5\), got 0.5"),
     ({"attraction": 2.5}, "attraction .*got 2.5"),
     ({"pairings": 0}, "pairings must be .*got 0"),
+    ({"pairings": 65}, r"pairings must be an integer in \[1, 64\], got 65"),
   ],
 )
 def test_what_does_not_fit_is_one_clear_line(hyper, words):

@@ -10,10 +10,11 @@ from helpers.runs import HYPER, STEPS, WORKERS, each, equals_twin, feed, flat_ro
 from helpers.twins import INNER, build, close, flat_of
 from reference import collective as reference
 
-from ddl.api import Model
+from ddl.api import MOST_EXCHANGES, Exchange, Model
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
 from ddl.runtime.trainer import Trainer
+from ddl.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -56,6 +57,21 @@ def statistics_model():
     return value, {"mean": 0.9 * extra["mean"] + 0.1 * seen, "count": extra["count"] + 1}
 
   return Model(init, loss)
+
+
+def test_no_more_messages_in_flight_than_a_program_can_have():
+  """Of two arrays each, whatever the steps of a run; fewer of them only cost time to compile."""
+  assert make("dasgd", 1, SCANNED, period=10, delay=20_000, keep=0.5).schedule.clocks[0].slots == 2000
+  for period, delay in ((1, 10_000), (10, 20_490)):
+    with pytest.raises(ValueError, match="delay must keep at most 2048 messages of 2 arrays in flight, got "):
+      make("dasgd", 1, SCANNED, period=period, delay=delay, keep=0.5)
+
+
+def test_a_schedule_has_a_limit_of_exchanges():
+  exchange = Exchange(None, None)  # type: ignore[arg-type]
+  assert len(Schedule([exchange] * MOST_EXCHANGES).clocks) == MOST_EXCHANGES
+  with pytest.raises(ValueError, match="must be at most 64, got 65"):
+    Schedule([exchange] * (MOST_EXCHANGES + 1))
 
 
 def run_all(trainer, key=1):

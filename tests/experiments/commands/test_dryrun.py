@@ -105,6 +105,11 @@ def test_the_calls_that_stand_for_a_run_hold_whole_rounds(period, calls):
   assert len(chosen) <= calls
 
 
+def test_the_calls_of_a_run_whose_first_round_ends_far_beyond_it():
+  made = trainer("diloco", period=10**9)
+  assert sum(call.steps * count for call, count in steady(made, 48, 16)) <= 48
+
+
 def test_what_compute_hides_and_what_is_exposed():
   device, found = V5E.device, [Collective("all-reduce", 10**8, 8, "worker", True)]
   link = all_reduce(1e8, 8, V5E.network)

@@ -192,6 +192,44 @@ def test_counts_of_an_algorithm(name, key, value, words):
   refused(lambda: Experiment.from_config(config), words)
 
 
+@pytest.mark.parametrize(
+  "algorithm, key",
+  [
+    ({"name": "dasgd", "delay": 10_000}, "delay"),
+    ({"name": "dasgd", "delay": 41, "period": 1}, "delay"),
+    ({"name": "pipe_sgd", "width": 10_000}, "width"),
+  ],
+)
+def test_messages_that_pile_up_and_never_arrive(algorithm, key):
+  words = f"config.algorithm.{key} must be at most config.steps=40, got {algorithm[key]}."
+  refused(lambda: default_experiment(steps=40, algorithm=algorithm), words)
+
+
+@pytest.mark.parametrize(
+  "algorithm, steps, silent",
+  [
+    ({"name": "dasgd", "delay": 39, "period": 1}, 40, False),
+    ({"name": "dasgd", "delay": 40, "period": 1}, 40, True),
+    ({"name": "streaming_diloco", "delay": 100, "period": 100}, 4, True),
+    ({"name": "eager_diloco", "period": 500}, 40, True),
+  ],
+)
+def test_one_message_in_flight_that_never_arrives_is_warned_of(algorithm, steps, silent, recwarn):
+  build(default_experiment(steps=steps, algorithm=algorithm))
+  assert any("nothing is exchanged" in str(each.message) for each in recwarn.list) == silent
+
+
+@pytest.mark.parametrize(
+  "algorithm, words",
+  [
+    ({"name": "streaming_diloco", "fragments": 10**9, "period": 10**9}, "fragments is 1000000000; invalid: must be in"),
+    ({"name": "noloco", "pairings": 10**9}, "pairings is 1000000000; invalid: must be at most 64"),
+  ],
+)  # fmt: skip
+def test_more_exchanges_than_a_program_can_have(algorithm, words):
+  refused(lambda: default_experiment(algorithm=algorithm), words)
+
+
 @pytest.mark.parametrize("name", ["cosine", "decay"])
 def test_a_warm_up_longer_than_the_run(name):
   schedule = {"name": name, "warmup": 50}

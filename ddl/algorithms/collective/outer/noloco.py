@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
 
@@ -36,7 +36,7 @@ def noloco(
   outer_learning_rate: NonNegativeFloat,
   outer_momentum: Momentum,
   attraction: PositiveFloat,
-  pairings: Annotated[int, integers(1, 1024)],
+  pairings: Annotated[int, integers(1, MOST_EXCHANGES)],
   workers: PositiveInt,
 ) -> Algorithm:
   """delta_i <- alpha delta_i + beta mean(theta - phi) + gamma (mean(phi) - phi_i); phi_i <- phi_i + delta_i.
@@ -57,7 +57,7 @@ def noloco(
     of the phi_i.
 
   Raises:
-    ValueError: for an attraction outside of its bounds, or pairings below 1.
+    ValueError: for an attraction outside of its bounds, or pairings outside of 1..MOST_EXCHANGES.
   """
   pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # else the slow weights drift apart
   check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, check, checked, integers
 
@@ -32,7 +32,7 @@ def streaming_diloco(
   period: PositiveInt,
   outer_learning_rate: NonNegativeFloat,
   outer_momentum: Momentum,
-  fragments: Annotated[int, integers(1, 1024)],
+  fragments: Annotated[int, integers(1, MOST_EXCHANGES)],
   delay: NonNegativeInt,
   keep: UnitInterval,
 ) -> Algorithm:
@@ -45,7 +45,7 @@ def streaming_diloco(
     period: steps between two outer steps of a fragment (H).
     outer_learning_rate: eta_out.
     outer_momentum: Nesterov momentum of the outer steps (mu).
-    fragments: P, at most H; of a tree of fewer arrays the last ones are empty and send nothing.
+    fragments: P, at most H and MOST_EXCHANGES; of a tree of fewer arrays the last ones are empty and send nothing.
     delay: steps that run while a fragment is in flight (tau), at most H; above H / P several fragments are.
     keep: weight of the worker's own parameters in the merge (alpha), 0..1.
 
@@ -65,7 +65,7 @@ def streaming_diloco_with(
   outer: optax.GradientTransformation,
   *,
   period: PositiveInt,
-  fragments: Annotated[int, integers(1, 1024)],
+  fragments: Annotated[int, integers(1, MOST_EXCHANGES)],
   delay: NonNegativeInt,
   keep: UnitInterval,
 ) -> Algorithm:
