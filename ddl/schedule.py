@@ -116,8 +116,7 @@ class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Check all clocks. ValueError for exchanges that are no tuple of `Exchange`, more than MOST_EXCHANGES of them, and as of
-    `Clock`."""
+    """Check all clocks. ValueError for what is no tuple of at most MOST_EXCHANGES `Exchange`s, and as of `Clock`."""
     if not isinstance(exchanges, tuple | list) or not all(isinstance(each, Exchange) for each in exchanges):
       each = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
       kinds = ", ".join("None" if one is None else type(one).__name__ for one in each)

@@ -147,6 +147,7 @@ def schedule(
   if num_visits < 1:
     raise ValueError(f"num_visits is {num_visits}; invalid: must be at least 1")
   memory.require(num_visits * EVENT_BYTES, f"a schedule of {num_visits} visits")
+  memory.require(8 * workers * period, f"a round of {period} steps of {workers} workers")
   if times.workers != workers:
     raise ValueError(f"times are of {times.workers} workers; invalid: must be of {workers}")
   if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:

@@ -23,6 +23,7 @@ from ddl.runtime.layout.replication import pack, unpack
 from ddl.runtime.layout.workers import Workers
 from ddl.runtime.rounds.calls import Kind
 from ddl.runtime.rounds.rounds import Rounds, over_unit, step_keys
+from ddl.runtime.xla.compiler_options import compiled
 from ddl.runtime.xla.hlo import collectives
 
 Program = Callable[..., Any]
@@ -98,8 +99,8 @@ class BackgroundCalls:
       split = jax.tree.map(lambda x: not x.sharding.is_fully_replicated or len(x.sharding.spec) > 0, args)
       out, where = (True, self._workers.split()) if name != "losses" else (False, self._workers.everywhere)
       lifted = self._workers.lift(partial(getattr(self, f"_on_device_{name}"), number), split, out)
-      compiled = jax.jit(lifted, out_shardings=where).lower(*args).compile()
-      self._programs[key] = compiled, bool(collectives(compiled.as_text() or "", self._workers.mesh))
+      program = compiled(jax.jit(lifted, out_shardings=where).lower(*args))
+      self._programs[key] = program, bool(collectives(program.as_text() or "", self._workers.mesh))
       self.compile_seconds += time.perf_counter() - began
     return self._programs[key]
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from ddl.runtime import hosts
+from ddl.runtime.xla.compiler_options import end_by_sigterm
 
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
 
@@ -50,6 +51,7 @@ def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Excepti
   def kept() -> str:
     return "what was saved is kept" + "".join(f"; resume with: {command}" for command in _goes_on)
 
+  end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {kept()}"))
   hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; {kept()}")
   try:
     return _called(command, call, words)
@@ -58,6 +60,7 @@ def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Excepti
     hosts.leave(143)
     return 143
   finally:
+    end_by_sigterm(None)
     signal.signal(signal.SIGTERM, before)
     warnings.formatwarning = form
 

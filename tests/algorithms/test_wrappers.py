@@ -374,6 +374,24 @@ def test_bytes_that_are_really_sent(workers):
   assert sent("demo", decay=0.9, kept=2, chunk=5) == (3 * 2 * (4 + 2) * (workers - 1), 0)
 
 
+@pytest.mark.parametrize(
+  "shape, rank, sent", [((2, 4), 2, 8), ((2, 4), 1, 6), ((2, 3), 1, 5), ((2, 2), 1, 4), ((9, 1), 1, 9)]
+)
+def test_powersgd_never_sends_more_values_than_a_matrix_has(x64, shape, rank, sent):
+  """As it is, a matrix is averaged exactly, and nothing is remembered."""
+  algorithm = WRAPPERS["powersgd"].factory(build("sync_sgd", optax.sgd(1.0)), rank=rank)
+  params = {"a": jnp.zeros((4, *shape))}
+  found = traffic.of(algorithm, jax.tree.map(lambda x: x[0], params), 4)
+  assert found.sent(found.local) == 2 * 8 * sent * 3 / 4
+  state = everywhere(lambda x: algorithm.init(W, x, jax.random.key(0)))(params)
+  whole = sent == math.prod(shape)
+  assert (state.memory.local == ((None,),)) == whole
+  grads = {"a": jnp.asarray(np.random.default_rng(0).normal(size=(4, *shape)))}
+  new, _ = everywhere(partial(algorithm.local, W))(grads, state, params)
+  exact = np.allclose(-new["a"], np.mean(grads["a"], axis=0), rtol=1e-12, atol=0)
+  assert exact == whole
+
+
 KINDS = {"powersgd": ["all_reduce"] * 2, "randomk": ["all_reduce"], "topk": ["all_gather"], "demo": ["all_gather"]}
 
 

@@ -52,9 +52,9 @@ def test_a_format_is_the_bytes_of_a_value_and_of_its_scale():
 
 
 def test_powersgd_sends_what_the_algorithm_sends():
-  shapes = {"kernel": (3, 3, 16, 32), "bias": (32,), "dense": (100, 3)}
+  shapes = {"kernel": (3, 3, 16, 32), "bias": (32,), "dense": (100, 30), "small": (100, 3)}
   params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
-  table = (Layer("kernel", 16, 32, (3, 3)), Layer("dense", 100, 3, bias=False))
+  table = (Layer("kernel", 16, 32, (3, 3)), Layer("dense", 100, 30, bias=False), Layer("small", 100, 3, bias=False))
   assert formats.powersgd(table, 4) == pattern_of(powersgd.powersgd(sync_sgd(SGD), rank=4), params, 8).local
 
 

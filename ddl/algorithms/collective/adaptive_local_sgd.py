@@ -5,7 +5,9 @@ reach a lower loss. With the schedule (s_0 = 0, tau_0), (s_1, tau_1), ... a roun
 s_j <= t < s_{j+1}, has tau_j more:
 tau_j times x_i <- x_i - eta g_i(x_i);  then x_i <- (1/p) sum_k x_k,  t <- t + tau_j.
 A round is never cut short. One entry is local SGD, (0, 1), (t', tau) post-local SGD. AdaComm itself chooses each period
-by the loss while it trains; `periods_by_loss` makes its schedule from the losses of an earlier run.
+by the loss while it trains; `periods_by_loss` makes its schedule from the losses of an earlier run. It is the rule for
+a constant learning rate: the paper's coupling to a varying one, which makes the periods longer again where the rate
+drops, is left out. So let the rate drop only after the periods have come down to 1, as the paper does in practice.
 """
 
 import math
@@ -72,7 +74,8 @@ def periods_by_loss(
 ) -> tuple[tuple[int, int], ...]:
   """Return AdaComm's `periods` for these losses: tau_j = ceil(sqrt(F_j / F_0) tau_0), of every T_0 steps.
 
-  Where that would not be shorter than tau_(j-1), it is half of it, at least 1. Wang & Joshi 2018, arXiv 1810.08313.
+  Where that would not be shorter than tau_(j-1), it is half of it, at least 1. Of Wang & Joshi 2018, arXiv 1810.08313,
+  at a constant learning rate.
 
   Args:
     steps: rising, of the losses; F_j is the last one at or before step j T_0.

@@ -1,9 +1,11 @@
 """Overlap-SGP: stochastic gradient push whose messages are in flight for tau steps.
 
-Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, algorithm 2. Before every tau-th step worker i sends half of x_i
+Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, with overlap. Before every tau-th step worker i sends half of x_i
 and of its weight w_i, and keeps the other half; tau steps later it adds what was sent to it:
 x_i <- x_i / 2,  w_i <- w_i / 2;  tau times x_i <- x_i - eta g_i(z_i),  z_i = x_i / w_i;
 x_i <- x_i + x_j / 2,  w_i <- w_i + w_j / 2, of j = i - 2^k as they left.
+This is the order of the authors' code. In the paper's algorithm 2 a worker first takes its step and then sends the
+result, so that each message is one gradient newer, and the first leaves after a step.
 While they are in flight w_i = 1/2, and a step moves z_i twice as far as x_i: a rate that is near the limit of stability
 of plain SGD is too high for tau > 1. With tau = 1 this is D-PSGD on the same graph. The weights, those in flight
 included, sum to p.

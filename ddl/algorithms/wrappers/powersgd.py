@@ -4,8 +4,9 @@ Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727. For the matrix that worker i 
 Q of the last time, equal on all workers:
 M_i = X_i + E_i;  P = (1/p) sum_i M_i Q, orthonormalised;  Q <- (1/p) sum_i M_i^T P;
 mean <- P Q^T;  E_i <- M_i - P Q^T.
-An array [..., m] is taken for the matrix [n, m]; those of fewer than two axes are sent as they are. The columns of P
-are orthonormalised by a QR factorisation; P Q^T is the same for every orthonormal basis of them.
+An array [..., m] is taken for the matrix [n, m]; those of fewer than two axes are sent as they are, and so is a matrix
+whose factors would be as many values as it has itself, r (n + m) >= n m. That is the authors' min_compression_rate of
+2, as their code sends one factor a step. The columns of P are orthonormalised by a QR factorisation; P Q^T is the same for every orthonormal basis of them.
 """
 
 from typing import Any, NamedTuple
@@ -47,7 +48,10 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt) -> Algorithm:
       if x.ndim < 2 or x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
         return None
       n, m = x.size // x.shape[-1], x.shape[-1]
-      return Factor(jnp.zeros_like(x).reshape(n, m), jax.random.normal(key, (m, min(rank, n, m)), x.dtype))
+      r = min(rank, n, m)
+      if r * (n + m) >= n * m:
+        return None
+      return Factor(jnp.zeros_like(x).reshape(n, m), jax.random.normal(key, (m, r), x.dtype))
 
     return tuple(one(x, jax.random.fold_in(key, i)) for i, x in enumerate(arrays))
 

@@ -4,6 +4,7 @@ Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. For the value x_i that worker i
 v_i = x_i + e_i;  s_i = the k values of v_i of the largest magnitude, with their places;  e_i <- v_i - s_i.
 What is received is (1/p) sum_i s_i. The paper keeps the memory of eta g_i within SGD; here it is that of whatever an
 algorithm averages. That has to be a gradient or a difference: most of a model's own values would be left out.
+All p workers get all messages, so that fewer bytes are sent than by an all-reduce only with a share below about 1 / p.
 """
 
 from typing import Any

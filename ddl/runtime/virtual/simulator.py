@@ -24,6 +24,7 @@ from ddl.runtime.rounds.consensus import Consensus
 from ddl.runtime.traffic import visit_nbytes
 from ddl.runtime.virtual.wave_plan import Arrays, Shape, SimulatorCall, WavePlan
 from ddl.runtime.virtual.wave_program import SimulatorCarry, WaveProgram
+from ddl.runtime.xla.compiler_options import compiled
 
 RoundFeed = Callable[
   [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
@@ -181,6 +182,6 @@ class Simulator:
     if kind not in self._compiled:
       began = time.perf_counter()
       lifted = self.workers.lift(self._program.call, (True, True, True, False, False), (True, False))
-      self._compiled[kind] = jax.jit(lifted, donate_argnums=0).lower(*args).compile()
+      self._compiled[kind] = compiled(jax.jit(lifted, donate_argnums=0).lower(*args))
       self.compile_seconds += time.perf_counter() - began
     return self._compiled[kind]

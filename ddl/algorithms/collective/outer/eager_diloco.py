@@ -4,6 +4,9 @@ Kale, Douillard, Donchev 2025, arXiv 2502.12996. After round t worker i has move
 mean of the round before has just arrived. Its outer step takes its own part fresh and the others' one round old:
 Delta_i = (1/M) D_i(t) + [(1/M) sum_j D_j(t-1) - (1/M) D_i(t-1)],
 theta_i <- OuterOpt(theta_i, Delta_i),  x_i <- theta_i.
+A compressor of the means (`ddl.algorithms.wrappers`) rounds or delays what the others get of D_i, while a worker takes
+all of its own at once and subtracts all of it from the mean. So the compressor's error in D_i / M stays in Delta_i, and
+with error feedback it is taken back when the rest of D_i is sent.
 The outer model and the state of its optimizer now differ between the workers. Over all rounds every D_j is counted once
 by everybody, so with a plain outer optimizer the models stay as near as one round takes them. Age and momentum limit
 the rounds: on a quadratic, with the default outer optimizer and 8 workers, a round may take a worker 0.45 of its way to

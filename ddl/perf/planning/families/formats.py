@@ -2,8 +2,8 @@
 
 A block of 512 values of the integer formats has a float32 scale, as in `ddl.algorithms.wrappers.int8`. Their all-reduce
 is that of arXiv 2501.18512: strips go to their owners, are added up in float32, rounded again and gathered, which are
-the bytes of any other all-reduce. PowerSGD (arXiv 1905.13727) sends r (n + m) values of each matrix [n, m] in two
-all-reduces, the second of which needs the first.
+the bytes of any other all-reduce. PowerSGD (arXiv 1905.13727) sends r (n + m) values of each matrix [n, m], or the n m
+of it if they are not more, in two all-reduces, the second of which needs the first.
 """
 
 from ddl.perf import checks
@@ -47,6 +47,7 @@ def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
     weights = min(layer.weights, layer.params)
     rows, columns = weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
     thin = min(checks.count("rank", rank), rows, columns)
-    first += rows * thin + layer.params - weights
-    second += columns * thin
+    compressed = thin * (rows + columns) < weights  # else as it is
+    first += (rows * thin if compressed else weights) + layer.params - weights
+    second += columns * thin * compressed
   return Op("all_reduce", FLOAT * first), Op("all_reduce", FLOAT * second)
