@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from ddl import memory
 from ddl.algorithms import SERVER
 from ddl.api import Arrivals, Model
 from ddl.events.schedule import make_schedule, visits
@@ -105,3 +106,10 @@ def test_a_simulator_keeps_its_schedule_where_another_does_not_fit():
   with pytest.raises(ValueError, match="the schedule is of 2 workers"):
     simulator.follow(*plan(algorithm, 2))
   assert simulator.events is before
+
+
+def test_a_round_larger_than_the_memory_is_refused_before_its_times_are_drawn(monkeypatch):
+  """The first visits of EASGD's workers come before their steps, so that a run may be shorter than a round."""
+  monkeypatch.setattr(memory, "total", lambda: 10**9)
+  with pytest.raises(ValueError, match=r"^a round of 1000000000 steps of 4 workers: needs at least 32\.0 GB"):
+    plan(build("async_easgd", period=10**9))

@@ -4,9 +4,9 @@ Li, Yu, Li, Avestimehr, Kim, Schwing 2018, arXiv 1811.03619. Every worker applie
 stay equal; with a pipeline of width K each gradient is exactly K - 1 steps old when it is applied:
 x(t+1) = x(t) - eta (1/p) sum_i g_i(x(t - K + 1)),
 and the first K - 1 steps, while the pipeline fills, change nothing. The optimizer does not see these steps, so that its
-schedule starts K - 1 steps late: each gradient gets the rate of the step that computed it, and the last K - 1 rates of a
-run, as its last K - 1 gradients, are never used. On a quadratic of curvature lambda K = 2 is stable
-for eta lambda < 1, half of what synchronous SGD allows.
+schedule starts K - 1 steps late: each gradient gets the rate of the step that computed it, and the last K - 1 rates and
+gradients of a run are not used. On a quadratic of curvature lambda K = 2 is stable for eta lambda < 1, half of what
+synchronous SGD allows.
 """
 
 from typing import Any, NamedTuple

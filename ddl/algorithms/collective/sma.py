@@ -3,9 +3,9 @@
 Koliousis et al. 2019, VLDB 12(11) (no arXiv id). Replica j and the central average model z correct each other, both by
 what they were before the step, and z goes on in its last direction:
 c_j = alpha (w_j - z),  w_j <- w_j - gamma g_j - c_j,  z <- z + sum_j c_j + mu (z - z_prev).
-The paper also restarts the replicas from z, w_j <- z and z_prev <- z, when the learning rate drops. That is left out, as
-in the authors' code: it is meant for a rate in steps, and with one that falls at each step, as a cosine does, no replica
-would ever leave z. A run per rate, each from the saved model of the one before, restarts as in the paper.
+The paper also restarts the replicas from z, w_j <- z and z_prev <- z, when the learning rate drops. That is left out,
+as in the authors' code: it is meant for a rate that drops a few times in a run. With one that falls at each step, as a
+cosine does, every exchange would be a restart, and no replica would explore on its own.
 """
 
 from typing import Any, NamedTuple

@@ -5,8 +5,9 @@ Q of the last time, equal on all workers:
 M_i = X_i + E_i;  P = (1/p) sum_i M_i Q, orthonormalised;  Q <- (1/p) sum_i M_i^T P;
 mean <- P Q^T;  E_i <- M_i - P Q^T.
 An array [..., m] is taken for the matrix [n, m]; those of fewer than two axes are sent as they are, and so is a matrix
-whose factors would be as many values as it has itself, r (n + m) >= n m. That is the authors' min_compression_rate of
-2, as their code sends one factor a step. The columns of P are orthonormalised by a QR factorisation; P Q^T is the same for every orthonormal basis of them.
+whose factors have no fewer values than it has, r (n + m) >= n m: the authors' min_compression_rate of 2, as their code
+sends one factor a step. The columns of P are orthonormalised by a QR factorisation; P Q^T is the same for every
+orthonormal basis of them.
 """
 
 from typing import Any, NamedTuple

@@ -3,8 +3,8 @@
 Every one also takes `weight_decay`, of matrices and kernels alone unless `decay_all` (biases and the scales of norms
 have one axis), and `clip_norm`, the largest global norm of the gradient that the optimizer gets. With `sync_sgd` and
 `pipe_sgd` that is the mean of the workers' gradients; with algorithms of local steps and with a server it is the
-gradient of one worker, in `scaffold` and `dc_asgd` corrected before it is clipped. A `barrier` that serves the mean of a
-round clips that mean. `sharded_sync_sgd` and servers on Ray refuse it.
+gradient of one worker, in `scaffold` and `dc_asgd` corrected before it is clipped. A `barrier` that serves the mean of
+a round clips that mean. `sharded_sync_sgd` and servers on Ray refuse it.
 """
 
 import inspect

@@ -222,8 +222,8 @@ def test_one_message_in_flight_that_never_arrives_is_warned_of(algorithm, steps,
 @pytest.mark.parametrize(
   "algorithm, words",
   [
-    ({"name": "streaming_diloco", "fragments": 10**9, "period": 10**9}, "fragments is 1000000000; invalid: must be in"),
-    ({"name": "noloco", "pairings": 10**9}, "pairings is 1000000000; invalid: must be at most 64"),
+    ({"name": "streaming_diloco", "fragments": 10**9, "period": 10**9}, "config.algorithm.fragments must be an integer in [1, 64], got 1000000000."),
+    ({"name": "noloco", "pairings": 10**9}, "config.algorithm.pairings must be an integer in [1, 64], got 1000000000."),
   ],
 )  # fmt: skip
 def test_more_exchanges_than_a_program_can_have(algorithm, words):

@@ -23,9 +23,7 @@ print("compiled", signal.set_wakeup_fd(-1), flush=True)
 """
 
 
-@pytest.mark.parametrize(
-  "rounds, grace, last, code", [(10**9, 0.2, "ended", 143), (10**6, 60.0, "compiled -1", 0)]
-)
+@pytest.mark.parametrize("rounds, grace, last, code", [(10**9, 0.2, "ended", 143), (10**6, 60.0, "compiled -1", 0)])
 def test_a_compilation_is_ended_where_it_goes_on(rounds, grace, last, code):
   script = SCRIPT.format(rounds=rounds, grace=grace)
   with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
