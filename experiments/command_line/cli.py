@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags, logging
 
+from ddl import files
 from ddl.ranges import Range, check
 from ddl.runtime import hosts
 from experiments.command_line import config_flag, error_messages, resume
@@ -103,6 +104,8 @@ def _check_repeated(arguments: Sequence[str]) -> None:
 def _check_json() -> None:
   """Refuse a file that cannot be written, before anything slow."""
   name = flags.FLAGS["json"].value if "json" in flags.FLAGS else None
+  if name and files.local(name).is_fifo():
+    raise ValueError(f"--json={name}: it is a pipe; give another file")
   if name and (Path(name).is_dir() or not Path(name).absolute().parent.is_dir()):
     wrong = "is a folder" if Path(name).is_dir() else f"there is no folder {Path(name).absolute().parent}"
     raise ValueError(f"--json={name}: {wrong}; give a file in a folder that exists")

@@ -45,7 +45,7 @@ def batch() -> flags.FlagHolder[int | None]:
   """Examples per step, or None."""
   text = "examples a step: of a worker (plan; default: the config's or chosen), "
   text += "of all (scale; default: 512) or each with weak scaling"
-  return _once(flags.DEFINE_integer, "batch", None, text, lower_bound=1)
+  return _once(flags.DEFINE_integer, "batch", None, text, lower_bound=1, upper_bound=10**12)
 
 
 def workers() -> flags.FlagHolder[str]:

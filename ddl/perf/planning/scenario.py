@@ -20,7 +20,7 @@ MOST = 200  # layers of a timeline
 MOST_STEPS = 5_000  # of a round that is simulated step by step
 GROUPED = 1000  # steps of a longer round, each of which stands for several
 QUEUED = 20  # periods of a delay
-MOST_EVENTS = 10**8  # of layers of all workers' steps in a simulation with jitter: 5 GB
+MOST_EVENTS = 2 * 10**7  # of layers of all workers' steps in a simulation with jitter: 1 GB
 SIMULATED = 128  # workers in a server's queue; of more, each of so many stands for several
 
 
@@ -137,8 +137,9 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
   if run.jitter:
     steps = timeline.round_steps(exchanges)
     rounds = max(30, min(150, 20_000 // workers), timeline.warm_up(exchanges))
-    rounds = max(2, min(rounds, 3 * MOST_STEPS // steps))
-    _check_jitter(steps, workers, 2 * rounds * len(step.forward))
+    layers, least = len(step.forward), max(4, min(30, timeline.warm_up(exchanges)))
+    _check_jitter(steps, workers, 2 * least * layers)
+    rounds = max(2, min(rounds, 3 * MOST_STEPS // steps, MOST_EVENTS // (2 * steps * workers * layers)))
     paces = _paces(rounds * steps, workers, run.jitter)
     paces = np.tile(paces, (2, 1))  # the second is measured
   settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}

@@ -1,7 +1,5 @@
 """The critical batch of a job, from the gradient noise scale that one of its runs has measured."""
 
-from pathlib import Path
-
 import numpy as np
 
 from ddl import files
@@ -16,9 +14,10 @@ def read(folder: str) -> float:
   ValueError, with what would help, for a folder that is no run's or has no noise scale.
   """
   path = files.local(folder)
-  if not (Path(path) / run_dir.METRICS).exists():
+  if not (path / run_dir.METRICS).exists():
     raise ValueError(f"--run={folder}: no {run_dir.METRICS} there; give the folder of a run, such as runs/NAME/seed-0")
-  found = read_run(Path(path)).columns.get(SCALE, np.empty(0))
+  files.regular(path / run_dir.METRICS)  # else a pipe would be waited for
+  found = read_run(path).columns.get(SCALE, np.empty(0))
   found = found[np.isfinite(found)]
   if not len(found):
     raise ValueError(f"--run={folder} has measured no noise scale; train it with --config.noise_batches=16")

@@ -91,3 +91,8 @@ def test_mistakes(wrong, tmp_path):
   (tmp_path / "file").touch()
   wrong([f"--workdir={tmp_path}"], "is not empty", command="chaos")
   wrong(["--minutes=0"], "minutes", command="chaos")
+
+
+@pytest.mark.parametrize("flag", ["--minutes=nan", "--minutes=inf", "--rate=nan", "--rate=inf", "--rate=1e300"])
+def test_an_end_or_a_pace_that_never_comes_is_refused(flag, wrong, tmp_path):
+  wrong([flag, f"--workdir={tmp_path / 'run'}"], flag.partition("=")[0], command="chaos")

@@ -1,6 +1,7 @@
 """`python run.py plan`: a table for a person, a file for a program, and one line for an invalid flag."""
 
 import json
+import os
 import re
 from itertools import pairwise
 
@@ -159,10 +160,19 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
     ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--run=/no/such"), "--run=/no/such: no metrics.jsonl there"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--gradients=int3"), "should be one of <float32|bfloat16"),
+    (("--model=vgg_a", "--cluster=cori_fdr", f"--batch={10**13}"), "range [1, 1000000000000]"),
   ],
 )
 def test_invalid_arguments(wrong, arguments, words):
   wrong(arguments, words, command="plan")
+
+
+def test_pipes_are_not_waited_for(wrong, tmp_path, at_once):
+  os.mkfifo(tmp_path / "metrics.jsonl")
+  there = ("--model=vgg_a", "--cluster=cori_fdr")
+  wrong((*there, f"--run={tmp_path}"), "is a pipe", command="plan")
+  wrong((*there, f"--json={tmp_path / 'metrics.jsonl'}"), "it is a pipe", command="plan")
+  wrong((*there, "--json=\0"), "without NUL", command="plan")
 
 
 def test_steps_shorter_than_their_start_are_warned_of():

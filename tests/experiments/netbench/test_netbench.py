@@ -42,6 +42,8 @@ def test_latencies():
     ("--bandwidth=fast", "200mbit"), ("--bandwidth=200", "mbit"), ("--bandwidth=50mbit,-1gbit", "-1gbit"),
     ("--bandwidth=", "is empty"), ("--latency=5", "5ms"), ("--latency=2s", "at most 1s"), ("--hosts=1", "hosts"),
     ("--algorithms=downpour", "streaming_diloco"), ("--bandwidth=20gbit", "10gbit"),
+    (f"--bandwidth={'9' * 400}mbit", "10gbit"), (f"--latency={'9' * 400}s", "at most 1s"),
+    ("--bandwidth=\u0663mbit", "200mbit"),
   ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(wrong, flag, words):
