@@ -46,7 +46,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     kind=published_kind(str(config.model.name)),
     exact=exact,
     least=least,
-    most=size // count,
+    most=size // (count * k),
     data=size,
   )
 

@@ -1,8 +1,10 @@
 """The end of a process whose launcher has ended: SIGTERM, to save and stop, and SIGKILL where that takes too long."""
 
+import multiprocessing
 import os
 import signal
 import threading
+import time
 
 from ddl.runtime.hosts.membership import LAUNCHER
 
@@ -43,9 +45,18 @@ def kill_later() -> None:
   signal.setitimer(signal.ITIMER_REAL, SAVING)  # of SIGALRM, which nothing here handles
 
 
+def kill_children() -> None:
+  """End the processes that read ahead for this one, which do not notice its end."""
+  for child in multiprocessing.active_children():
+    child.kill()
+
+
 def _wait() -> None:
   while not launcher_ended():
     if _released.wait(POLL):
       return
   kill_later()
   os.kill(os.getpid(), signal.SIGTERM)
+  time.sleep(0.8 * SAVING)
+  kill_children()
+  os.kill(os.getpid(), signal.SIGKILL)

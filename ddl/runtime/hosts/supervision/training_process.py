@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from ddl.runtime.hosts.orphans import kill_children
 from ddl.runtime.hosts.supervision.memory import Memory
 
 LOST = 75  # exit code: another process did not answer in a collective
@@ -75,4 +76,5 @@ def _beat(memory: Memory, parent: int) -> None:
   while os.getppid() == parent:
     memory.beat()
     time.sleep(BEAT)
+  kill_children()
   os._exit(LOST)
