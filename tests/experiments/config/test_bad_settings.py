@@ -219,15 +219,10 @@ def test_one_message_in_flight_that_never_arrives_is_warned_of(algorithm, steps,
   assert any("nothing is exchanged" in str(each.message) for each in recwarn.list) == silent
 
 
-@pytest.mark.parametrize(
-  "algorithm, words",
-  [
-    ({"name": "streaming_diloco", "fragments": 10**9, "period": 10**9}, "config.algorithm.fragments must be an integer in [1, 64], got 1000000000."),
-    ({"name": "noloco", "pairings": 10**9}, "config.algorithm.pairings must be an integer in [1, 64], got 1000000000."),
-  ],
-)  # fmt: skip
-def test_more_exchanges_than_a_program_can_have(algorithm, words):
-  refused(lambda: default_experiment(algorithm=algorithm), words)
+@pytest.mark.parametrize("name, key", [("streaming_diloco", "fragments"), ("noloco", "pairings")])
+def test_more_exchanges_than_a_program_can_have(name, key):
+  algorithm = {"name": name, "period": 10**9, key: 10**9}
+  refused(lambda: default_experiment(algorithm=algorithm), f"config.algorithm.{key} must be an integer in [1, 64]")
 
 
 @pytest.mark.parametrize("name", ["cosine", "decay"])
