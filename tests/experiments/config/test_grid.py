@@ -65,7 +65,7 @@ def test_steps_of_the_grid_are_kept_and_not_in_the_labels_where_there_is_one():
   assert found.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
 
 
-def test_a_value_of_the_grid_replaces_the_labels_and_a_sweeps(tmp_path):
+def test_a_value_of_the_grid_replaces_the_labels_and_a_sweep_refuses_it(tmp_path):
   tuned = tmp_path / "tuned.json"
   best = {"optimizer": {"learning_rate": 0.03}, "algorithm": {"period": 7}}
   tuned.write_text(json.dumps({"algorithms": {"local SGD": {"best": best}}}))
@@ -73,9 +73,8 @@ def test_a_value_of_the_grid_replaces_the_labels_and_a_sweeps(tmp_path):
   assert [(e.optimizer.learning_rate, e.algorithm.get("period")) for e in found.values()] == [
     (0.1, None), (0.03, 1), (0.03, 4),
   ]  # fmt: skip
-  assert Sweep.from_config(
-    resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
-  ).spaces.keys()
+  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty"):
+    Sweep.from_config(resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}}))
 
 
 def test_without_labels_it_is_the_configs_own():

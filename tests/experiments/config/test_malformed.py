@@ -47,7 +47,6 @@ def trained(tmp_path_factory):
 
 
 DAMAGED = {  # file of a run: its content, and the path that the line must contain
-  "metrics.jsonl": (b"\xff", "metrics.jsonl"),
   "config.json": (b"[]", "config.json"),
   "result.json": (b'{"test_loss": "x"}', "result.json"),
   "checkpoints/4/figures/metadata": (b"{}", "checkpoints/4"),
