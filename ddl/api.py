@@ -92,7 +92,7 @@ class Visit(NamedTuple):
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
-  step: Any = 0  # of schedules: number, from 0, of the middle one (rounded down) of the worker's steps in the message
+  step: Any = 0  # of schedules: number, from 0, of the middle one of the worker's steps in the message
 
 
 class Arrivals(NamedTuple):
@@ -134,7 +134,8 @@ class ServerAlgorithm(NamedTuple):
 
   A schedule's step is a worker's step, wherever the optimizer is. A server that holds one sets the step of its
   schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. Of a
-  period's steps that is the middle one, so that equal budgets use equal sums of a linear schedule's rates.
+  period's steps that is the middle one, or the two middle ones in turn, so that equal budgets use equal sums of a
+  linear schedule's rates.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)

@@ -16,7 +16,7 @@ import numpy as np
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)  # a larger number is infinite in float32
 LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
-LARGEST_SECONDS = 1e9  # with which virtual time stays finite
+LARGEST_SECONDS = 1e15  # with which virtual time stays finite
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 

@@ -18,9 +18,9 @@ import numpy as np
 from ddl import files, memory
 from ddl.events.faults import Death, Trouble
 from ddl.events.rng import Stream
-from ddl.ranges import Fraction, PositiveInt, Range, Seconds, UnitInterval, checked
+from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, UnitInterval, checked
 
-StepSeconds = Annotated[float, Range(0, 1e15, open_low=True)]  # with which virtual time stays finite
+StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
 Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
 Factor = Annotated[float, Range(0, 1e6, open_low=True)]
 Slowdown = Annotated[float, Range(1, 1e6)]

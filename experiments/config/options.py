@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from ddl.ranges import LARGEST_SECONDS, NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_fields
+from ddl.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_fields
 
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
 UNREAD = {  # command: options that it does not read
@@ -27,10 +27,8 @@ class RunOptions:
   members: PositiveInt = 1  # devices of a worker
   sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
   processes: PositiveInt = 1
-  join_timeout: Annotated[float, Range(1, LARGEST_SECONDS)] = (
-    60.0  # seconds in which all of several processes have to come
-  )
-  peer_timeout: Annotated[float, Range(3, LARGEST_SECONDS)] = 30.0  # seconds of silence after which one of them is lost
+  join_timeout: Annotated[float, Range(1, 1e6)] = 60.0  # seconds in which all of several processes have to come
+  peer_timeout: Annotated[float, Range(3, 1e6)] = 30.0  # seconds of silence after which one of them is lost
   max_restarts: NonNegativeInt = 0  # of the processes, from the last checkpoint, after one was killed or lost
   virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
   step_loop: str = "auto"  # or "unroll", "scan"

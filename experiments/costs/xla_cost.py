@@ -137,7 +137,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
     return Worker(params, state, extra), reply
 
   def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
-    worker, _ = worker_round(FULL, worker, reply, None, lambda: (batches, keys))
+    worker, _ = worker_round(FULL, np.int32(0), worker, reply, None, lambda: (batches, keys))
     return worker, algorithm.request(worker.state, worker.params)
 
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)

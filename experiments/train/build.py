@@ -103,7 +103,15 @@ def _check_contract(
 
 def make_model(experiment: Experiment, data: Data) -> Model:
   """Its model for this data set, in its precision and with its microbatches."""
-  model = of_model(experiment.make_part("model", data.meta))._replace(microbatches=experiment.microbatches)
+  try:
+    model = experiment.make_part("model", data.meta)
+  except KeyError as error:
+    if error.args[0] in data.meta:
+      raise
+    raise ValueError(
+      f"meta of the data must have '{error.args[0]}', which the model reads, got {', '.join(map(str, data.meta))}."
+    ) from error
+  model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
 

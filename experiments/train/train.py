@@ -26,7 +26,7 @@ from experiments.train.elastic.generation import Generation
 from experiments.train.elastic.supervised import supervise
 from experiments.train.exit_codes import Stopped, resumable
 from experiments.train.folder import inputs, saved_model
-from experiments.train.folder.run_dir import EVENTS, RESULT, RunFolder, about, read_result
+from experiments.train.folder.run_dir import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
 from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.metrics.progress import has_bar
@@ -61,6 +61,8 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   if not apart or hosts.processes() == 1:  # where one comes back to a job, its folder holds it
     check_folder(path, experiment, options)
   if options.resume and (path / RESULT).exists():
+    if (path / METRICS).exists():
+      metric_lines(path / METRICS)  # raises for a damaged line
     say(f"{_shown(read_result(path))}\n{path} is complete")
     return read_result(path)
   if launches(options):

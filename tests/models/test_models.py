@@ -416,7 +416,7 @@ HUGE = [
   ("cd_dnn", VECTOR, {"layers": 10**6, "width": 2}, "layers must be at most 1000"),
   ("cd_dnn", VECTOR, {"width": 10**9}, "memory"),
   ("mlp", VECTOR, {"hidden": (4,) * 10**6}, "layers must be at most 1000"),
-  ("mlp", VECTOR, {"hidden": (10**10,)}, "memory"),
+  ("mlp", VECTOR, {"hidden": (10**9,)}, "memory"),
   ("mlp", {**VECTOR, "num_outputs": 10**12}, {}, "memory"),
   ("resnet20", COLOUR, {"blocks": 10**6}, "memory"),
   ("resnet20", COLOUR, {"blocks": 10**6, "width": 1}, "blocks must be at most 1000"),
@@ -424,8 +424,8 @@ HUGE = [
   ("resnet18", COLOUR, {"width": 10**9}, "memory"),
   ("resnet50", COLOUR, {"width": 10**9}, "memory"),
   ("vgg16", COLOUR, {"width": 1e9}, "memory"),
-  ("vgg_a", COLOUR, {"hidden": 10**12}, "memory"),
-  ("alexnet", {**COLOUR, "shape": (227, 227, 3)}, {"hidden": 10**12}, "memory"),
+  ("vgg_a", COLOUR, {"hidden": 10**9}, "memory"),
+  ("alexnet", {**COLOUR, "shape": (227, 227, 3)}, {"hidden": 10**9}, "memory"),
 ]
 
 

@@ -70,7 +70,7 @@ def downpour(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period
   z, at_server, updates = x0, inner(), [inner() for _ in range(workers)]
   told, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
-    x, total, middle = told[i], 0.0, steps[i] + (period - 1) // 2
+    x, total, middle = told[i], 0.0, steps[i] + (period - 1 + steps[i] // period % 2) // 2
     for _ in range(period):
       g = grad(i, steps[i], x)
       total, x, steps[i] = total + g, x + updates[i](g, x), steps[i] + 1

@@ -134,5 +134,5 @@ def test_every_runtime_records_it(tmp_path, runtime):
 
 def test_one_batch_is_refused():
   for count in (-1, 1):
-    with pytest.raises(ValueError, match=f"config.noise_batches is {count}; invalid"):
+    with pytest.raises(ValueError, match=rf"config\.noise_batches .*{count}"):
       config(noise_batches=count)

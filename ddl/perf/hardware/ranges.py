@@ -13,8 +13,8 @@ COUNT = integers(1, 2**20)
 
 RANGES: dict[type, dict[str, Range]] = {
   Device: {
-    "peak": Range(1e6, 1e21, unit="FLOP per second"),
-    "memory_bandwidth": RATE._replace(low=1e6),
+    "peak": Range(1e9, 1e21, unit="FLOP per second"),
+    "memory_bandwidth": RATE._replace(low=1e8),
     "memory": BYTES,
     "start": SECONDS,
     "width": Range(1, 16, unit="bytes"),

@@ -28,9 +28,9 @@ def first_step(delay: int, round_: int, period: int) -> int:
 
 
 def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
-  """Return `Visit.step` of the visits `round_`: [...] int32."""
-  first = (np.asarray(round_) - (delay > 0)) * period
-  return np.maximum(first + (period - 1) // 2, 0).astype(np.int32)
+  """Return `Visit.step` of the visits `round_`: [...] int32. The two middle steps of an even period take turns."""
+  round_ = np.asarray(round_) - (delay > 0)
+  return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 
 
 def make_worker_round(

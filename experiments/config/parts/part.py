@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ddl.ranges import Seconds, check_fields, integers
+from ddl.ranges import Range, check_fields, integers
 from experiments.short_name import short_name
 
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
@@ -38,13 +38,16 @@ class Part:
     return {"name": self.name, **jsonable(self.settings)}
 
 
+MessageSeconds = Annotated[float, Range(0, 1e30)]  # also those that a cluster's slowest links predict
+
+
 @dataclass(frozen=True)
 class Network:
   """Cost of messages in virtual time."""
 
-  message_seconds: Seconds = 0.0
-  service_seconds: Seconds = 0.0
-  exchange_seconds: Seconds | None = None
+  message_seconds: MessageSeconds = 0.0
+  service_seconds: MessageSeconds = 0.0
+  exchange_seconds: MessageSeconds | None = None
   overlap: bool = True
   # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
   blocks: Annotated[int, integers(1, 1024)] = 16

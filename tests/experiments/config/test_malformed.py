@@ -61,6 +61,14 @@ def test_a_damaged_run(wrong, trained, tmp_path, file):
   wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/{words}")
 
 
+def test_a_complete_run_with_damaged_metrics(wrong, trained, tmp_path):
+  shutil.copytree(trained, tmp_path / "copy")
+  lines = (tmp_path / "copy" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+  (tmp_path / "copy" / "result.json").write_bytes(lines[-1])
+  (tmp_path / "copy" / "metrics.jsonl").write_bytes(b"".join([b"\xff", *lines[1:]]))
+  wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/metrics.jsonl")
+
+
 @pytest.mark.slow
 def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
   short = [COMPARE, *SHORT[1:], "--only=EASGD", "--config.compare.seeds=0,"]
