@@ -162,6 +162,24 @@ def test_the_dead_sleep_through_rounds():
     assert events.start[i] >= free + 0.1  # it was down since it was served last
 
 
+def test_a_dropped_worker_does_not_come_to_the_deaths_after_the_round():
+  given_ = dict(workers=3, period=4, num_visits=300, message_seconds=0.0, service_seconds=0.0, seed=0)
+  trouble = dict(jitter=0.3, slow=(1.0, 1.5, 6.0), death_rate=0.2, down_seconds=0.02)
+  events, times = run(given_, backup(spare=1), **trouble), TIMES["lognormal"](workers=3, seed=0, **trouble)
+  free, died, missed = [0.0] * 3, [False] * 3, 0
+  for i, worker in enumerate(events.worker):
+    steps = times.steps(worker, 4 * events.round[i], 4)
+    for death in times.deaths(worker, 4 * events.round[i], steps):
+      if free[worker] + death.work_seconds >= events.released[i]:
+        missed += 1
+        break
+      died[worker], free[worker] = True, free[worker] + death.work_seconds + death.down_seconds
+    assert events.start[i] == pytest.approx(min(free[worker], events.released[i]), rel=1e-12)
+    assert events.restarted[i] == (died[worker] and not events.dropped[i])
+    died[worker], free[worker] = died[worker] and bool(events.dropped[i]), max(free[worker], events.released[i])
+  assert missed > 20 and events.restarted.sum() > 20
+
+
 def test_a_worker_that_is_always_late_is_mostly_dropped():
   given_ = dict(workers=4, period=1, num_visits=300, message_seconds=0.0, service_seconds=0.0, seed=0)
   events = run(given_, cutoff(window=5), slow=(1.0, 1.0, 20.0, 1.0), jitter=0.05, death_rate=0.0)

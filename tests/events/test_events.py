@@ -216,6 +216,17 @@ def test_round_robin_is_serial(delay):
   assert (events.staleness[4:] == 3).all()
 
 
+def test_round_robin_waits_for_who_dies_on_its_turn():
+  times = TIMES["lognormal"](workers=4, seed=0, death_rate=0.2, down_seconds=3.0)
+  events = run(arrivals=Arrivals("round_robin"), period=2, times=times)
+  over = np.append(0.0, events.released[:-1])
+  for i, (worker, round_) in enumerate(zip(events.worker, events.round, strict=True)):
+    deaths = times.deaths(worker, 2 * round_, times.steps(worker, 2 * round_, 2))
+    assert events.restarted[i] == bool(deaths)
+    assert events.start[i] == pytest.approx(over[i] + sum(map(sum, deaths)), rel=1e-12)
+  assert 20 < events.restarted.sum() < 150
+
+
 @pytest.mark.parametrize(("peers", "workers"), [("uniform", 5), ("uniform", 2), ("bipartite", 6), ("bipartite", 2)])
 def test_peers(peers, workers):
   events = run(workers=workers, num_visits=6000, arrivals=Arrivals(peers=peers, peer_probability=0.75))

@@ -65,6 +65,12 @@ def test_one_that_dies_in_the_round_of_its_return_stays_away():
   assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
 
 
+def test_one_that_is_absent_does_not_come_to_the_later_deaths_of_its_round():
+  """It dies at 4.5 s and is up at 7.5 s; the others' next round begins at 9.5 s."""
+  found = walked({(2, 2): (0.0, 3.0), (2, 3): (0.0, 30.0)})
+  assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (6, ALL))
+
+
 def test_where_nobody_would_be_left_all_wait_for_the_one_that_is_up_first():
   """All die at the begin of the second round, at 4.5 s, up after 5, 4 and 6 s."""
   found = walked({(0, 2): (0.0, 5.0), (1, 2): (0.0, 4.0), (2, 2): (0.0, 6.0)})
