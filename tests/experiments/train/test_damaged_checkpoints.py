@@ -1,16 +1,19 @@
 """A newest checkpoint, or metrics, that were cut or damaged: the run resumes from the one before, to the same bits."""
 
+import asyncio
 import json
 import sys
 
 import jax
 import pytest
 from helpers.sessions import Run, at_call, config, snapshot
+from orbax import checkpoint as ocp
 
 import ddl
 from ddl.runtime.checkpoint import Checkpoints, Damaged
 from ddl.runtime.execution import ExecutionConfig
 from experiments.report import reader
+from experiments.train.folder.run_dir import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +55,15 @@ def newest_two(folder):
 
 
 @pytest.mark.parametrize("damage", [cut, flip, without_figures])
-def test_goes_on_from_the_one_before_it(killed, damage, tmp_path, capsys):
+def test_goes_on_from_the_one_before_it(killed, damage, tmp_path, capsys, monkeypatch):
   run, folder, expected = killed
   snapshot(folder, tmp_path / "run")
   newest, before = newest_two(tmp_path / "run")
   damage(tmp_path / "run" / "checkpoints" / str(newest))
-  run(tmp_path / "run", resume=True, checkpoint_every=6)
+  steps = []
+  with at_call(monkeypatch, 1, lambda: steps.extend(newest_two(tmp_path / "run"))):
+    run(tmp_path / "run", resume=True, checkpoint_every=6)
+  assert steps == [before]  # the damaged one is removed before anything is trained
   out = capsys.readouterr().out
   assert f"checkpoints/{newest} cannot be read" in out and f"resuming from step {before} of 40" in out
   assert run.outcome(tmp_path / "run") == expected
@@ -77,7 +83,7 @@ def test_without_a_good_one_nothing_is_removed(killed, tmp_path):
 def test_reads_that_are_in_flight_when_one_fails_do_not_complain(killed, tmp_path, monkeypatch):
   """Orbax closes the event loop of all of them, to which those that end later could not report."""
   run, folder, _ = killed
-  complaints = []
+  complaints, policy = [], asyncio.get_event_loop_policy()
   monkeypatch.setattr(sys, "unraisablehook", lambda each: complaints.append(str(each.exc_value)))
   monkeypatch.setattr(sys, "excepthook", lambda *each: complaints.append(str(each[1])))
   for number in range(3):
@@ -89,7 +95,36 @@ def test_reads_that_are_in_flight_when_one_fails_do_not_complain(killed, tmp_pat
     with pytest.raises(Damaged):
       checkpoints.carry(newest, like)
     checkpoints.close()
-  assert complaints == []
+  assert complaints == [] and asyncio.get_event_loop_policy() is policy
+
+
+def test_a_read_that_fails_waits_for_the_others(tmp_path, monkeypatch):
+  ended = []
+
+  async def fails():
+    await asyncio.sleep(0)  # the other one has begun
+    raise ValueError("no such array")
+
+  async def other():
+    await asyncio.sleep(0.05)
+    ended.append("other")
+
+  async def both():
+    await asyncio.gather(fails(), other())
+
+  def restore(*_, **__):
+    loop = asyncio.new_event_loop()
+    try:
+      loop.run_until_complete(both())
+    finally:
+      loop.close()
+
+  monkeypatch.setattr(ocp.JsonCheckpointHandler, "restore", restore)
+  checkpoints = Checkpoints(tmp_path)
+  with pytest.raises(Damaged, match="no such array"):
+    checkpoints.figures(3)
+  checkpoints.close()
+  assert ended == ["other"]
 
 
 # ---- metrics
@@ -128,6 +163,28 @@ def test_damaged_metrics_resume_from_the_checkpoint_before(killed, damage, tmp_p
   out = capsys.readouterr().out
   assert out.count("metrics.jsonl") == 1 and f"going on from step {before}" in out, out
   assert run.outcome(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "of an older version"])
+def test_intact_metrics_resume_from_the_newest(killed, checked, tmp_path, capsys):
+  run, folder, expected = killed
+  snapshot(folder, tmp_path / "run")
+  newest, before = newest_two(tmp_path / "run")
+  for step in (newest, before) if not checked else ():
+    files = (tmp_path / "run/checkpoints" / str(step) / "figures").iterdir()
+    (file,) = (each for each in files if '"lines"' in each.read_text())
+    figures = json.loads(file.read_text())
+    assert figures["lines"] and figures.pop("crc")
+    file.write_text(json.dumps(figures))
+  run(tmp_path / "run", resume=True, checkpoint_every=6)
+  assert "going on" not in capsys.readouterr().out
+  assert run.outcome(tmp_path / "run") == expected
+
+
+def test_missing_lines_are_damage_without_a_checksum_too(tmp_path):
+  folder = RunFolder(tmp_path)
+  (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3')
+  assert folder.damage(2, None) == "" and "has 2 lines of 3" in folder.damage(3, None)
 
 
 @pytest.mark.parametrize("damage, at", [("digit", 0), ("order", 1)])
