@@ -1,6 +1,7 @@
 """User-defined algorithms and models that return what `ddl.api` does not allow: one line that names the function."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,16 @@ from ddl.api import Exchange
 from ddl.as_optax import as_optax
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.events.barriers import BARRIERS
+from ddl.events.schedule import make_schedule
+from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.runtime import traffic
 from ddl.runtime.execution import ExecutionConfig
 from ddl.runtime.layout.workers import make_workers
+from ddl.runtime.ray_ps.cluster import RayCluster
 from ddl.runtime.threads.worker_threads import Threads
 from ddl.runtime.trainer import Trainer
+from ddl.runtime.virtual.simulator import Simulator
 from experiments.config import default_experiment
 from experiments.train.build import build
 
@@ -55,6 +60,7 @@ COLLECTIVES = {  # changes of local SGD: the line
   "evaluate shape": ({"evaluate": lambda g, s, p: cut(p)}, r"evaluate must return params\['a'\]"),
   "launch state": (exchange(launch=lambda g, s, p: (p, None)), "launch must return state of the structure"),
   "launch one": (exchange(launch=lambda g, s, p: 3.0), r"launch must return \(message, state\), got 3\.0\."),
+  "launch text": (exchange(launch=lambda g, s, p: ("x", s)), r"launch must return arrays, got 'x'"),
   "launch none": (exchange(launch=None), r"launch of Exchange must be a function, got None\."),
   "merge none": (exchange(merge=lambda g, m, s, p: None), r"merge must return \(params, state\), got None\."),
   "merge shape": (exchange(merge=lambda g, m, s, p: (cut(p), s)), r"merge must return params\['a'\]"),
@@ -132,6 +138,19 @@ def test_threads_say_it_before_they_start(name):
     Threads(SERVED._replace(**changes), NET, workers=2, seed=0, barrier=BARRIERS["asp"]())
 
 
+@pytest.mark.parametrize("name", ["local none", "merge one", "init one"])
+def test_the_simulator_and_ray_say_it_before_they_start(name):
+  changes, words = SERVERS[name]
+  wrong, how = SERVED._replace(**changes), ExecutionConfig("vmap", "scan", 4)
+  schedule = make_schedule(SERVED, workers=2, steps=4, times=TIMES["constant"](workers=2, seed=0))
+  for start in (
+    lambda: Simulator(wrong, NET, make_workers(2), how, *schedule),
+    lambda: RayCluster.run(SimpleNamespace(algorithm=wrong), PARAMS, {}, 4, None, ()),
+  ):
+    with pytest.raises(ValueError, match=words):
+      start()
+
+
 NETS = {  # changes of a multi-layer perceptron: the line
   "init one": ({"init": lambda k: NET.init(k)[0]}, r"init of the model must return \(params, extra\), got dict of 2\."),
   "init none": ({"init": None}, r"init of Model must be a function, got None\."),
@@ -150,6 +169,18 @@ def test_a_model(name):
   with pytest.raises(ValueError, match=words) as refused:
     trace_model(of_model(NET._replace(**changes)), BATCH)
   assert "\n" not in str(refused.value)
+
+
+def test_whatever_trains_checks_the_model():
+  net, workers, how = NET._replace(init=None), make_workers(2), ExecutionConfig("vmap", "scan", 4)
+  schedule = make_schedule(SERVED, workers=2, steps=4, times=TIMES["constant"](workers=2, seed=0))
+  for start in (
+    lambda: Trainer(RULE, net, workers, how),
+    lambda: Simulator(SERVED, net, workers, how, *schedule),
+    lambda: Threads(SERVED, net, workers=2, seed=0, barrier=BARRIERS["asp"]()),
+  ):
+    with pytest.raises(ValueError, match=r"init of Model must be a function, got None\."):
+      start()
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
@@ -185,13 +216,18 @@ def test_a_checked_algorithm_computes_the_same():
 
 
 FILE = """
-from ddl.api import Algorithm
+from ddl.api import Algorithm, ServerAlgorithm
 from ddl.algorithms.collective.local_sgd import local_sgd
+from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.models.mlp import mlp
 
 
 def rule(inner, *, period: int = 2) -> Algorithm:
   return local_sgd(inner, period=period)._replace(local=lambda group, grads, state, params: None)
+
+
+def served(inner, *, workers: int = 2) -> ServerAlgorithm:
+  return async_sgd(inner, workers=2)._replace(arrivals=None)
 
 
 def net(meta):
@@ -207,3 +243,9 @@ def test_a_config_names_the_file(tmp_path, kind, name, words):
   experiment = default_experiment(**{kind: {"name": f"{tmp_path}/mine.py:{name}"}}, workers=2)
   with pytest.raises(ValueError, match=rf"^config\.{kind}\.name is {tmp_path}/mine\.py:{name}: {words}"):
     build(experiment)
+
+
+def test_a_server_algorithm_of_a_config_is_checked_before_its_arrivals_are_read(tmp_path):
+  (tmp_path / "mine.py").write_text(FILE)
+  with pytest.raises(ValueError, match="arrivals of the algorithm must be a ddl Arrivals, got None"):
+    build(default_experiment(algorithm={"name": f"{tmp_path}/mine.py:served"}, workers=2))
