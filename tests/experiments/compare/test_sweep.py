@@ -13,6 +13,7 @@ import pytest
 from helpers.commands import metrics
 
 import ddl
+from experiments.compare.study import LabelStudy
 from experiments.config import default_experiment
 from experiments.config.comparisons.sweep import edges, points
 from experiments.config.options import RunOptions
@@ -202,6 +203,18 @@ def test_the_best_of_nine_is_the_smallest_or_the_largest_tried(bounds, number, s
   best = tried[{0: 4, "least": 0}.get(number, number)]
   best = {key: 0.2} if isinstance(bounds, list) and side is None and len(bounds) > 2 else best
   assert edges(default_experiment(), {key: bounds}, best, tried) == ({key: side} if side else {})
+
+
+def test_a_sweep_tells_edges_by_the_trials_that_diverged_too(tmp_path, monkeypatch):
+  finished = LabelStudy.finished
+  scores = [{"accuracy": 1.0, "loss": 1.0}, {"accuracy": 0.5, "loss": 2.0}, None]  # of the rates 0.1, 0.03 and 0.3
+  monkeypatch.setattr(
+    LabelStudy,
+    "finished",
+    lambda self: [(at, told | {"score": x}) for (at, told), x in zip(finished(self), scores, strict=False)],
+  )
+  found = ddl.sweep(only=["b"], trials=3, workdir=tmp_path / "s", **SMALL)
+  assert found.best["b"]["optimizer"]["learning_rate"] == 0.1 and found.info["b"]["edges"] == {}
 
 
 def test_a_larger_value_that_diverged_was_tried_too():

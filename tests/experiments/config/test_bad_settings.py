@@ -4,6 +4,7 @@ import json
 import runpy
 import sys
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from absl import flags
 from helpers.commands import ROOT
 
+import ddl
 from ddl.algorithms import COLLECTIVE
 from ddl.data import source
 from ddl.data.images.npz import npz
@@ -167,13 +169,17 @@ def test_a_flag_that_is_not_finite(ran, command, flag, value):
   assert code == 2 and config is None and f"--{flag}" in error and value in error and error.count("\n") == 1
 
 
-def test_options_that_a_function_does_not_read():
+def test_options_that_a_function_does_not_read(tmp_path):
+  (tmp_path / "config.json").touch()  # no run can start there
   for command, option in (
     ("compare", {"runtime": "threads"}),
     ("sweep", {"init_from": "x"}),
     ("train", {"keep_models": True}),
   ):
-    refused(lambda command=command, option=option: check_read(command, RunOptions(**option)), f"--{next(iter(option))}")
+    options, key = RunOptions(**option), next(iter(option))
+    call = partial(getattr(ddl, command), str(ROOT / "configs/digits_compare.py"), workdir=tmp_path, options=options)
+    refused(partial(check_read, command, options), f"{command} does not read --{key}=")
+    refused(call, f"{command} does not read options=ddl.RunOptions({key}=")
 
 
 @pytest.mark.parametrize(
