@@ -5,10 +5,12 @@ import os
 import shutil
 import sys
 
+import grain
 import jax
 import numpy as np
 import pytest
 from helpers.comparisons import undrawn
+from helpers.streams import FEW
 from PIL import Image
 
 import ddl
@@ -16,9 +18,11 @@ from ddl.data.images.image_folder import image_folder
 from ddl.data.images.npz import npz
 from ddl.data.language.text import text
 from ddl.data.language.tokens import tokens
+from ddl.data.stream import from_grain_stream
 from experiments.config import default_experiment
 from experiments.config.parts import user_code
 from experiments.config.parts.user_code import Untrusted
+from experiments.train import agreement
 from experiments.train.folder import inputs, run_dir
 
 NET = """
@@ -147,6 +151,97 @@ def test_large_arrays_are_sampled_but_all_labels_count(monkeypatch):
   assert of(x, y) == of(x.copy(), y) != of(x, changed)
 
 
+def test_a_sample_has_the_last_examples_too_and_a_type_counts(monkeypatch):
+  x, y = np.ones((2000, 2), np.float32), np.zeros(2000, np.int32)
+
+  def of(x, validation=None):
+    source = ddl.data.source.in_memory(x, y, y)
+    validation = validation if validation is None else ddl.data.source.in_memory(validation, y, y)
+    return inputs.of([default_experiment()], ddl.Data(source, source, {}, validation))
+
+  assert of(x) != of(x.view(np.int32))
+  one, other = of(x, x), of(x, 2 * x)
+  assert {name for name in one if one[name] != other[name]} == {"validation examples"}
+  monkeypatch.setattr(inputs, "WHOLE", 64)
+  monkeypatch.setattr(inputs, "SAMPLE", 64)
+  late = x.copy()
+  late[-100:] = 2
+  assert of(x) != of(late)
+
+
+def test_the_first_examples_of_a_stream():
+  def of(first):
+    rows = [{"x": np.full(2, k, np.float32), "y": np.int32(0)} for k in (first, 1, 2, 3)]
+    make = lambda worker, workers, seed: grain.MapDataset.source(rows).repeat().to_iter_dataset(FEW)  # noqa: E731
+    source = from_grain_stream(make, size=4)
+    return inputs.of([default_experiment()], ddl.Data(source._replace(take=lambda k: {}), source, {}))
+
+  assert of(0) == of(0) and of(0)["training examples"] != of(7)["training examples"]
+
+
+def test_files_of_options(tmp_path):
+  (tmp_path / "a").mkdir()
+  for name in ("a/model.msgpack", "tuned.json"):
+    (tmp_path / name).write_text("one")
+  source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
+  of = lambda: inputs.of(  # noqa: E731
+    [default_experiment()], ddl.Data(source, source, {}), str(tmp_path / "a"), str(tmp_path / "tuned.json")
+  )
+  first = of()
+  (tmp_path / "a/model.msgpack").write_text("other")
+  second = of()
+  (tmp_path / "tuned.json").write_text("other")
+  third = of()
+  assert [key for key in first if first[key] != second[key]] == ["--init_from"]
+  assert [key for key in first if second[key] != third[key]] == ["--tuned"]
+
+
+def test_a_run_or_a_circle_below_the_data_does_not_count(tmp_path):
+  for part in ("train", "val"):
+    (np.arange(640, dtype=np.uint16) % 50).tofile(tmp_path / f"{part}.bin")
+  data = tokens(path=str(tmp_path), length=8, vocabulary=50)
+  of = lambda: fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"]  # noqa: E731
+  first = of()
+  (tmp_path / "circle").symlink_to(tmp_path)
+  assert of() == first
+  (tmp_path / "runs").mkdir()
+  (tmp_path / "runs/train.bin").write_bytes(b"1234")
+  assert of() != first
+  (tmp_path / "runs/about.json").touch()
+  assert of() == first
+
+
+def test_where_one_file_ends_and_another_begins_counts(tmp_path):
+  ids, found = np.arange(1280, dtype=np.uint16) % 50, set()
+  for first in (640, 600):
+    ids[:first].tofile(tmp_path / "train.bin")
+    ids[first:].tofile(tmp_path / "val.bin")
+    data = tokens(path=str(tmp_path), length=8, vocabulary=50)
+    found.add(fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"])
+  assert len(found) == 2
+
+
+def test_prepared_files_of_tensorflow_datasets(tmp_path):
+  for name in ("mnist", "cifar10"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "part.tfrecord").write_text("one")
+  source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
+  data = ddl.Data(source, source, {})
+  of = lambda: fingerprint(data, "tfds", dataset="mnist", data_dir=str(tmp_path))["data files"]  # noqa: E731
+  first = of()
+  (tmp_path / "cifar10/part.tfrecord").write_text("two")
+  assert of() == first
+  (tmp_path / "mnist/part.tfrecord").write_text("two")
+  assert of() != first
+
+
+def test_processes_must_have_the_same_inputs():
+  source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
+  data = ddl.Data(source, source, {"description": "zeros"})
+  one, other = (agreement.text({}, ddl.RunOptions(), data, {"data files": each}) for each in "ab")
+  assert "inputs" in agreement.difference(one, other, 1)
+
+
 def test_files_of_an_address(tmp_path):
   package = tmp_path / "nets" / "parts"
   package.mkdir(parents=True)
@@ -196,10 +291,51 @@ def test_a_run_with_other_data(tmp_path, capsys):
     ddl.train(workdir=tmp_path / "a", options=RESUME)
 
 
+@pytest.mark.parametrize("content", ['{"inputs": []}', '{"inputs": {}, "changes": [3]}', "[]"])
+def test_a_record_of_inputs_that_is_no_such_record(tmp_path, content):
+  (tmp_path / "inputs.json").write_text(content)
+  with pytest.raises(ValueError, match=rf"^{tmp_path}/inputs\.json is damaged"):
+    run_dir.recorded_inputs(tmp_path)
+
+
+def test_what_a_start_that_was_killed_has_recorded_is_removed(tmp_path):
+  run_dir.record(tmp_path, {}, None, {"training examples": "a"})
+  assert run_dir.recorded_inputs(tmp_path) and not run_dir.RunFolder(tmp_path).has_begun()
+  assert run_dir.recorded_inputs(tmp_path) == {}
+
+
+def test_each_change_is_kept(tmp_path):
+  for step, digest in enumerate("abbc"):
+    run_dir.record_inputs(tmp_path, {"data files": digest}, {"step": step})
+  assert run_dir.input_changes(tmp_path) == [{"changed": ["data files"], "step": step} for step in (1, 3)]
+  assert run_dir.recorded_inputs(tmp_path) == {"data files": "c"}
+
+
+@pytest.mark.parametrize("option", ["allow_changed_inputs", "trust_code"])
+def test_what_only_a_resume_reads(option):
+  with pytest.raises(ValueError, match=f"--{option} is read with --resume alone"):
+    ddl.RunOptions(**{option: True})
+
+
+def test_a_record_cannot_allow_other_data(tmp_path, call):
+  folder = ddl.train(workdir=tmp_path / "a", **saved_npz(tmp_path / "d.npz")).folder
+  (folder / "result.json").unlink()
+  found = json.loads((folder / "experiment.json").read_text())
+  found["options"]["allow_changed_inputs"] = True
+  (folder / "experiment.json").write_text(json.dumps(found))
+  saved_npz(tmp_path / "d.npz", change=90)
+  assert call("train", "--resume", f"--workdir={folder}")[0] == 2
+  with pytest.raises(ValueError, match="other contents of: training examples"):
+    ddl.train(workdir=folder, options=RESUME)
+  assert run_dir.input_changes(folder) == []
+
+
 def test_a_comparison_with_other_data(tmp_path):
   chosen = saved_npz(tmp_path / "d.npz")
   compare = {"seeds": (0,), "target": 0.3, "algorithms": LABELS}
   ddl.compare(compare=compare, workdir=tmp_path / "c", **chosen)
+  for each in ("c", "c/sync/seed-0", "c/local/seed-0"):
+    assert {*run_dir.recorded_inputs(tmp_path / each)} == {"training examples", "test examples"}
   saved_npz(tmp_path / "d.npz", change=90)
   more = compare | {"seeds": (0, 1)}
   before = sorted(tmp_path.glob("c/*/seed-*"))
@@ -217,6 +353,8 @@ def test_a_comparison_with_other_data(tmp_path):
 def test_a_sweep_with_other_data(tmp_path):
   chosen = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
   ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **chosen)
+  for each in ("s", "s/sync/trial-0/seed-0"):
+    assert "validation examples" in run_dir.recorded_inputs(tmp_path / each)
   saved_npz(tmp_path / "d.npz", change=90)
   with pytest.raises(ValueError, match="other contents of: training examples"):
     ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **chosen)
@@ -289,6 +427,20 @@ def test_a_file_that_has_changed(run, call, changed):
   assert run_dir.input_changes(folder) == [{"changed": [str(file)], "step": 8}]
 
 
+def test_processes_may_differ_in_what_they_allow(run, monkeypatch):
+  seen = []
+
+  def compared(config, options, *_):
+    seen.append(options)
+    raise InterruptedError
+
+  monkeypatch.setattr(agreement, "check", compared)
+  for options in (ALLOW, TRUST, RESUME):
+    with pytest.raises(InterruptedError):
+      ddl.train(workdir=run[0], options=options)
+  assert {agreement.text({}, each) for each in seen} == {agreement.text({}, seen[0])}
+
+
 @pytest.mark.parametrize("way", ["inside", "with a hash", "..", "link in", "link out", "package", "no hash"])
 def test_a_file_of_the_folder(run, call, monkeypatch, way):
   folder, ran = run
@@ -329,6 +481,45 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     assert call("train", "--resume", f"--workdir={folder}", "--trust_code")[0] == 0
 
 
+def test_a_folder_behind_a_link(run):
+  folder, ran = run
+  shutil.copytree(folder.parent / "code", folder / "code")
+  (folder / "out.py").symlink_to(folder.parent / "code/net.py")
+  link = folder.parent / "link"
+  link.symlink_to(folder)
+  for name in (f"{folder}/code/net.py", f"{link}/code/net.py", f"{link}/out.py"):
+    address(folder, f"{name}:net")
+    with pytest.raises(Untrusted, match="code inside of the run folder"):
+      _ = ddl.load(link).experiment
+  assert not ran.exists()
+
+
+def test_an_address_without_a_file(tmp_path, monkeypatch):
+  allow = user_code.check(tmp_path, {}, False, "advice")
+  for name in ("sys:net", "no.such:net"):
+    with pytest.raises(Untrusted, match="has no file to compare; advice"):
+      allow(name)
+  monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as at a prompt
+  allow("__main__:net")
+
+
+def test_what_is_trusted_stays_so(run):
+  """The result of a call that has run the code, and the runs of a comparison that is trusted."""
+  folder, _ = run
+  chosen = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
+  compare = {"seeds": (0,), "target": 1.0, "algorithms": LABELS}
+  made = ddl.compare(only=["sync"], compare=compare, workdir=folder.parent / "b", **chosen)
+  shutil.copytree(folder.parent / "code", folder / "code")
+  address(folder, f"{folder}/code/net.py:net")
+  trained = ddl.train(workdir=folder, options=TRUST)
+  net = folder.parent / "code/net.py"
+  net.write_text(net.read_text() + "# edited\n")
+  assert trained.model and made.runs["sync"][0].experiment
+  assert ddl.load(made.folder, trust_code=True).runs["sync"][0].experiment
+  with pytest.raises(Untrusted):
+    _ = ddl.load(made.folder).runs["sync"][0].experiment
+
+
 def test_what_a_record_cannot_switch_on(run, call):
   """The folder is somebody else's: its record may not trust itself, nor name the folder of compiled programs."""
   folder, ran = run
@@ -341,6 +532,36 @@ def test_what_a_record_cannot_switch_on(run, call):
   with pytest.raises(Untrusted):
     ddl.train(workdir=folder, options=RESUME)
   assert not ran.exists() and not (folder / "cache").exists()
+
+
+RULE = """
+from pathlib import Path
+from ddl import Algorithm
+from ddl.algorithms.collective.local_sgd import local_sgd
+Path({ran!r}).touch()
+
+
+def rule(inner, *, period: int = 2) -> Algorithm:
+  return local_sgd(inner, period=period)
+"""
+
+
+def test_a_label_that_is_not_asked_for_does_not_run_code_of_the_folder(tmp_path):
+  (tmp_path / "rule.py").write_text(RULE.format(ran=str(tmp_path / "ran")))
+  own = LABELS | {"own": {"algorithm": {"name": f"{tmp_path}/rule.py:rule"}}}
+  chosen = saved_npz(tmp_path / "d.npz") | {"workdir": tmp_path / "c"}
+  make = lambda labels, **how: ddl.compare(  # noqa: E731
+    compare={"seeds": (0,), "target": 0.3, "algorithms": labels}, **chosen, **how
+  )
+  folder = make(own).folder
+  forget()
+  (tmp_path / "ran").unlink()
+  shutil.move(tmp_path / "rule.py", folder)
+  for file in [folder / "comparison.json", *folder.glob("**/config.json")]:
+    file.write_text(file.read_text().replace(f"{tmp_path}/rule.py", f"{folder}/rule.py"))
+  with pytest.raises(Untrusted, match="code inside of the run folder"):
+    make(LABELS, options=RESUME)
+  assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep"])
@@ -359,6 +580,7 @@ def test_a_label_with_a_file_of_the_folder(run, call, command):
   with pytest.raises(Untrusted, match="inside of the run folder"):
     getattr(ddl, command)(workdir=made, options=RESUME)
   single = next(made.glob("**/config.json")).parent
+  (single / "experiment.json").touch()  # as if the run were of a command of its own
   with pytest.raises(Untrusted, match=f"inside of the run folder {made}"):
     _ = ddl.load(single).model
   if command == "compare":
