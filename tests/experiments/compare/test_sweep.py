@@ -252,6 +252,7 @@ def test_a_warning_names_the_key_and_the_bound(tmp_path):
   best = found.best["a"]["algorithm"]["period"]
   assert found.info["a"]["edges"]["algorithm.period"] == ("low" if best == 2 else "high")
   assert "config.sweep.space['a'].period" in text and str(best) in text
+  assert ("smallest" in text, "lower" in text) == (best == 2, best == 2)
 
 
 # ---- refused
