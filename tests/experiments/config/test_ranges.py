@@ -163,6 +163,12 @@ def test_options_of_a_run(option, value):
     RunOptions(**{option: value})
 
 
+@pytest.mark.parametrize("option, value", [("join_timeout", 0.9), ("peer_timeout", 2.9), ("shards", True)])
+def test_options_just_below_their_ranges_and_of_another_type(option, value):
+  with pytest.raises(ValueError, match=f"--{option} must be .*, got {value}"):
+    RunOptions(**{option: value})
+
+
 def test_the_library_refuses_what_the_config_refuses():
   inner = optax.sgd(0.1)
   for make in (COLLECTIVE["diloco"].factory, diloco):
