@@ -266,6 +266,13 @@ def test_a_grid_is_refused(tmp_path, wrong):
   assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.parametrize("trials", [-1, 1.5, float("nan")])
+def test_a_number_of_trials_that_is_none(tmp_path, trials):
+  with pytest.raises(ValueError, match=rf"^trials must be an integer >= 0, got {trials}\.$"):
+    ddl.sweep(trials=trials, workdir=tmp_path / "s", **OWN)
+  assert not (tmp_path / "s").exists()
+
+
 @pytest.fixture
 def begun(tmp_path):
   ddl.sweep(trials=2, workdir=tmp_path / "s", **OWN)

@@ -188,6 +188,11 @@ def test_a_traced_number_is_not_checked():
   assert rate(2.0) == 2
 
 
+def test_what_an_integer_is():
+  values = {1: True, 2.5: False, np.int64(3): True, np.float32(3.5): False, "4": False, math.nan: False, 0: False}
+  assert {value: value in integers(1) for value in values} == values and 2.0 in integers(1) and True not in integers(1)
+
+
 def test_the_words_of_a_range():
   assert [str(each) for each in (Range(0, 1, open_low=True), Range(0, open_low=True), integers(1), Range())] == [
     "in (0, 1]", "> 0", "an integer >= 1", "a finite number"
