@@ -41,8 +41,8 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-  """The public names too, which are imported on first use."""
-  return sorted({*globals(), *__all__})
+  """The public names, which are imported on first use."""
+  return sorted([*__all__, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -233,7 +233,7 @@ class Source(NamedTuple):
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
-  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions; None where examples have no class
+  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions: y, or groups from num_outputs on
   augmented: Callable[[Sequence[np.random.Generator], np.ndarray], dict[str, np.ndarray]] | None = None  # ([n], [n, b])
   stream: Callable[[int, int, int], Any] | None = None
 

@@ -18,6 +18,13 @@ LARGEST_FLOAT = float(np.finfo(np.float32).max)  # a larger number is infinite i
 LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 LARGEST_SECONDS = 1e15  # with which virtual time stays finite
 
+OPTIMIZER = (("init", "update"), "an optax optimizer, such as optax.sgd(0.1)")
+ARGUMENTS = {  # of algorithms' and wrappers' factories -> the fields that tell the type, and its name
+  "inner": OPTIMIZER,
+  "outer": OPTIMIZER,
+  "algorithm": (("init", "exchanges"), "a collective ddl.Algorithm"),
+}
+
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
@@ -163,10 +170,17 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
 
 
 def checked(factory: Factory) -> Factory:
-  """Make a factory refuse keyword arguments outside the ranges of its annotations, as `<factory>.<key> must be ...`."""
+  """Make a factory refuse keyword arguments outside the ranges of its annotations, as `<factory>.<key> must be ...`.
+
+  It also refuses another type of what a factory of ARGUMENTS builds on.
+  """
+  names = [*inspect.signature(factory).parameters]
 
   @functools.wraps(factory)
   def call(*args: Any, **settings: Any) -> Any:
+    for name, value in {**dict(zip(names, args, strict=False)), **settings}.items():
+      if name in names and name in ARGUMENTS and not all(hasattr(value, field) for field in ARGUMENTS[name][0]):
+        raise ValueError(f"{factory.__name__}.{name} must be {ARGUMENTS[name][1]}, got {type(value).__name__}.")
     parameters = settings_of(factory)
     for key, value in settings.items():
       if key in parameters:

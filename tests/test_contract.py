@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Exchange
 from ddl.as_optax import as_optax
 from ddl.contract import of_collective, of_model, of_server, trace_model
@@ -249,3 +249,21 @@ def test_a_server_algorithm_of_a_config_is_checked_before_its_arrivals_are_read(
   (tmp_path / "mine.py").write_text(FILE)
   with pytest.raises(ValueError, match="arrivals of the algorithm must be a ddl Arrivals, got None"):
     build(default_experiment(algorithm={"name": f"{tmp_path}/mine.py:served"}, workers=2))
+
+
+@pytest.mark.parametrize("inner", [None, 0.1, optax.sgd, {"learning_rate": 0.1}, RULE])
+@pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
+def test_a_factory_takes_optimizers_only(name, inner):
+  factory = {**COLLECTIVE, **SERVER}[name].factory
+  words = f"{name}.inner must be an optax optimizer, such as optax.sgd(0.1), got {type(inner).__name__}."
+  with pytest.raises(ValueError) as caught:
+    factory(inner)
+  assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("algorithm", [None, optax.sgd(0.1), SERVED])
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_takes_collective_algorithms_only(name, algorithm):
+  with pytest.raises(ValueError) as caught:
+    WRAPPERS[name].factory(algorithm)
+  assert str(caught.value).startswith(f"{name}.algorithm must be a collective ddl.Algorithm, got ")

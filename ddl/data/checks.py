@@ -140,12 +140,18 @@ def sample(source: Source) -> np.ndarray:
   return np.asarray(source.take(_spread(source))["x"])
 
 
+def rows(array: np.ndarray) -> np.ndarray:
+  """Return the rows that `sample` takes of as many examples."""
+  return array[_evenly(len(array))]
+
+
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
   """ValueError, one line, if `sample`s of two parts differ in shape, in type, or (images) clearly in range.
 
   Ranges differ where the mean of one part's values is above four times the largest of the other, as with 0..255 and
   0..1; or where a quarter of one part's values and none of the other's is negative, all within -1..1. Parts of one
-  set of images do not do that by chance.
+  set of images do not do that by chance. Of other floating-point numbers, and of uint8, they differ where one part's
+  are all within 0..1, and the other's mean is above 4 with a twentieth of its values above 1.
   """
   condition = f"{where}: x of {names[1]} must have the {{}} of {names[0]}"
   if one.shape[1:] != two.shape[1:]:
@@ -153,7 +159,11 @@ def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, 
     raise ValueError(f"{where}: {names[0]} and {names[1]} have examples of different shapes, {shapes}.")
   if (one.dtype.kind == "f") != (two.dtype.kind == "f"):
     raise ValueError(f"{condition.format('type')}, {one.dtype}, got {two.dtype}.")
-  if one.ndim == 4 and one.dtype.kind == "f" and min(len(one), len(two)) >= FEWEST and _ranges_differ(one, two):
+  if min(len(one), len(two)) < FEWEST or not one.size:
+    return
+  images = one.ndim == 4 and one.dtype.kind == "f"
+  numbers = one.dtype.kind == "f" or one.dtype == two.dtype == np.uint8
+  if (images and _ranges_differ(one, two)) or (numbers and (_only_one_scaled(one, two) or _only_one_scaled(two, one))):
     ranges = [f"{x.min():.3g} to {x.max():.3g}" for x in (one, two)]
     raise ValueError(f"{condition.format('range')}, {ranges[0]}, got {ranges[1]}. Scale both alike.")
 
@@ -167,6 +177,11 @@ def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
   return max(most) <= 1 and min(negative) == 0 and max(negative) >= 0.25
 
 
+def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:
+  unit = one.min() >= 0 and 0 < one.max() <= 1
+  return bool(unit and two.min() >= 0 and two.mean() > 4 and (two > 1).mean() > 0.05)
+
+
 def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
   """The source, whose examples that are not read here are checked when they are taken; and x of `sample`."""
   if not isinstance(source, Source):
@@ -177,7 +192,20 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
   if labels is not None and np.shape(labels) != (size,):
     shape = list(np.shape(labels))
     raise ValueError(f"labels of the {part} set must have shape [{size}], one for each example, got {shape}.")
-  check = batch_check(meta, part)
+  fits, outputs = batch_check(meta, part), meta.get("num_outputs", 1)
+  classes = labels if labels is not None and meta.get("task") == "classification" else None
+  if classes is not None and not (classes.dtype.kind in "iu" and ((classes >= 0) & (classes < outputs)).all()):
+    classes = None  # other numbers are another grouping of the examples, for partitions
+
+  def check(batch: Mapping[str, Any], indices: np.ndarray) -> None:
+    fits(batch, indices.size, indices.__getitem__)
+    y = np.asarray(batch["y"])
+    if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
+      index, value = indices[wrong[0]], y[wrong[0]]
+      raise ValueError(
+        f"labels of the {part} set must be those of its y, {value} at index {index}, got {classes[index]}. "
+        f"Number other groups, for partitions, from {outputs} on."
+      )
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:
     try:
@@ -194,7 +222,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
   def take(indices: np.ndarray) -> dict[str, Any]:
     batch = source.take(indices)
-    check(batch, len(indices), indices.__getitem__)
+    check(batch, np.asarray(indices))
     return batch
 
   spread = _spread(source)
@@ -206,9 +234,9 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
   finished, until = 0, time.monotonic() + SECONDS
   while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad one
     indices = np.arange(finished, min(finished + piece, count))
-    check(read(indices), len(indices), indices.__getitem__)
+    check(read(indices), indices)
     finished += len(indices)
-  check(batch, len(spread), spread.__getitem__)
+  check(batch, spread)
   inputs = np.asarray(batch["x"])
   if source.stream or complete:
     return source, inputs
@@ -218,15 +246,18 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
     batch = before(rngs, indices)
-    check(batch, indices.size, indices.reshape(-1).__getitem__)
+    check(batch, indices.reshape(-1))
     return batch
 
   return source._replace(take=take, augmented=augmented), inputs
 
 
 def _spread(source: Source) -> np.ndarray:
-  count = 1 if source.stream else min(source.size, SAMPLE)
-  return np.unique(np.linspace(0, source.size - 1, count).astype(np.int64))
+  return _evenly(source.size, 1 if source.stream else SAMPLE)
+
+
+def _evenly(size: int, count: int = SAMPLE) -> np.ndarray:
+  return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))
 
 
 def _targets(y: np.ndarray, outputs: int | None, what: str, name: Name) -> None:

@@ -5,12 +5,14 @@ tokenizer.json. The last tenth of the text is for the test.
 """
 
 import time
+from pathlib import Path
 
 from absl import flags
 
 from ddl.data.language import token_files
 from ddl.perf.units import bytes_text
 from experiments.command_line.config_flag import CommandLine
+from experiments.train.folder.workdir import writable
 
 TEXT = flags.DEFINE_string("text", "", "the text, a file")
 OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json, made where there is none")
@@ -25,6 +27,7 @@ def main(line: CommandLine) -> int:
   del line
   if not TEXT.value or not OUT.value:
     raise ValueError("--text=FILE and --out=FOLDER must be set: the text, and where its token files are to be")
+  writable(Path(OUT.value), "--out")
   began = time.perf_counter()
   found = token_files.write(
     TEXT.value, OUT.value, level=LEVEL.value, vocabulary=VOCABULARY.value, tokenizer=TOKENIZER.value,

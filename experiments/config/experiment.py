@@ -142,13 +142,18 @@ class Experiment:
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
     """ValueError if messages pile up in flight, and none arrives within the run. One in flight is only warned of."""
-    key = "width" if self.algorithm.get("width") else "delay"
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
+        key = self.length_key(clock.delay)
         raise ValueError(
           f"config.algorithm.{key} must be at most config.steps={self.steps}, got "
           f"{self.algorithm.get(key, clock.delay)}. No message would arrive within the run."
         )
+
+  def length_key(self, steps: int) -> str:
+    """The algorithm's hyper-parameter that so many steps of its exchanges follow from: the nearest integer."""
+    lengths = {key: value for key, value in self.algorithm.settings.items() if type(value) is int}
+    return min(lengths, key=lambda key: abs(lengths[key] - steps), default="period")
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
     name, of = self.wrapper.short_name, self.algorithm.short_name

@@ -1,5 +1,6 @@
 """`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as functions, whose results are values."""
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -25,7 +26,7 @@ from experiments.config.parts.factories import Config, check_keys
 from experiments.config.parts.own_objects import own
 from experiments.costs import local_cluster
 from experiments.library import resume as library_resume
-from experiments.library.results import Compared, Run, Swept, load
+from experiments.library.results import Compared, Run, Swept, check_path, load
 from experiments.library.resume import NOT_RECORDED
 from experiments.library.words import in_calls
 from experiments.train import train as training
@@ -35,9 +36,15 @@ from experiments.train.folder.workdir import workdir
 __all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
 EXAMPLES = {  # section: a value, and what a function in its place returns
   "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
-  "model": ('{"name": "mlp", "hidden": (64, 64)}', "a ddl.Model (meta, *, settings -> model)"),
+  "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
+  "model": (
+    '{"name": "mlp", "hidden": (64, 64)}',
+    "a ddl.Model (meta, *, settings -> model), such as ddl.from_flax(module, meta)",
+  ),
   "data": ('{"name": "npz", "path": "FILE.npz"}', "a ddl.Data (*, settings -> data)"),
   "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "an optax transformation (rate, *, settings -> optimizer)"),
+  "schedule": ('{"name": "cosine", "floor": 0.1}', "an optax schedule (rate, steps, *, settings -> schedule)"),
+  "partition": ('{"name": "iid"}', "each worker's examples (size, labels, *, workers, seed -> arrays of indices)"),
 }
 Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
@@ -58,6 +65,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
     ValueError: for an invalid config, options or folder; `Diverged`, one of them, if the loss is not finite.
     Stopped: after Ctrl-C; the run is saved.
   """
+  check_path("workdir", workdir)
   record = library_resume.recorded("train", config, changes, workdir, options)
   with library_resume.allowed_code(record, options):
     chosen = _chosen(config, changes, record)
@@ -92,6 +100,8 @@ def compare(
     ValueError, Stopped: as `train`; Failed: if every run diverged.
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
+  check_path("workdir", workdir)
+  check_path("tuned", tuned)
   record = library_resume.recorded("compare", config, changes, workdir, options)
   with library_resume.allowed_code(record, options):
     chosen = _chosen(config, changes, record)
@@ -130,6 +140,7 @@ def sweep(
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
+  check_path("workdir", workdir)
   record = library_resume.recorded("sweep", config, changes, workdir, options)
   with library_resume.allowed_code(record, options):
     chosen = _chosen(config, changes, record)
@@ -198,11 +209,12 @@ def _section(kind: str, value: Any) -> Any:
   if isinstance(value, str):
     return {"name": value}
   if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
-    return own(value)
+    with contextlib.suppress(ValueError):  # of what is at the top level of no file
+      return own(value)
   example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
   raise ValueError(
     f"{kind} must be a name with its settings, such as {kind}={example}, or a function at the top level of a file that "
-    f"returns {result}, got {type(value).__name__}."
+    f"returns {result}, got {getattr(value, '__qualname__', type(value).__name__)}."
   )
 
 

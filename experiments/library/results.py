@@ -203,9 +203,13 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     trust_code: import such files also from inside of the folder, or with other contents than it records.
 
   Raises:
-    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished.
+    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished; for an argument
+      of another type.
   """
-  path = files.local(str(folder))
+  check_path("folder", folder)
+  if not isinstance(trust_code, bool):
+    raise ValueError(f"trust_code must be True or False, got {trust_code!r}.")
+  path = files.local(folder)
   if (path / run_dir.COMPARISON).exists():
     return Compared(path, trust_code)
   if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
@@ -218,3 +222,9 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
     f"({run_dir.TUNED})"
   )
+
+
+def check_path(argument: str, value: Any) -> None:
+  """ValueError, one line, for what is no path: its text would be taken for one."""
+  if not isinstance(value, str | Path):
+    raise ValueError(f"{argument} must be a path, such as {argument}='runs/a', got {value!r}.")

@@ -47,12 +47,24 @@ def _of_memory(experiment: Experiment) -> None:
 
 
 def _of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:
-  """Warn of a run that ends before any exchange does: each worker trains alone."""
-  clocks = Schedule(algorithm.exchanges).clocks if isinstance(algorithm, Algorithm) else []
-  if clocks and (first := min(clock.first + clock.delay for clock in clocks)) > experiment.steps:
+  """Warn of exchanges that a run ends before.
+
+  Exchanges of one period take turns: of these the first one counts. What leaves before the first step carries nothing.
+  """
+  first: dict[int, int] = {}  # period -> steps until a message arrives
+  if isinstance(algorithm, ServerAlgorithm):
+    first[algorithm.period] = algorithm.period
+  else:
+    for clock in Schedule(algorithm.exchanges).clocks:
+      arrival = (clock.first or clock.period(0)) + clock.delay
+      first[clock.period(0)] = min(arrival, first.get(clock.period(0), arrival))
+  if late := [arrival for arrival in first.values() if arrival > experiment.steps]:
+    silent = len(late) == len(first)
+    which, ends = ("", "nothing is exchanged") if silent else (" of one kind", "it never does")
+    key = experiment.length_key(min(late))
     warnings.warn(
-      f"{experiment.label}: the first exchange arrives after {first} steps, this run has {experiment.steps}, so that "
-      "nothing is exchanged; take a shorter period or delay of config.algorithm, or more steps",
+      f"{experiment.label}: the first exchange of trained values{which} arrives after {min(late)} steps, this run has "
+      f"{experiment.steps}, so that {ends}; take a smaller config.algorithm.{key}, or more steps",
       stacklevel=4,
     )
 

@@ -375,7 +375,8 @@ def test_bytes_that_are_really_sent(workers):
 
 
 @pytest.mark.parametrize(
-  "shape, rank, sent", [((2, 4), 2, 8), ((2, 4), 1, 6), ((2, 3), 1, 5), ((2, 2), 1, 4), ((9, 1), 1, 9)]
+  "shape, rank, sent",
+  [((2, 4), 2, 8), ((2, 4), 1, 6), ((2, 3), 1, 5), ((2, 2), 1, 4), ((9, 1), 1, 9), ((2, 4), 10**6, 8)],
 )
 def test_powersgd_never_sends_more_values_than_a_matrix_has(x64, shape, rank, sent):
   """As it is, a matrix is averaged exactly, and nothing is remembered."""

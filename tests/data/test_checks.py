@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers.data_files import one_line
+from helpers.data_files import one_line, write_npz
 
 from ddl.api import Data, Source
 from ddl.data import checks, source
 from ddl.data.images.augmentation import with_augmentation
+from ddl.data.images.npz import npz
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4)).astype(np.float32)
@@ -180,3 +181,40 @@ def test_parts_that_are_no_sources(change, word):
 
 def test_arrays_of_different_lengths():
   one_line(ValueError, lambda: source.in_memory(X, Y[:-1]), "60", "59")
+
+
+BITS, BYTES = RNG.integers(0, 2, (60, 5, 5)), RNG.integers(0, 256, (60, 5, 5))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("dtype, shape", [(np.uint8, (5, 5)), (np.float32, (5, 5)), (np.float32, (25,))])
+def test_parts_of_an_npz_of_which_one_is_scaled(tmp_path, dtype, shape, swapped):
+  parts = [x.astype(dtype).reshape(60, *shape) for x in (BITS, BYTES)]
+  train, test = parts[::-1] if swapped else parts
+  path = write_npz(tmp_path, x_train=train, y_train=Y, x_test=test, y_test=Y)
+  one_line(ValueError, lambda: npz(path=path), "x_test must have the range of x_train", "Scale both alike.")
+  for same in parts:
+    npz(path=write_npz(tmp_path, x_train=same, y_train=Y, x_test=same[:20], y_test=Y[:20]))
+
+
+@pytest.mark.parametrize(
+  "test",
+  [BITS[:8], np.zeros((60, 5, 5)), BITS * (np.arange(60)[:, None, None] % 8 == 0) * 9, BYTES[:10]],
+)
+def test_a_small_dark_or_sparse_part_is_no_other_range(tmp_path, test):
+  for train in (BITS, BYTES):
+    parts = {"x_train": train.astype(np.uint8), "x_test": test.astype(np.uint8)}
+    npz(path=write_npz(tmp_path, y_train=Y, y_test=Y[: len(test)], **parts))
+
+
+@pytest.mark.parametrize("where, word", [("train", "training"), ("test", "test"), ("validation", "validation")])
+def test_labels_that_contradict_y(where, word):
+  words = f"labels of the {word} set must be those of its y, 2 at index 17, got 0."
+  one_line(ValueError, lambda: check(LABELS, where, labels=changed(Y, 17, 0)), words)
+  assert check(LABELS, where, labels=Y)
+
+
+def test_labels_that_contradict_y_beyond_what_is_read(monkeypatch):
+  monkeypatch.setattr(checks, "READ", 0)
+  data = check(LABELS, labels=changed(Y, 18, 1))
+  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "must be those of its y, 0 at index 18, got 1.")

@@ -166,6 +166,9 @@ def test_the_header_of_llm_c_is_skipped(tmp_path, tokens, dtype, magic, version,
   np.testing.assert_array_equal(batch["x"].ravel(), tokens[: batch["x"].size])
   np.testing.assert_array_equal(batch["y"].ravel(), tokens[1 : batch["y"].size + 1])
   one_line(ValueError, lambda: loaded(tmp_path, content[:-4], vocabulary), "train.bin", "cut off")
+  count = f"{len(tokens):,} tokens of {dtype} that llm.c's header declares, got"
+  longer = f"{count} {len(tokens) + 4 // np.dtype(dtype).itemsize:,} in {len(content) + 4:,} bytes. Its header is of"
+  one_line(ValueError, lambda: loaded(tmp_path, content + bytes(4), vocabulary), "train.bin", longer)
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, magic, 9), vocabulary), "llm.c", "version 9")
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, 20240522, 1), vocabulary), "llm.c", "20240522")
   swapped = np.frombuffer(content, "<i4").byteswap().tobytes()
@@ -175,7 +178,7 @@ def test_the_header_of_llm_c_is_skipped(tmp_path, tokens, dtype, magic, version,
 
 
 @pytest.mark.parametrize("vocabulary", [50257, 65536])
-@pytest.mark.parametrize("kind", ["int64", "int32", ">i8", ">i4", ">u2", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["int64", "int32", ">i8", ">i4", ">u2", "float16", "float32", "float64"])
 def test_tokens_of_another_type_are_refused_in_any_vocabulary(tmp_path, kind, vocabulary):
   name = ("big-endian " if kind.startswith(">") else "") + np.dtype(kind).newbyteorder("=").name
   one_line(ValueError, lambda: loaded(tmp_path, GPT2.astype(kind).tobytes(), vocabulary), "train.bin", f"got {name}. ")
@@ -198,6 +201,12 @@ def test_tokens_above_16_bits_are_not_cut(tmp_path, kind, as_uint16, as_uint32):
     one_line(ValueError, lambda: loaded(tmp_path, content, 128256, dtype="uint32"), as_uint32)
   else:
     assert loaded(tmp_path, content, 128256, dtype="uint32").train.size == 99
+
+
+@pytest.mark.parametrize("characters", [65, 128, 200])
+def test_tokens_of_one_byte_are_refused_in_any_vocabulary(tmp_path, characters):
+  content = RNG.integers(0, characters, 20_000).astype(np.uint8).tobytes()
+  one_line(ValueError, lambda: loaded(tmp_path, content), "train.bin must be tokens of uint16, got uint8. Convert it: ")
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])

@@ -4,7 +4,9 @@ import json
 
 import jax
 import numpy as np
+import optax
 import pytest
+from flax import linen
 from helpers.commands import Command, metrics
 from helpers.comparisons import comparison, rising, undrawn
 
@@ -157,6 +159,49 @@ def test_mistakes(tmp_path, changes, words):
   with pytest.raises(ValueError) as error:
     (ddl.compare if "compare" in changes else ddl.train)(workdir=tmp_path / "a", **SMALL | changes)
   assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", [ddl.train, ddl.compare, ddl.sweep])
+@pytest.mark.parametrize(
+  "section, value, words",
+  [
+    ("schedule", optax.cosine_decay_schedule(0.1, 10), "returns an optax schedule (rate, steps, *, settings"),
+    ("schedule", 0.1, 'such as schedule={"name": "cosine", "floor": 0.1}'),
+    ("optimizer", optax.adam(0.1), "returns an optax transformation"),
+    ("model", linen.Dense(3), "such as ddl.from_flax(module, meta), got Dense."),
+    ("data", np.zeros(3), "returns a ddl.Data"),
+    ("wrapper", ddl.COLLECTIVE["sync_sgd"].factory(optax.sgd(0.1)), "such as wrapper={"),
+    ("algorithm", ddl.COLLECTIVE["sync_sgd"].factory(optax.sgd(0.1)), "got Algorithm."),
+    ("partition", 3, "returns each worker's examples"),
+  ],
+)
+def test_a_section_of_another_type_is_told_what_to_be(call, section, value, words):
+  with pytest.raises(ValueError) as error:
+    call(**{section: value})
+  message = str(error.value)
+  assert message.startswith(f"{section} must be a name with its settings") and words in message and "\n" not in message
+
+
+@pytest.mark.parametrize("value", [3, None, ["a"], b"a", {"a": 1}])
+@pytest.mark.parametrize(
+  "call, argument",
+  [
+    (ddl.train, "workdir"),
+    (ddl.compare, "workdir"),
+    (ddl.compare, "tuned"),
+    (ddl.sweep, "workdir"),
+    (ddl.load, "folder"),
+  ],
+)
+def test_what_is_no_path_is_refused(tmp_path, monkeypatch, call, argument, value):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=f"^{argument} must be a path, such as {argument}='runs/a', got "):
+    call(**{argument: value})
+
+
+def test_trust_is_a_bool(tmp_path):
+  with pytest.raises(ValueError, match="trust_code must be True or False, got 'no'"):
+    ddl.load(tmp_path, trust_code="no")
 
 
 def test_what_is_no_run(tmp_path):

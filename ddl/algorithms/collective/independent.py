@@ -10,8 +10,10 @@ import optax
 
 from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import checked
 
 
+@checked
 def independent(inner: optax.GradientTransformation) -> Algorithm:
   """x_i <- x_i + inner(g_i), and nothing else.
 

@@ -16,8 +16,10 @@ from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.elementwise import is_elementwise
 from ddl.group import Group
 from ddl.precision import ravel
+from ddl.ranges import checked
 
 
+@checked
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   """Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered.
 

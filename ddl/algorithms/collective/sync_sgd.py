@@ -8,8 +8,10 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
+from ddl.ranges import checked
 
 
+@checked
 def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   """Mean gradient at each step: x <- x + inner((1/p) sum_i g_i).
 

@@ -6,7 +6,8 @@ m_i <- m_i - IDCT(q_i);  mean <- IDCT(q), q_j being the mean over those workers 
 The paper's step, x <- (1 - eta wd) x - eta sign(mean), is the optimizer's: `optax.sign_sgd`. The authors' code adds
 eta g_i to the momentum; as q is linear in it and the step takes the sign, a constant eta makes no difference.
 As in that code a chunk is the largest divisor of each axis that is at most 64, the DCT is orthonormal, and an array
-[..., m] is taken for the matrix [n, m]; one of fewer axes has chunks of a row.
+[..., m] is taken for the matrix [n, m]; one of fewer axes has chunks of a row. As in that code an array of few values
+is sent so too: with its places, gathered from all workers, it takes more bytes than its mean would.
 """
 
 from typing import Annotated, Any

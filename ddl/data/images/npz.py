@@ -47,7 +47,9 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
       raise ValueError(f"{path}: x_test must have the type of x_train, {types[0]}, got {types[1]}. Save both alike.")
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
     test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
-    checks.same_inputs(checks.sample(train), checks.sample(test), path, ("x_train", "x_test"))
+    names = "x_train", "x_test"
+    checks.same_inputs(checks.sample(train), checks.sample(test), path, names)
+    checks.same_inputs(checks.rows(arrays["x_train"]), checks.rows(arrays["x_test"]), path, names)  # as they are stored
   else:
     image, label = (next((arrays[key] for key in pair if key in arrays), None) for pair in PAIRS)
     if image is None or label is None:

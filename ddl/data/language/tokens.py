@@ -132,9 +132,10 @@ def _stored(file: Path, declared: str | None, vocabulary: int) -> _Stored:
     if declared not in (None, dtype.name):
       raise ValueError(f'"dtype" in {file.parent / META} must be that of {file}, {dtype}, got {declared}.')
     if nbytes != HEADER + count * dtype.itemsize:
+      stored, longer = max(0, nbytes - HEADER) // dtype.itemsize, nbytes > HEADER + count * dtype.itemsize
       raise ValueError(
-        f"{file}: llm.c's header says {count:,} tokens of {dtype}, so {HEADER + count * dtype.itemsize:,} bytes, got "
-        f"{nbytes:,}; it was cut off."
+        f"{file} must have the {count:,} tokens of {dtype} that llm.c's header declares, got {stored:,} in {nbytes:,} "
+        f"bytes. {'Its header is of a shorter file, or something was appended' if longer else 'It was cut off'}."
       )
     return _Stored(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
@@ -166,17 +167,17 @@ def _other_type(tokens: np.ndarray) -> str:
   """Return the type of which numbers look like these tokens, "" where none does.
 
   Whole numbers in floating point are recognised as they are. Of wider integers every second token is an upper half:
-  0, or below 4 beside others above 255. Of uint16 in the wrong byte order the lower bytes are 0, or none is above 200
-  while all upper bytes occur, as below 51,456 tokens. Texts do none of this in TOLD tokens or more; zeros are not
-  judged.
+  0, or below 4 beside others above 255. Of uint8 both bytes of a uint16 take the same values, none above 200. Of uint16
+  in the wrong byte order the lower bytes are 0, or none is above 200 while all upper bytes occur, as below 51,456
+  tokens. Texts do none of this in TOLD tokens or more; zeros are not judged.
   """
   dtype = tokens.dtype
   if not tokens.any():
     return ""
-  for kind in ("float32", "float64"):
-    wide = np.dtype(kind)
-    values = tokens[: len(tokens) - len(tokens) % (wide.itemsize // dtype.itemsize)].view(wide)
-    with np.errstate(invalid="ignore"):
+  for kind in ("float16", "float32", "float64"):
+    other = np.dtype(kind)
+    values = tokens[: len(tokens) - len(tokens) % max(1, other.itemsize // dtype.itemsize)].view(other)
+    with np.errstate(invalid="ignore", over="ignore"):
       whole = (values >= 0) & (values < 2**31) & (values == np.floor(values))
     if whole.all() and values.any():
       return kind
@@ -185,6 +186,10 @@ def _other_type(tokens: np.ndarray) -> str:
     if not high.any() or (high.max() < 4 and low.max() > 255):
       another = numbers[1 + upper :: 4].any()  # where int32 has the next token, and int64 0
       return f"{order}{'int32' if dtype.itemsize == 2 and another else 'int64'}"
+  if dtype.itemsize == 2:
+    low, high = np.unique(tokens & 255), np.unique(tokens >> 8)
+    if low[-1] <= 200 and np.array_equal(low, high):
+      return "uint8"
   lower = tokens & (255 if dtype.itemsize == 2 else 2**16 - 1)
   swapped = dtype.itemsize == 2 and lower.max() <= 200 and np.bincount(tokens >> 8, minlength=256).all()
   return f"big-endian {dtype}" if swapped or not lower.any() else ""

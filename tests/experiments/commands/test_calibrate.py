@@ -242,6 +242,9 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["calibrate", "--processes=100000"], "--processes=100000"),
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
     (["calibrate", "--json=/proc/place.json"], "--json=/proc/place.json: it can't be written"),
+    (["bench", "--json=/no/such/place.json"], "there is no folder /no/such"),
+    (["netbench", "--json=/no/such/place.json"], "there is no folder /no/such"),
+    (["tokenize", "--text=README.md", "--out=/proc/x"], "--out=/proc/x: nothing can be written in /proc"),
     (["list", "--markdown=/proc/pages"], "--markdown=/proc/pages: nothing can be written in /proc"),
   ],
 )

@@ -225,6 +225,27 @@ def test_one_message_in_flight_that_never_arrives_is_warned_of(algorithm, steps,
   assert any("nothing is exchanged" in str(each.message) for each in recwarn.list) == silent
 
 
+@pytest.mark.parametrize(
+  "algorithm, key, words",
+  [
+    ({"name": "overlap_sgp", "overlap": 10_000}, "overlap", "nothing is exchanged"),
+    ({"name": "sma", "period": 10_000}, "period", "nothing is exchanged"),
+    ({"name": "noloco", "period": 5}, "period", "nothing is exchanged"),
+    ({"name": "async_easgd", "period": 10_000}, "period", "nothing is exchanged"),
+    ({"name": "hierarchical_sgd", "outer_period": 10_000}, "outer_period", "of one kind arrives after 10000"),
+  ],
+)
+def test_a_length_beyond_the_run_is_warned_of_by_its_name(algorithm, key, words, recwarn):
+  build(default_experiment(steps=4, workers=4, algorithm=algorithm))
+  (message,) = (str(each.message) for each in recwarn.list if "arrives after" in str(each.message))
+  assert words in message and f"take a smaller config.algorithm.{key}, or more steps" in message
+
+
+def test_exchanges_that_take_turns_are_not_warned_of(recwarn):
+  build(default_experiment(steps=5, workers=4, algorithm={"name": "noloco", "period": 5}))
+  assert not [each for each in recwarn.list if "arrives after" in str(each.message)]
+
+
 @pytest.mark.parametrize("name, key", [("streaming_diloco", "fragments"), ("noloco", "pairings")])
 def test_more_exchanges_than_a_program_can_have(name, key):
   algorithm = {"name": name, "period": 10**9, key: 10**9}

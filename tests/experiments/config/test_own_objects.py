@@ -2,6 +2,7 @@
 
 import json
 
+import optax
 import pytest
 from helpers.commands import metrics
 
@@ -207,7 +208,7 @@ def test_addresses(tmp_path):
   assert not catalog.has_server("easgd") and catalog.has_server("async_sgd")
   (tmp_path / "mine.py").write_text(FILE)
   assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")
-  assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", None, 2, {}), ServerAlgorithm)
+  assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", optax.sgd(0.1), 2, {}), ServerAlgorithm)
 
 
 @pytest.mark.parametrize("given", ["Halfway", "halfwy", "halfway.py"])
