@@ -15,7 +15,7 @@ from ddl.api import Algorithm, Arrivals, Exchange, LockFree, Model, ServerAlgori
 from ddl.ranges import check, integers
 from ddl.schedule import Schedule
 
-FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # of a user's function, besides its ValueErrors
+FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # raised by user code, besides ValueError
 
 
 def of_collective(algorithm: Algorithm) -> Algorithm:
@@ -32,8 +32,8 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
     return _arrays("init", _call("init", algorithm.init, group, params, key))
 
   def local(group: Any, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    found = _call("local", algorithm.local, group, grads, state, params)
-    return _like("local", found, params=params, state=state)
+    returned = _call("local", algorithm.local, group, grads, state, params)
+    return _like("local", returned, params=params, state=state)
 
   def checked(place: int, exchange: Exchange) -> Exchange:
     where = f" of exchange {place}" if len(algorithm.exchanges) > 1 else ""
@@ -45,8 +45,8 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
       return _arrays(name, message), _same(name, "state", after, state)
 
     def merge(group: Any, message: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-      found = _call(f"merge{where}", exchange.merge, group, message, state, params)
-      return _like(f"merge{where}", found, params=params, state=state)
+      returned = _call(f"merge{where}", exchange.merge, group, message, state, params)
+      return _like(f"merge{where}", returned, params=params, state=state)
 
     return exchange._replace(launch=launch, merge=merge)
 
@@ -70,10 +70,10 @@ def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
   check_server(algorithm)
 
   def init(params: Tree) -> tuple[Tree, Tree, Tree]:
-    found = _call("init", algorithm.init, params)
-    if not isinstance(found, tuple) or len(found) != 3:
-      raise ValueError(f"init must return (worker state, server, reply), got {_kind(found)}.")
-    return _arrays("init", found)
+    returned = _call("init", algorithm.init, params)
+    if not isinstance(returned, tuple) or len(returned) != 3:
+      raise ValueError(f"init must return (worker state, server, reply), got {_kind(returned)}.")
+    return _arrays("init", returned)
 
   def local(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
     return _like("local", _call("local", algorithm.local, grads, state, params), params=params, state=state)
@@ -132,14 +132,14 @@ def of_model(model: Model) -> Model:
   _functions(model, ("init", "loss"))
 
   def init(key: Any) -> tuple[Tree, Tree]:
-    found = _call("init of the model", model.init, key)
-    _pair("init of the model", found, "params", "extra")
-    return _arrays("init of the model", found)
+    returned = _call("init of the model", model.init, key)
+    _pair("init of the model", returned, "params", "extra")
+    return _arrays("init of the model", returned)
 
   def loss(params: Tree, extra: Tree, batch: Any, key: Any) -> tuple[Any, Tree]:
     name = "loss of the model"
-    found = _call(name, model.loss, params, extra, batch, key)
-    value, after = _pair(name, found, "loss", "extra")
+    returned = _call(name, model.loss, params, extra, batch, key)
+    value, after = _pair(name, returned, "loss", "extra")
     if jnp.shape(value) != () or not jnp.issubdtype(jnp.result_type(_arrays(name, value)), jnp.floating):
       raise ValueError(f"{name} must return a scalar loss of a floating-point type, got {_kind(value)}.")
     return value, _same(name, "extra", after, extra)
@@ -147,14 +147,14 @@ def of_model(model: Model) -> Model:
   def metrics(params: Tree, extra: Tree, batch: Any) -> Mapping[str, Any]:
     assert model.metrics
     name = "metrics of the model"
-    found = _call(name, model.metrics, params, extra, batch)
+    returned = _call(name, model.metrics, params, extra, batch)
     size = len(jax.tree.leaves(batch)[0])
-    if not isinstance(found, Mapping) or "loss" not in found:
-      raise ValueError(f"{name} must return a dict with 'loss', got {_kind(found)}.")
-    for key, value in found.items():
+    if not isinstance(returned, Mapping) or "loss" not in returned:
+      raise ValueError(f"{name} must return a dict with 'loss', got {_kind(returned)}.")
+    for key, value in returned.items():
       if jnp.shape(_arrays(name, value)) != (size,):
         raise ValueError(f"{name} must return '{key}' of each of the {size} examples, got {_kind(value)}.")
-    return found
+    return returned
 
   return model._replace(init=init, loss=loss, metrics=model.metrics and metrics)
 
@@ -178,8 +178,8 @@ def _is(value: Any, kind: type, what: str) -> None:
 
 def _functions(value: Any, names: tuple[str, ...]) -> None:
   for name in names:
-    if not callable(found := getattr(value, name)):
-      raise ValueError(f"{name} of {type(value).__name__} must be a function, got {_kind(found)}.")
+    if not callable(returned := getattr(value, name)):
+      raise ValueError(f"{name} of {type(value).__name__} must be a function, got {_kind(returned)}.")
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -188,40 +188,40 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
   except (*FAILURES, ValueError) as error:
     first, *more = str(error).splitlines() or [""]
-    if isinstance(error, ValueError) and not more:  # a line of its own
+    if isinstance(error, ValueError) and not more:  # already one line
       raise
     raise ValueError(f"{name} fails ({type(error).__name__}: {first}).") from error
 
 
-def _pair(name: str, found: Any, first: str, second: str) -> tuple[Any, Any]:
-  if not isinstance(found, tuple) or len(found) != 2:
-    raise ValueError(f"{name} must return ({first}, {second}), got {_kind(found)}.")
-  return found
+def _pair(name: str, returned: Any, first: str, second: str) -> tuple[Any, Any]:
+  if not isinstance(returned, tuple) or len(returned) != 2:
+    raise ValueError(f"{name} must return ({first}, {second}), got {_kind(returned)}.")
+  return returned
 
 
-def _like(name: str, found: Any, **wanted: Tree) -> tuple[Any, Any]:
+def _like(name: str, returned: Any, **expected: Tree) -> tuple[Any, Any]:
   """The pair that a function returned, if both are like the trees by these names."""
-  (first, one), (second, other) = wanted.items()
-  pair = _pair(name, found, first, second)
+  (first, one), (second, other) = expected.items()
+  pair = _pair(name, returned, first, second)
   _same(name, first, pair[0], one)
   _same(name, second, pair[1], other)
   return pair
 
 
-def _same(name: str, what: str, found: Tree, wanted: Tree) -> Tree:
+def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
   """The tree, if it has the structure, shapes and types of another one."""
-  if jax.tree.structure(found) != jax.tree.structure(wanted):
-    there, needed = _names(found), _names(wanted)
-    differ = [f"without {key}" for key in needed if key not in there]
-    differ += [f"with {key}" for key in there if key not in needed]
-    detail = differ[0] if differ else f"{type(found).__name__} in place of {type(wanted).__name__}"
-    raise ValueError(f"{name} must return {what} of the structure that it was given, got one {detail}.")
-  pairs = zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True)
+  if jax.tree.structure(returned) != jax.tree.structure(expected):
+    returned_names, expected_names = _names(returned), _names(expected)
+    differ = [f"without {key}" for key in expected_names if key not in returned_names]
+    differ += [f"with {key}" for key in returned_names if key not in expected_names]
+    detail = differ[0] if differ else f"{type(returned).__name__} in place of {type(expected).__name__}"
+    raise ValueError(f"{name} must return {what} of the structure of its argument, got one {detail}.")
+  pairs = zip(jax.tree.leaves_with_path(returned), jax.tree.leaves(expected), strict=True)
   for (path, x), like in pairs:
     if jnp.shape(x) != jnp.shape(like) or jnp.result_type(x) != jnp.result_type(like):
       at = f"{what}{jax.tree_util.keystr(path)}"
       raise ValueError(f"{name} must return {at} as {_kind(like)}, got {_kind(x)}.")
-  return found
+  return returned
 
 
 def _arrays(name: str, tree: Tree) -> Tree:

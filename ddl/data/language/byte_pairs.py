@@ -40,7 +40,7 @@ def learnt(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def stored(path: Path) -> Any:
-  """The tokenizer of a tokenizer.json, without its truncation and padding. ValueError where it is none."""
+  """The tokenizer of a tokenizer.json, without its truncation and padding. ValueError for any other file."""
   tokenizers = library()
   try:
     found = tokenizers.Tokenizer.from_file(str(path))

@@ -24,7 +24,7 @@ HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its versio
 LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> tokens, as its data_common.py
 LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also of its evaluations, models, tokenizers
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
-TOLD = 32  # tokens above which a pattern of zeros tells another type, as texts do not have a zero at every second
+JUDGED = 32  # a file with more tokens than this is checked for the byte patterns of another type
 
 
 @checked
@@ -146,7 +146,7 @@ def _stored(file: Path, declared: str | None, vocabulary: int) -> _Stored:
       f"off, or {file.parent / META} should have another dtype"
     )
   count = nbytes // dtype.itemsize
-  if count > TOLD and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
+  if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
     raise ValueError(f"{file} must be tokens of {dtype}, got {other}. {_conversion(file, other, vocabulary)}")
   return _Stored(file, dtype, 0, count)
 
@@ -169,7 +169,7 @@ def _other_type(tokens: np.ndarray) -> str:
   Whole numbers in floating point are recognised as they are. Of wider integers every second token is an upper half:
   0, or below 4 beside others above 255. Of uint8 both bytes of a uint16 take the same values, none above 200. Of uint16
   in the wrong byte order the lower bytes are 0, or none is above 200 while all upper bytes occur, as below 51,456
-  tokens. Texts do none of this in TOLD tokens or more; zeros are not judged.
+  tokens. Texts do none of this in JUDGED tokens or more; zeros are not judged.
   """
   dtype = tokens.dtype
   if not tokens.any():
