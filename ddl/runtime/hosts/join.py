@@ -26,9 +26,12 @@ from jaxlib import _jax
 address, count, settings = json.loads(sys.argv[1])
 service = _jax.get_distributed_runtime_service(address, count, **settings)
 print("ready", flush=True)
-sys.stdin.read()
-time.sleep(5)
+if sys.stdin.readline():
+  service.shutdown()
+else:
+  time.sleep(5)
 """
+ENDING = 10.0  # seconds for the end of the service, which gives calls under way 5
 
 
 def join(seconds: float = JOIN_TIMEOUT, silence: float | None = PEER_TIMEOUT) -> None:
@@ -83,7 +86,7 @@ def _without_proxy(coordinator: str) -> None:
 
 
 class _Service:
-  """JAX's coordination service in a process of its own, which outlives process 0 by some seconds.
+  """JAX's coordination service in a process of its own, which outlives a process 0 that fails by some seconds.
 
   Where the service's process is gone, JAX kills all others at once with a page of C++ log; now `lost` comes first.
   """
@@ -101,9 +104,17 @@ class _Service:
       raise ValueError(f"the coordination service could not start at {address}")
 
   def shutdown(self) -> None:
-    """End it: all processes are done."""
-    self._process.kill()
-    self._process.wait()
+    """End it: all processes are done.
+
+    The others may not have read that yet, and JAX ends one with SIGABRT whose connection closes before it has. So the
+    service waits for calls under way, up to 5 s, and this process for the service: where process 0 is the main one of
+    a container, all others there are killed when it ends.
+    """
+    try:
+      self._process.communicate(b"\n", timeout=ENDING)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      self._process.wait()
 
 
 def _gloo_at(address: str) -> None:

@@ -60,6 +60,33 @@ def test_one_that_is_killed_before_its_devices_is_missed(where):
       each.kill()
 
 
+EARLY = """
+import os, sys, threading, time
+from ddl.runtime import hosts
+joining, made = sys.modules["ddl.runtime.hosts.join"], []
+service = joining._Service
+joining._Service = lambda *settings, **named: made.append(service(*settings, **named)) or made[0]
+hosts.declare()
+hosts.join(30, None)
+for each in made:
+  threading.Thread(target=each.shutdown, daemon=True).start()
+time.sleep(1.5)
+os._exit(0)
+"""
+
+
+def test_the_service_ends_after_the_calls_under_way(where):
+  """Process 0 can have ended before another one has read that all have come to the end: JAX would abort that one."""
+  ends = [
+    subprocess.Popen(
+      [sys.executable, "-c", EARLY], cwd=ROOT, env=os.environ | {JOINED: f"{rank}/2@{where}"}, stderr=-1, text=True
+    )
+    for rank in (0, 1)
+  ]
+  told = [each.communicate(timeout=40)[1] for each in ends]
+  assert [each.returncode for each in ends] == [0, 0], told
+
+
 @pytest.mark.slow
 def test_two_train_as_one(where, tmp_path):
   first, second = (started(tmp_path, where, rank) for rank in (0, 1))
