@@ -53,7 +53,9 @@ def decays(config: Config) -> dict[str, Decay]:
 @cache
 def _decay(graph: str, workers: int, rounds: int) -> Decay:
   cycle = np.linalg.multi_dot([np.eye(workers), *reversed(matrices(graph, workers)), np.eye(workers)])
-  second = np.sort(np.abs(np.linalg.eigvals(cycle)))[-2] ** (1 / len(matrices(graph, workers)))
+  modulus = np.sort(np.abs(np.linalg.eigvals(cycle)))[-2]
+  # The fourth root of a rounding error would be 1e-4: a matrix that averages exactly has the eigenvalue 0.
+  second = modulus ** (1 / len(matrices(graph, workers))) if modulus > 1e-12 else 0.0
   group, start = Group("worker"), np.random.default_rng(0).normal(size=(workers, 64))
   with jax.enable_x64(True):
     rule = as_optax(d_psgd(optax.sgd(0.1), graph=graph, workers=workers), "worker")
@@ -68,7 +70,7 @@ def _decay(graph: str, workers: int, rounds: int) -> Decay:
       return jnp.concatenate([agree(group, x, ())[1][None], found])
 
     found = jax.jit(jax.vmap(worker, axis_name="worker"))(jnp.asarray(start))[0]
-  return Decay(float(second) if second > 1e-6 else 0.0, np.asarray(found))
+  return Decay(float(second), np.asarray(found))
 
 
 def draw(config: Config) -> bytes:
