@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from ddl.public import *
-  from experiments.library.functions import RunOptions, compare, load, own, sweep, train
+  from experiments.library.functions import RunOptions, StepInfo, compare, load, own, sweep, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
   "ServerAlgorithm",
   "Simulator",
   "Source",
+  "StepInfo",
   "Trainer",
   "compare",
   "from_equinox",
@@ -48,7 +49,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")
-  if name in ("RunOptions", "compare", "load", "own", "sweep", "train"):
+  if name in ("RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"):
     from experiments.library import functions as library  # which is above this package, for who imports no other
 
     return getattr(library, name)

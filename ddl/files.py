@@ -1,10 +1,12 @@
-"""Checks of paths given by a user."""
+"""Checks of paths given by a user, JSON files, and the user's cache folder."""
 
+import json
+import os
 import re
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +33,11 @@ def local(path: str | Path) -> Path:
     return Path(path).expanduser()
   except RuntimeError as error:
     raise ValueError(f"{path}: unknown home folder; invalid: must be a path without ~") from error
+
+
+def cache_folder() -> Path:
+  """Return ~/.cache/ddl, or the folder in XDG_CACHE_HOME. ValueError without a home folder."""
+  return local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ddl"
 
 
 def regular(path: str | Path) -> Path:
@@ -71,3 +78,20 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
         raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, where its header says {header + nbytes:,}")
       arrays[name] = Declared(shape, dtype, nbytes)
   return arrays
+
+
+def read_json(path: Path, advice: str = "; train again in another --workdir") -> dict[str, Any]:
+  """The object that a JSON file holds.
+
+  Raises:
+    ValueError: one line that names the file and ends with the advice, if it is damaged or no regular file.
+    FileNotFoundError: if there is none.
+  """
+  regular(path)
+  try:
+    content = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path} is damaged ({error}){advice}") from error
+  if not isinstance(content, dict):
+    raise ValueError(f"{path} is damaged (it holds no object){advice}")
+  return content

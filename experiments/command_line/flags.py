@@ -11,6 +11,7 @@ from ddl.runtime import hosts
 from ddl.runtime.hosts import JOIN_TIMEOUT, PEER_TIMEOUT
 from experiments.command_line import shared_flags
 from experiments.config.options import RunOptions
+from experiments.config.parts.own_objects import absolute
 from experiments.train.compilation_cache import AUTO, OFF
 
 
@@ -48,6 +49,7 @@ flags.DEFINE_enum(
   ["mean", "reestimate"],
   "batch-norm statistics of the tested model: the workers' mean, or re-estimated",
 )
+flags.DEFINE_list("hooks", [], "functions called after each evaluation, as FILE.py:NAME or MODULE:NAME")
 shared_flags.workdir()
 flags.DEFINE(_Folder(), "init_from", "", "initial parameters: a run of the same model, or its model.msgpack")
 flags.DEFINE_bool("resume", False, "continue what is in --workdir")
@@ -76,4 +78,5 @@ def run_options(command: tuple[str, ...] = (), recorded: Mapping[str, Any] | Non
     each.name: flags.FLAGS[each.name].value for each in fields(RunOptions) if each.name in flags.FLAGS
   }
   values["overlap"] = values["overlap"] == "on"
+  values["hooks"] = tuple(map(absolute, values["hooks"]))
   return RunOptions(**values, command=command, recorded=recorded or {})

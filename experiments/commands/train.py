@@ -1,5 +1,7 @@
 """`python run.py train`: one run of one algorithm."""
 
+from dataclasses import replace
+
 from absl import flags
 
 from experiments.command_line import shared_flags
@@ -8,6 +10,8 @@ from experiments.command_line.flags import run_options
 from experiments.command_line.resume import record
 from experiments.config import unread_keys
 from experiments.config.experiment import Experiment
+from experiments.config.parts.catalog import has_server
+from experiments.report import DRAW
 from experiments.train.train import train
 
 shared_flags.checkpoint_every()
@@ -19,7 +23,7 @@ flags.DEFINE_string("ray_address", "", "host:port of a Ray cluster; default: thi
 flags.DEFINE_float("worker_cpus", 1.0, "CPUs that each of Ray's workers asks for", lower_bound=0.0)
 flags.DEFINE_float("worker_gpus", 0.0, "GPUs that each of Ray's workers asks for", lower_bound=0.0)
 flags.DEFINE_bool("elastic", False, "config.elastic=True: the others go on without a process that is lost")
-flags.DEFINE_bool("explain", False, "tell memory, FLOP, bytes and collectives of the compiled step, as dryrun does")
+EXPLAIN = flags.DEFINE_bool("explain", False, "print memory, FLOP, bytes and collectives of the compiled step")
 flags.DEFINE_string("replay", "", "events.npz of a run whose order this one makes again, in virtual time")
 
 
@@ -28,6 +32,11 @@ def main(line: CommandLine) -> int:
   if flags.FLAGS.elastic:
     line.config.elastic = True
   options = run_options(line.words, record(line))
+  if EXPLAIN.value:
+    if has_server(line.config.algorithm.name):
+      raise ValueError(f"--explain must be passed with a collective algorithm, got {line.config.algorithm.name}.")
+    options = replace(options, hooks=(*options.hooks, "experiments.dryrun.explain:explain"))
+  options = replace(options, hooks=(*options.hooks, DRAW))
   unread_keys.check_virtual("train", line.paths, [line.config.algorithm.name])
   train(Experiment.from_config(line.config), options)
   return 0

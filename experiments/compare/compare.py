@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddl import files
 from ddl.perf.hardware import Cluster
 from ddl.perf.units import counted
 from ddl.runtime import hosts
@@ -25,6 +26,7 @@ from experiments.train.build import Components
 from experiments.train.exit_codes import Failed, resumable
 from experiments.train.folder import inputs, run_dir
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
+from experiments.train.hooks import resolved
 from experiments.train.metrics.evaluate import judged_by
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
 
@@ -41,6 +43,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   """
   options, began = options or RunOptions(), time.perf_counter()
   check_read("compare", options)
+  resolved(options.hooks)
   first, tuned = comparison.first, trials(comparison.tuned)
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   resumable(resume_command("compare", path, options.command))
@@ -68,7 +71,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   }
   if launches(options):
     launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
-    return run_dir.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
+    return files.read_json(path / run_dir.COMPARISON) | {"folder": str(path)}
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
   computed_from = inputs.of(comparison.experiments.values(), data, options.init_from, comparison.tuned)
@@ -105,8 +108,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       if clusters:
         _write_tables(path)  # before predictions, which may fail
         page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
-        files = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
-        page["clusters"] = [entry | {"file": files[entry["name"]]} for entry in page["clusters"]]
+        paths = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
+        page["clusters"] = [entry | {"file": paths[entry["name"]]} for entry in page["clusters"]]
         comparison_record.write(path / run_dir.COMPARISON, page)
       _report(path, began, options.print_table)
     except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
@@ -150,8 +153,8 @@ def _predicted(
 
 def _check_outputs(path: Path) -> None:
   """Raise ValueError, before any run, where a file or a folder is in the way of the report's."""
-  files = (run_dir.COMPARISON, *REPORT_FILES)
-  wrong = [name for name in files if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
+  names = (run_dir.COMPARISON, *REPORT_FILES)
+  wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
     what = "is a file" if wrong[0] == "figures" else "is a folder"
     raise ValueError(f"{path / wrong[0]} {what}, where the report is to be written; move it, or give another --workdir")

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from ddl import files
 from experiments.compare import traffic_text
 from experiments.config.comparisons.comparison import Comparison
 from experiments.config.options import RunOptions
@@ -32,7 +33,7 @@ def tell_changes(file: Path, page: Mapping[str, Any]) -> None:
   if not file.exists():
     return
   try:
-    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (run_dir.read_json(file), page))
+    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (files.read_json(file), page))
   except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
     return
   told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
@@ -55,7 +56,7 @@ def content(
     for label, each in components.items()
   ]
   abouts = [path / run / run_dir.ABOUT for each in runs.values() for run in each]
-  trained = run_dir.read_json(next(each for each in abouts if each.exists()))  # maybe long before this report
+  trained = files.read_json(next(each for each in abouts if each.exists()))  # maybe long before this report
   return {
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": run_dir.about(without(options.command))["command"],  # as it is run elsewhere

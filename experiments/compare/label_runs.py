@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl import files
 from ddl.events import lockstep, record
 from ddl.perf.units import counted
 from ddl.runtime import execution, hosts
@@ -27,6 +28,7 @@ from experiments.train.exit_codes import Stopped
 from experiments.train.folder import inputs, run_dir, saved_model
 from experiments.train.folder.run_dir import RunFolder
 from experiments.train.folder.workdir import resume_command
+from experiments.train.hooks import Hooks, resolved
 from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.processes import say
 from experiments.train.runners.compiled import CompiledRun
@@ -97,8 +99,8 @@ def run(
     if label in there.read:
       runs[label] = [run for run in there.read[label] if path / run in there.complete or path / run in there.saved]
       ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
-      if files := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
-        failed[label] = run_dir.read_json(files[-1])["diverged"]
+      if failures := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
+        failed[label] = files.read_json(failures[-1])["diverged"]
       continue
     each = each._replace(model=saved_model.started_from(options.init_from, each.model))
     together = 1 if virtual else _together(each, options, len(comparison.seeds))
@@ -140,20 +142,17 @@ def _outcomes(
     if folder in there.complete:
       yield folder, _read(RunFolder(folder), folders[folder])
   parent = next(iter(folders)).parent
-  first = True
+  first, hooks = True, resolved(options.hooks)
   for group in _groups(parent, list(folders), most, there):
     left = sorted((run for run in group if run in folders and run not in there.complete), key=lambda x: _step(x, there))
     for _, equal in groupby(left, lambda x: _step(x, there)):
       some = list(equal)
-      parts = [
-        Part(
-          made.reseeded(components, folders[folder].seed),
-          RunFolder(folder, writes=hosts.is_main(), inputs=computed_from),
-          trainers.follow(trainer, folders[folder]),
-          folder in there.saved,
-        )
-        for folder in some
-      ]
+      parts = []
+      for folder in some:
+        seeded = made.reseeded(components, folders[folder].seed)
+        clock = trainers.follow(trainer, folders[folder])
+        run_folder = RunFolder(folder, writes=hosts.is_main(), inputs=computed_from)
+        parts.append(Part(seeded, run_folder, clock, folder in there.saved, Hooks(hooks, folder, seeded, options)))
       if isinstance(trainer, Elastic):
         elastic.keep(parts[0].folder, trainer.presence)
       runner = CompiledRun(
@@ -185,7 +184,7 @@ def _outcomes(
 def _groups(parent: Path, folders: Sequence[Path], most: int, there: There) -> list[list[Path]]:
   """Runs that are made together, as recorded before the first of them: a resume gives each run the same bits."""
   file = parent / GROUPS
-  groups = [[parent / run for run in group] for group in run_dir.read_json(file)["runs"]] if file.exists() else []
+  groups = [[parent / run for run in group] for group in files.read_json(file)["runs"]] if file.exists() else []
   known = {run for group in groups for run in group}
   groups += [[run] for run in folders if run not in known and (run in there.complete or run in there.saved)]
   new = [run for run in folders if run not in {run for group in groups for run in group}]
@@ -206,7 +205,7 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
   """What a complete run left."""
   folder.reopen(experiment)
   if (folder.path / run_dir.FAILED).exists():
-    return Diverged(str(run_dir.read_json(folder.path / run_dir.FAILED).get("diverged")))
+    return Diverged(str(files.read_json(folder.path / run_dir.FAILED).get("diverged")))
   return run_dir.read_result(folder.path)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl import files
 from experiments.config.comparisons.comparison import Comparison
 from experiments.config.comparisons.variants import restored
 from experiments.config.experiment import Experiment
@@ -37,7 +38,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   if not options.resume or not (path / run_dir.COMPARISON).exists():
     return unchanged
   try:
-    record = run_dir.read_json(path / run_dir.COMPARISON)
+    record = files.read_json(path / run_dir.COMPARISON)
   except ValueError:  # damaged, and about to be replaced
     return unchanged
   try:
@@ -82,7 +83,7 @@ def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:
   """Of a label as it was run; None where no run is left."""
   configs = [path / run / run_dir.CONFIG for run in entry["runs"]]
   found = next((each for each in configs if each.exists()), None)
-  return None if found is None else Experiment.from_json(run_dir.read_json(found))
+  return None if found is None else Experiment.from_json(files.read_json(found))
 
 
 def _place(entry: Mapping[str, Any]) -> Place:

@@ -11,6 +11,7 @@ from typing import Any
 
 from optuna import TrialPruned
 
+from ddl import files
 from ddl.api import Data
 from ddl.data import source
 from ddl.perf.units import counted
@@ -61,7 +62,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     trainers.check_members(each, options)
   if launches(options):
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
-    return run_dir.read_json(path / run_dir.TUNED)["algorithms"]
+    return files.read_json(path / run_dir.TUNED)["algorithms"]
   compilation_cache.start(options.compilation_cache)
   start_devices(first.workers, options)
   computed_from = inputs.of(chosen.experiments.values(), data)

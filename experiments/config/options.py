@@ -1,6 +1,6 @@
 """Execution of a run, as opposed to its experiment: results agree up to rounding whatever these options are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -9,10 +9,10 @@ from ddl.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, che
 RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
 UNREAD = {  # command: options that it does not read
   "train": ("keep_models",),
-  "compare": ("runtime", "explain", "replay"),
-  "sweep": ("runtime", "explain", "replay", "init_from", "checkpoint_every", "keep_models"),
+  "compare": ("runtime", "replay"),
+  "sweep": ("hooks", "runtime", "replay", "init_from", "checkpoint_every", "keep_models"),
 }
-SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay", "explain")
+SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class RunOptions:
   batch_stats: str = "mean"  # or "reestimate"
   checkpoint_every: NonNegativeInt = 0  # steps; 0: only where a run stops or ends
   runtime: str = "simulator"  # or "threads", "ray": of server algorithms
-  explain: bool = False  # tell memory, FLOP, bytes and collectives of the compiled step
   replay: str = ""  # file of a schedule
   init_from: str = ""  # a run's folder, or its model.msgpack
   keep_models: bool = False  # of a comparison
@@ -46,6 +45,7 @@ class RunOptions:
   worker_cpus: NonNegativeFloat = 1.0
   worker_gpus: NonNegativeFloat = 0.0
   compilation_cache: str = "auto"  # a folder, or "off"
+  hooks: tuple[Callable[..., object] | str, ...] = ()  # functions of a `StepInfo`, or their addresses
   print_table: bool = True  # that a comparison prints it at its end
   command: tuple[str, ...] = ()  # that is recorded as the one that made a run
   recorded: Mapping[str, Any] = field(default_factory=dict)  # what the command line needs to go on with the folder

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl.api import Algorithm, Model, ServerAlgorithm
+from ddl.api import Algorithm, ServerAlgorithm
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.events.times import TIMES
@@ -20,14 +20,12 @@ from ddl.perf.comm.patterns import Op, Pattern
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_seconds
 from ddl.perf.planning.placement import with_shares
-from ddl.runtime.layout.workers import nbytes
 from ddl.schedule import Schedule
 from experiments.config.experiment import Experiment
 from experiments.config.parts.factories import keywords
 from experiments.costs import local_cluster
 from experiments.costs.calibration.model_kinds import published_kind
 from experiments.costs.member_step import ALONE, Members
-from experiments.costs.param_flops import param_shapes
 from experiments.short_name import slug
 from experiments.train import virtual_time
 from experiments.train.virtual_time import Charges
@@ -65,11 +63,6 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
 def with_published(cluster: Cluster, model: str) -> Cluster:
   """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
   return with_shares(cluster, published_kind(model))
-
-
-def params_bytes(model: Model) -> int:
-  """Return the bytes of a model's parameters."""
-  return nbytes(param_shapes(model))
 
 
 class ClusterRun(NamedTuple):

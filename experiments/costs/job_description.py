@@ -10,10 +10,9 @@ from ddl.api import Model, Tree
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
 from experiments.costs.calibration.model_kinds import published_kind
-from experiments.costs.cluster_clock import params_bytes
 from experiments.costs.param_flops import loss_jaxpr, param_shapes, products
 from experiments.costs.xla_cost import batch_shapes, compiled_step, step_parts
-from experiments.train.build import Components
+from experiments.train.build import Components, params_bytes
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:

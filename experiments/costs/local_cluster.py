@@ -1,25 +1,24 @@
 """The cluster `measured`: the result of `python run.py calibrate` on this machine, in a file of the user's."""
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ddl import files
+from ddl.files import read_json
 from ddl.perf import hardware
 from ddl.perf.hardware import CLUSTERS, Cluster
 from experiments.costs import cluster_file
 from experiments.costs.calibration.model_kinds import kind_of
 from experiments.costs.calibration.record import Record, plain, read
-from experiments.train.folder.run_dir import read_json
 
 NAME = "measured"
 
 
 def path() -> Path:
   """~/.cache/ddl/measured.json, or where XDG_CACHE_HOME has the cache."""
-  return files.local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ddl" / "measured.json"
+  return files.cache_folder() / "measured.json"
 
 
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from experiments.costs.patterns import pattern_of
 from experiments.report.inference.statistics import crossing, log_summary
 from experiments.report.reader import read_run
 from experiments.train import virtual_time
-from experiments.train.build import Components
+from experiments.train.build import Components, params_bytes
 from experiments.train.folder import run_dir
 
 BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
@@ -56,7 +56,7 @@ def predict(
   split = member_step.of(first, members, sharding)
   entrants = {label: _entrant(path, each, runs[label], target, split) for label, each in components.items()}
   step = xla_cost.step_parts(first, first.experiment.batch // first.experiment.microbatches, members, sharding)
-  nbytes = cluster_clock.params_bytes(first.model)
+  nbytes = params_bytes(first.model)
   return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
 

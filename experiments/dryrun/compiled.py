@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ddl import files
 from ddl.api import Algorithm, Data
 from ddl.perf.hardware import Cluster
 from ddl.runtime.layout.placement import find_rules
@@ -16,7 +17,6 @@ from ddl.runtime.trainer import Trainer
 from ddl.runtime.xla import compiler_options
 from experiments.config.experiment import Experiment
 from experiments.config.options import RunOptions
-from experiments.costs import local_cluster
 from experiments.dryrun.program import analyse
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend
@@ -82,7 +82,7 @@ def cache(where: str) -> Path | None:
   """The folder in which analyses are kept, beside that of compiled programs. where: --compilation_cache."""
   if where in OFF:
     return None
-  return local_cluster.path().with_name("dryrun") if where == AUTO else Path(where) / "dryrun"
+  return files.cache_folder() / "dryrun" if where == AUTO else Path(where) / "dryrun"
 
 
 def fits(found: Figures, cluster: Cluster) -> bool:

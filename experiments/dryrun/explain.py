@@ -1,21 +1,24 @@
 """`train --explain`: the tables of a dry run from the program with which a run makes its steps."""
 
-from ddl.runtime.trainer import Trainer
 from experiments.costs.cluster_clock import with_published
 from experiments.dryrun import text
 from experiments.dryrun.compiled import batch_shapes
 from experiments.dryrun.program import of_run
 from experiments.dryrun.report import figures
 from experiments.dryrun.target import cluster_of
-from experiments.train.build import Components
+from experiments.train.hooks import StepInfo
+from experiments.train.processes import say
 
 
-def explain(components: Components, trainer: Trainer) -> str:
-  """Return them; with seconds where the devices' cluster is known."""
+def explain(info: StepInfo) -> None:
+  """Print them at the start of a run, with seconds if the devices' cluster is known. A hook."""
+  if not info.first:
+    return
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: of an elastic run's workers
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_published(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
   found = figures(experiment.label, experiment, trainer, programs, cluster)
   tables = [text.summary([found], cluster), text.collectives(found, cluster is not None)]
-  return "\n\n".join(tables + ([text.verdict(found, cluster)] if cluster else []))
+  say("\n\n".join(tables + ([text.verdict(found, cluster)] if cluster else [])))

@@ -29,11 +29,13 @@ from experiments.library import resume as library_resume
 from experiments.library.results import Compared, Run, Swept, check_path, load
 from experiments.library.resume import NOT_RECORDED
 from experiments.library.words import in_calls
+from experiments.report import DRAW
 from experiments.train import train as training
 from experiments.train.folder import run_dir
 from experiments.train.folder.workdir import workdir
+from experiments.train.hooks import Hook, StepInfo
 
-__all__ = ["RunOptions", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
+__all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
 EXAMPLES = {  # section: a value, and what a function in its place returns
   "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
   "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
@@ -50,12 +52,20 @@ Given = str | Path | ConfigDict | None  # a config file, the config itself, or `
 
 
 @in_calls()
-def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions | None = None, **changes: Any) -> Run:
+def train(
+  config: Given = None,
+  *,
+  workdir: str | Path = "",
+  hooks: Sequence[Hook] = (),
+  options: RunOptions | None = None,
+  **changes: Any,
+) -> Run:
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
   Args:
     config: a config file, a config of `experiments.config.base()`, or nothing for the defaults.
     workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
+    hooks: functions of a `ddl.StepInfo`, called after each evaluation and at the end; every process calls them.
     options: how it is run; `RunOptions(resume=True)` goes on in `workdir`, without a config and changes with those that
       the folder records.
     changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a function of
@@ -72,7 +82,7 @@ def train(config: Given = None, *, workdir: str | Path = "", options: RunOptions
     experiment = Experiment.from_config(chosen)
     options = library_resume.with_recorded(options, record)
     options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
-    training.train(experiment, options)
+    training.train(experiment, _hooked(options, hooks, DRAW))
   return Run(Path(options.workdir), trust_code=True)  # whose code has been run
 
 
@@ -84,6 +94,7 @@ def compare(
   clusters: Sequence[str] = (),
   tuned: str | Path = "",
   workdir: str | Path = "",
+  hooks: Sequence[Hook] = (),
   options: RunOptions | None = None,
   **changes: Any,
 ) -> Compared:
@@ -94,7 +105,7 @@ def compare(
       compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change;
       with "grid": {"workers": (1, 2, 4), "algorithm.period": (1, 16)} each label is run at every point of it.
     only: labels or algorithms; clusters: names, to predict seconds for; tuned: tuned.json of a sweep.
-    workdir, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
+    workdir, hooks, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
 
   Raises:
     ValueError, Stopped: as `train`; Failed: if every run diverged.
@@ -111,7 +122,7 @@ def compare(
     comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
     name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
     options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
-    comparing.compare(comparison, replace(options, print_table=False))  # the result shows it
+    comparing.compare(comparison, replace(_hooked(options, hooks), print_table=False))  # the result shows it
   return Compared(Path(options.workdir), trust_code=True)
 
 
@@ -200,6 +211,15 @@ def _names(argument: str, value: Any) -> Sequence[str]:
   if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
     raise ValueError(f"{argument} must be a list of names, such as {argument}=['a', 'b'], got {value!r}.")
   return value
+
+
+def _hooked(options: RunOptions, hooks: Any, *more: str) -> RunOptions:
+  """Return the options with these hooks: for other processes by their addresses, from which those import them."""
+  if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+    raise ValueError(f"hooks must be a list of functions of a ddl.StepInfo, got {hooks!r}.")
+  if options.processes > 1 or options.max_restarts:
+    hooks = [own(hook)["name"] for hook in hooks]
+  return replace(options, hooks=(*options.hooks, *hooks, *more))
 
 
 def _section(kind: str, value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from ddl import files
 from ddl.perf.units import counted
 from experiments.report import formats, reader, table_rows
 from experiments.report.grid import grid_findings
@@ -40,7 +41,7 @@ class Named(dict[str, Value]):
 def of_run(folder: Path) -> str:
   """Its folder, what was trained, and the last evaluation."""
   try:
-    config = run_dir.read_json(folder / run_dir.CONFIG)
+    config = files.read_json(folder / run_dir.CONFIG)
     names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
     text = f"{names['algorithm']}, {names['model']} on {names['data']}; {counted(config['workers'], 'worker')}"
     text += f", seed {config['seed']}"
@@ -57,7 +58,7 @@ def of_sweep(folder: Path) -> str:
   """Its folder, and the best setting of each label with its score."""
   try:
     lines = []
-    for label, entry in run_dir.read_json(folder / run_dir.TUNED)["algorithms"].items():
+    for label, entry in files.read_json(folder / run_dir.TUNED)["algorithms"].items():
       best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
       found = ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items())
       scores = [

@@ -48,7 +48,7 @@ class Run:
   @cached_property
   def config(self) -> dict[str, Any]:
     """Its config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
-    return run_dir.read_json(self.folder / run_dir.CONFIG)
+    return files.read_json(self.folder / run_dir.CONFIG)
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
@@ -118,7 +118,7 @@ class Compared:
   @cached_property
   def info(self) -> dict[str, Any]:
     """What comparison.json holds: target, seeds, versions, an entry per algorithm."""
-    return run_dir.read_json(self.folder / run_dir.COMPARISON)
+    return files.read_json(self.folder / run_dir.COMPARISON)
 
   @property
   def report(self) -> Path:
@@ -174,7 +174,7 @@ class Swept:
   @cached_property
   def info(self) -> dict[str, Any]:
     """What tuned.json holds: an entry per label."""
-    return run_dir.read_json(self.folder / run_dir.TUNED)["algorithms"]
+    return files.read_json(self.folder / run_dir.TUNED)["algorithms"]
 
   @property
   def tuned(self) -> Path:

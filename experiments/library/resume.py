@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl import files
 from experiments.config.comparisons.variants import restored
 from experiments.config.options import RunOptions
 from experiments.train.folder import inputs, run_dir
@@ -50,7 +51,7 @@ def recorded(
   advice = "; give the config, and the changes that the run was started with"
   if not file.exists():
     raise ValueError(f"{file}, which records the experiment, is missing{advice}")
-  found = run_dir.read_json(file, advice)
+  found = files.read_json(file, advice)
   made_by, config, flags = (found.get(key) for key in ("command", "config", "options"))
   if made_by in ("train", "compare", "sweep") and made_by != command:
     raise ValueError(f"{path} is of a `{made_by}`, not of a `{command}`; `ddl.{made_by}` goes on with its folder")
@@ -89,7 +90,7 @@ def unfinished(path: Path) -> str:
   """What goes on with a comparison or a sweep that was stopped before its result; "" for a folder of neither."""
   made_by = ""
   if (path / run_dir.EXPERIMENT).exists():
-    made_by = str(run_dir.read_json(path / run_dir.EXPERIMENT).get("command"))
+    made_by = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))
   complete = sorted(each.parent for each in path.glob(f"*/seed-*/{run_dir.RESULT}"))
   if made_by not in ("compare", "sweep"):
     made_by = "sweep" if (path / run_dir.STUDY).exists() else "compare" * bool(complete)

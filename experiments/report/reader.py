@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl.files import read_json
 from experiments.report import formats
-from experiments.train.folder.run_dir import ABOUT, COMPARISON, METRICS, metric_lines, read_json
+from experiments.train.folder.run_dir import ABOUT, COMPARISON, METRICS, metric_lines
 
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (

@@ -23,6 +23,7 @@ OWN = (
   "max_restarts",
   "compilation_cache",
   "print_table",
+  "hooks",
 )  # may be each process's own
 
 

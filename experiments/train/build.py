@@ -14,6 +14,7 @@ from ddl.data.order import Order, batches, round_batches
 from ddl.data.stream import StreamFeed
 from ddl.precision import in_bfloat16
 from ddl.runtime import hosts, traffic
+from ddl.runtime.layout.workers import nbytes
 from ddl.runtime.trainer import Feed
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import factory
@@ -113,6 +114,11 @@ def make_model(experiment: Experiment, data: Data) -> Model:
     ) from error
   model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
+
+
+def params_bytes(model: Model) -> int:
+  """Return the bytes of a model's parameters."""
+  return nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
 
 
 def reseeded(components: Components, seed: int) -> Components:

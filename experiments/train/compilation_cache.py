@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.costs import local_cluster
+from ddl import files
 
 AUTO, OFF = "auto", ("off", "")
 LIMIT = 2**29  # bytes; JAX's own limit reads a file of each entry for each new one: 0.3 s at 5,000 entries
@@ -28,7 +28,7 @@ def start(where: str = AUTO) -> None:
   if where == AUTO and jax.config.values["jax_compilation_cache_dir"]:
     return
   try:
-    folder = local_cluster.path().with_name("jax") if where == AUTO else Path(where)
+    folder = files.cache_folder() / "jax" if where == AUTO else Path(where)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who can write there can have any code run
     with tempfile.TemporaryFile(dir=folder):
       pass

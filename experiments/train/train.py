@@ -28,6 +28,7 @@ from experiments.train.exit_codes import Stopped, resumable
 from experiments.train.folder import inputs, saved_model
 from experiments.train.folder.run_dir import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
 from experiments.train.folder.workdir import check_folder, resume_command, workdir
+from experiments.train.hooks import Hooks, resolved
 from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.metrics.progress import has_bar
 from experiments.train.processes import check_processes, launch, launches, say, start_devices
@@ -52,6 +53,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   """
   options = options or RunOptions()
   check_read("train", options)
+  resolved(options.hooks)
   name, simulated = experiment.label, options.runtime == "simulator"
   if not simulated:
     _check_realtime(experiment, options)
@@ -111,7 +113,8 @@ def _train(
     loop = train_loop.Options(options.batch_stats, name, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     about = _about(options)
-    part = train_loop.Part(components, folder, virtual_seconds, options.resume)
+    called = Hooks(resolved(options.hooks), path, components, options)
+    part = train_loop.Part(components, folder, virtual_seconds, options.resume, called)
     last = train_loop.run(part, runner, evaluator, loop, about)
   except Stopped as stopped:
     kept = f"saved; resume with: {resume_command('train', path, options.command)}"
@@ -122,8 +125,6 @@ def _train(
     raise
   compiled = ""
   if isinstance(runner, CompiledRun):
-    if isinstance(runner.trainer, Simulator) and hosts.is_main():
-      replay.draw(path, components, runner.trainer.events, "time" if options.replay else "virtual time")
     compiled = f", compiled in {runner.trainer.compile_seconds:.1f} s{compilation_cache.note()}"
   say(f"{_shown(last)}\n{last['examples'] / max(last.get('seconds', 0), 1e-9):.0f} examples/s{compiled}; {path}")
   return last
@@ -141,13 +142,6 @@ def _simulated(
   trainer = make_trainer(components, options, recorded)
   say(describe(trainer))
   say(_data_text(components.data))
-  if options.explain:
-    if isinstance(trainer, Simulator):
-      raise ValueError(f"--explain is of collective algorithms, not of {components.experiment.algorithm.short_name}")
-    every = trainer.all if isinstance(trainer, Elastic) else trainer
-    from experiments.dryrun.explain import explain  # here: most runs need none of it
-
-    say(explain(components, every))
   if not has_bar():
     say("compiling")
   if isinstance(trainer, Simulator) and hosts.is_main():

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ddl.runtime.rounds.consensus import NotFinite
+from ddl.runtime.rounds.consensus import Consensus, NotFinite
 from experiments.train.build import Components
 from experiments.train.exit_codes import Stopped
 from experiments.train.folder import saved_model
 from experiments.train.folder.run_dir import RunFolder
+from experiments.train.hooks import Hooks
 from experiments.train.metrics.evaluate import Evaluator
 from experiments.train.metrics.lines import Metrics
 from experiments.train.metrics.progress import Progress
@@ -30,6 +31,7 @@ class Part(NamedTuple):
   folder: RunFolder
   virtual_seconds: Callable[[int], float] | None = None  # of a step
   resume: bool = False  # its folder holds it already
+  hooks: Hooks | None = None
 
 
 class Options(NamedTuple):
@@ -88,6 +90,11 @@ def run_together(
         if len(diverged) == len(parts):
           raise
 
+  def call_hooks(run: int, model: Consensus) -> None:
+    if hooks := parts[run].hooks:
+      last = metrics[run].last
+      hooks.evaluated(int(last["step"]), last, model.params, model.extra, getattr(runner, "trainer", None))
+
   with StopRequest() as asked:  # before the first file, so that a stop always saves
     try:
       _open(parts, runner, metrics, about)
@@ -105,6 +112,7 @@ def run_together(
               to_test[lane] = metrics[run].to_test(each, models[lane])
             tested = evaluator(to_test)
             for_all(lambda run, lane: metrics[run].write(each, models[lane], tested[lane]))
+            for_all(lambda run, lane: call_hooks(run, models[lane]))
           if models and options.keep_model and (each.save or each.step == steps):
             for_all(lambda run, lane: saved_model.save(parts[run].folder.path, each.step, models[lane]))
           going = [run not in diverged for run in range(len(parts))]
@@ -126,6 +134,8 @@ def run_together(
     for run, each in enumerate(parts):
       if run not in diverged:
         each.folder.finish(metrics[run].last)
+        if each.hooks:
+          each.hooks.finished()
     if len(diverged) < len(parts) and (stopped is not None or (asked.number is not None and jax.process_count() == 1)):
       raise Stopped(steps, asked.number or signal.SIGTERM)  # what would come after this run must not begin
     return [diverged.get(run) or each.last for run, each in enumerate(metrics)]

@@ -8,13 +8,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ddl import files
+from ddl.files import read_json
 from experiments.config.base import base, renamed
 from experiments.config.experiment import Experiment
 from experiments.config.parts.catalog import REGISTRIES, unknown_key
 from experiments.config.parts.factories import Config, as_type, named
 from experiments.config.parts.part import jsonable
 from experiments.short_name import short_name, slug
-from experiments.train.folder.run_dir import read_json
 
 CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple
 

@@ -114,6 +114,20 @@ def found(kind: str, name: str) -> Any:
   return _described(wanted, value, name) if wanted else value
 
 
+def function_at(address: str, option: str) -> Callable[..., Any]:
+  """Return the function at an address that the user passes with an option. ValueError, one line, without one."""
+  where, _, attribute = address.rpartition(":")
+  try:
+    module = modules.module_of(Path(where).expanduser().resolve()) if where.endswith(".py") else None
+    value = getattr(module or importlib.import_module(where), attribute)
+  except Exception as error:  # the file is the user's, and so are its errors
+    why = f"{type(error).__name__}: {error}"
+    raise ValueError(f"{option} must be a function as FILE.py:NAME or MODULE:NAME, got {address} ({why}).") from error
+  if not callable(value):
+    raise ValueError(f"{option} must be a function, got {type(value).__name__} at {address}.")
+  return value
+
+
 def begin() -> None:
   """Forget which objects were found: another config is begun."""
   _found.clear()

@@ -6,13 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from ddl.events import record
 from ddl.events.record import Events
+from ddl.runtime import hosts
 from experiments.report import formats
 from experiments.report.figures.picture import Picture
 from experiments.report.figures.schedule import KINDS, WAITING, Schedule, Spans, schedules, shares, spans
 from experiments.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, blank
 from experiments.report.reader import Comparison
+from experiments.train.folder.run_dir import EVENTS
+from experiments.train.hooks import StepInfo
 
+PICTURE = "schedule.png"
 ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
 FILL: tuple[dict[str, Any], ...] = (  # of KINDS
   {"facecolor": COLOURS[0], "edgecolor": PAPER, "linewidth": 0.6},
@@ -46,10 +51,17 @@ def pictures(folder: Path, comparison: Comparison) -> list[Picture]:
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
-def lone(label: str, events: Events, clock: str) -> Picture:
-  """One run's schedule. clock: the name of its time."""
-  shown, found = Schedule([label], "", events), spans(events)
-  return Picture("schedule", label, "", [], lambda wide: _draw(shown, found, wide, clock), _drawn(shown, found))
+def draw(info: StepInfo) -> None:
+  """Save a picture of an asynchronous run's schedule in its folder, at the end of the run. A hook."""
+  if not info.last or not hosts.is_main() or not (info.folder / EVENTS).exists():
+    return
+  events, real = record.load(info.folder / EVENTS), info.options.runtime != "simulator"
+  clock = "time" if real or info.options.replay else "virtual time"
+  shown, found = Schedule([info.components.experiment.spec.title], "", events), spans(events)
+  picture = Picture(
+    "schedule", shown.labels[0], "", [], lambda wide: _draw(shown, found, wide, clock), _drawn(shown, found)
+  )
+  picture.save(info.folder / PICTURE)
 
 
 def _picture(shown: Schedule) -> Picture:

@@ -88,7 +88,7 @@ class RunFolder:
     """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
-    differ = differences(read_json(self.path / CONFIG), experiment.to_json())
+    differ = differences(files.read_json(self.path / CONFIG), experiment.to_json())
     if differ:
       raise ValueError(
         f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
@@ -116,7 +116,7 @@ class RunFolder:
   def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Notes in ABOUT that the run goes on from a step on another layout, so that it is not one run bit for bit."""
     if self.writes:
-      about = read_json(self.path / ABOUT)
+      about = files.read_json(self.path / ABOUT)
       changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
       write_whole(self.path / ABOUT, json.dumps(about | {"layout": now, "relaid": changes}, indent=2) + "\n")
 
@@ -165,23 +165,6 @@ class RunFolder:
       (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
 
 
-def read_json(path: Path, advice: str = "; train again in another --workdir") -> dict[str, Any]:
-  """The object that a JSON file holds.
-
-  Raises:
-    ValueError: one line that names the file and ends with the advice, if it is damaged or no regular file.
-    FileNotFoundError: if there is none.
-  """
-  files.regular(path)
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is damaged ({error}){advice}") from error
-  if not isinstance(found, dict):
-    raise ValueError(f"{path} is damaged (it holds no object){advice}")
-  return found
-
-
 def text_of(figures: Mapping[str, Any]) -> str:
   """Return a line of METRICS."""
   return json.dumps(figures) + "\n"
@@ -217,7 +200,7 @@ def _lines(file: Path) -> list[bytes]:
 
 def read_result(folder: Path) -> dict[str, float]:
   """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
-  found = read_json(folder / RESULT)
+  found = files.read_json(folder / RESULT)
   if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
     raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another --workdir")
   return found
@@ -271,7 +254,7 @@ def change_text(change: Mapping[str, Any]) -> str:
 def _read_inputs(folder: Path) -> dict[str, Any]:
   if not (folder / INPUTS).exists():
     return {}
-  found = read_json(folder / INPUTS, "; remove it to resume without its check")
+  found = files.read_json(folder / INPUTS, "; remove it to resume without its check")
   inputs, changes = found.get("inputs"), found.get("changes", [])
   good = isinstance(inputs, dict) and isinstance(changes, list)
   if not good or not all(isinstance(each, dict) and isinstance(each.get("changed"), list) for each in changes):

@@ -15,7 +15,7 @@ from experiments.train.folder.run_dir import RunFolder
 
 HERE = (  # flags that say where, or what one resume may do, and not what is run
   "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
-  "compilation_cache",
+  "compilation_cache", "hooks",
 )  # fmt: skip
 SWITCHES = HERE[:3]  # which have no value
 

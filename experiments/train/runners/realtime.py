@@ -16,9 +16,8 @@ from ddl.events.schedule import visits
 from ddl.runtime.rounds.consensus import Consensus, Progress
 from ddl.runtime.traffic import exchange_nbytes
 from experiments.config.experiment import initial_key, training_key
-from experiments.costs.cluster_clock import params_bytes
 from experiments.train import virtual_time
-from experiments.train.build import Components
+from experiments.train.build import Components, params_bytes
 from experiments.train.folder.run_dir import RunFolder
 from experiments.train.runners import replay
 from experiments.train.runners.runner import Report, StopRequest
@@ -83,7 +82,6 @@ class RealTimeRun:
   def _end(self, events: Events) -> int | None:
     """Keep the schedule; return the steps of an early stop."""
     replay.keep(self.folder, events)
-    replay.draw(self.folder, self.components, events, "time")
     if len(events.worker) >= self.total:
       return None
     steps = range(1, self.components.experiment.steps + 1)

@@ -15,10 +15,10 @@ from ddl.events import presence, record
 from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
+from ddl.files import read_json
 from experiments.train.build import Components
-from experiments.train.folder.run_dir import ABOUT, CONFIG, EVENTS, PRESENCE, read_json
+from experiments.train.folder.run_dir import ABOUT, CONFIG, EVENTS, PRESENCE
 
-PICTURE = "schedule.png"
 SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier", "name"))  # as the recorded run's
 
 
@@ -26,14 +26,6 @@ def keep(folder: Path, events: Events) -> None:
   """The schedule in a run's folder."""
   folder.mkdir(parents=True, exist_ok=True)
   record.save(folder / EVENTS, events)
-
-
-def draw(folder: Path, components: Components, events: Events, clock: str) -> None:
-  """A picture of the schedule in a run's folder. clock: the name of its time."""
-  if len(events.worker):
-    from experiments.report.figures import schedule_plot  # matplotlib takes a second to import
-
-    schedule_plot.lone(components.experiment.spec.title, events, clock).save(folder / PICTURE)
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
