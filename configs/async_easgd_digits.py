@@ -8,7 +8,7 @@ You, Buluc and Demmel 2017, arXiv 1708.02983; Zhang, Choromanska and LeCun 2014,
 Expected: 96 % test accuracy after 400 steps of each worker; seconds on two cores.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

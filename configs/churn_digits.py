@@ -9,7 +9,7 @@ a round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et 
 Expected: the same accuracy, and the target in a fraction of the virtual seconds where the others go on.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 ALGORITHMS = {
   "local SGD": {"algorithm": {"name": "local_sgd", "period": 4}, "optimizer": {"learning_rate": 0.1}},

@@ -8,7 +8,7 @@ the command says how to prepare it where it is not.
   python run.py train --config=configs/cifar10_resnet20.py
 """
 
-from experiments.config import base
+from ddl.config import base
 
 STEPS_PER_EPOCH = 50_000 // (16 * 128)
 

@@ -3,7 +3,7 @@
 python run.py train --config=configs/digits.py --config.algorithm.name=dasgd
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

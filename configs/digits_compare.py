@@ -9,7 +9,7 @@ Expected: under a minute on two cores; every method but the control reaches 95 %
 with about a tenth of the bytes of synchronous SGD.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

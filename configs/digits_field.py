@@ -9,7 +9,7 @@ Expected: two to four minutes on two cores; all but the control reach 95 %, SCAF
 is best with one of them diverges with another.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 P = {"period": 10}
 ALGORITHMS = {  # name: (learning rate, settings beside the defaults, of the optimizer)

@@ -14,7 +14,7 @@ For GPUs. The folder that nanoGPT's own data/openwebtext/prepare.py has made nee
 its path.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

@@ -11,7 +11,7 @@ the second command reads a folder.
     --config.data.path=imagenet/ --config.data.dataset=None --config.data.test_split=None
 """
 
-from experiments.config import base
+from ddl.config import base
 
 WORKERS, BATCH = 8, 32
 STEPS_PER_EPOCH = 1_281_167 // (WORKERS * BATCH)

@@ -5,7 +5,7 @@ The optimal training loss is in the data's description. Label-free, so the metri
   python run.py compare --config=configs/least_squares.py
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

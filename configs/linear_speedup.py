@@ -12,9 +12,9 @@ Expected: at power 0.5 the slope of log loss in log p is near -1/2, at power 1 t
 
 import numpy as np
 
+from ddl.config import base, own
 from ddl.data import source
-from ddl.data.least_squares import least_squares
-from experiments.config import base, own
+from ddl.data.synthetic import least_squares
 
 STEPS = 1500
 

@@ -6,7 +6,7 @@ The model and data of You, Buluc and Demmel 2017, arXiv 1708.02983 (their learni
   python run.py compare --config=configs/mnist_lenet.py --config.data.name=idx --config.data.path=folder/
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

@@ -12,7 +12,7 @@ Without MNIST it runs on scikit-learn's digits. Expected: a few minutes on two c
 paper's orderings came out.
 """
 
-from experiments.config import base
+from ddl.config import base
 
 STEP, MESSAGE = 0.01, 0.004  # seconds
 

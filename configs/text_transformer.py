@@ -4,7 +4,7 @@ python run.py train --config=configs/text_transformer.py --config.algorithm.name
 python run.py train --config=configs/text_transformer.py --config.data.path=corpus.txt --config.data.level=char
 """
 
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

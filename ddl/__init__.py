@@ -7,8 +7,8 @@ The names below are those of `ddl.public`, imported on first use, as parts such 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+  from ddl.library.functions import RunOptions, StepInfo, compare, load, own, sweep, train
   from ddl.public import *
-  from experiments.library.functions import RunOptions, StepInfo, compare, load, own, sweep, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f"module 'ddl' has no attribute '{name}'; must be one of {', '.join(__all__)}")
   if name in ("RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"):
-    from experiments.library import functions as library  # which is above this package, for who imports no other
+    from ddl.library import functions as library  # which is above this package, for who imports no other
 
     return getattr(library, name)
   from ddl import public

@@ -4,12 +4,11 @@
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.algorithms.collective.adaptive_local_sgd import periods_by_loss
 from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
+from ddl.asynchronous.simulator import Simulator
 from ddl.data import DATA
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.group import Group
 from ddl.models import MODELS
-from ddl.models.equinox_model import from_equinox
-from ddl.models.flax_model import from_flax, from_nnx
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.simulator import Simulator
+from ddl.models.modules import from_equinox, from_flax, from_nnx

@@ -90,10 +90,10 @@ def call(monkeypatch, capfd, tmp_path):
   from helpers.commands import ROOT, last_of_each  # only now: most tests need no command
   from helpers.comparisons import undrawn
 
-  from ddl.runtime import hosts
+  from ddl import hosts
+  from ddl.comparison import compare, sweep
+  from ddl.run import processes, train
   from experiments.command_line import cli
-  from experiments.compare import compare, sweep
-  from experiments.train import processes, train
 
   monkeypatch.chdir(ROOT)
   for module in (train, compare, sweep):  # the devices of this process are there already

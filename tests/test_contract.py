@@ -12,20 +12,20 @@ import pytest
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Exchange
 from ddl.as_optax import as_optax
+from ddl.asynchronous.ray_cluster import RayCluster
+from ddl.asynchronous.simulator import Simulator
+from ddl.asynchronous.threads import Threads
+from ddl.config import default_experiment
 from ddl.contract import of_collective, of_model, of_server, trace_model
+from ddl.engine import traffic
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import BARRIERS
 from ddl.events.schedule import make_schedule
 from ddl.events.times import TIMES
 from ddl.models import MODELS
-from ddl.runtime import traffic
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.ray_ps.cluster import RayCluster
-from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.simulator import Simulator
-from experiments.config import default_experiment
-from experiments.train.build import build
+from ddl.run.build import build
 
 PARAMS = {"a": jnp.zeros((2, 3)), "b": jnp.zeros(3)}
 META = {"task": "classification", "shape": (4,), "num_outputs": 3}

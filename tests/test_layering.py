@@ -1,4 +1,4 @@
-"""Who may import whom: algorithms and the runtime meet in experiments alone, perf needs no JAX, tests share helpers."""
+"""Who may import whom: each part of ddl imports parts below it only, no part imports `experiments`."""
 
 import ast
 from pathlib import Path
@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAY_IMPORT = {  # part of ddl: the other parts that it may import
-  "__init__": {"public"},
-  "public": {"api", "algorithms", "data", "group", "models", "runtime"},
+KERNEL = {"api", "elementwise", "group", "group_recorder", "precision", "ranges", "schedule", "sharding"}
+LEAVES = {"files", "memory", "names", "ranges"}
+ENGINE = KERNEL | {"contract", "events", "memory", "hosts", "engine", "asynchronous", "elastic"}
+PARTS = {"algorithms", "data", "models", "perf"}
+CONFIG = ENGINE | LEAVES | PARTS | {"config"}
+MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order of the layers
+  "files": set(),
+  "memory": set(),
+  "ranges": set(),
+  "names": set(),
   "sharding": set(),
   "api": {"sharding"},
   "precision": {"api"},
@@ -19,25 +26,22 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import
   "as_optax": {"api", "contract", "group", "group_recorder", "schedule"},
   "elementwise": {"api", "precision"},
   "algorithms": {"api", "elementwise", "files", "group", "precision", "ranges"},
-  "files": set(),
-  "memory": set(),
-  "ranges": set(),
   "models": {"api", "memory", "ranges", "precision", "sharding"},
   "data": {"api", "files", "memory", "ranges"},
-  "runtime": {
-    "api",
-    "contract",
-    "elementwise",
-    "events",
-    "group",
-    "group_recorder",
-    "memory",
-    "precision",
-    "schedule",
-    "sharding",
-  },
+  "events": LEAVES,
   "perf": {"ranges"},
-  "events": {"files", "memory", "ranges"},
+  "hosts": {"memory"},
+  "engine": (KERNEL | {"contract", "hosts", "memory"}) - {"ranges"},
+  "asynchronous": KERNEL | {"contract", "engine", "events", "hosts", "memory"},
+  "elastic": KERNEL | {"engine", "events", "hosts"},
+  "config": CONFIG - {"config", "hosts", "engine", "asynchronous", "elastic", "perf"},
+  "run": CONFIG,
+  "costs": CONFIG | {"run"},
+  "report": CONFIG | {"run", "costs"},
+  "comparison": CONFIG | {"run", "costs", "report"},
+  "library": CONFIG | {"run", "costs", "report", "comparison"},
+  "public": {"api", "algorithms", "asynchronous", "data", "engine", "group", "models"},
+  "__init__": {"public", "library"},
 }
 FILES = sorted((ROOT / "ddl").rglob("*.py"))
 
@@ -58,12 +62,28 @@ def test_imports(path):
   assert part in MAY_IMPORT, f"ddl/{part}: say in tests/test_layering.py what it may import"
   for name in imports(path):
     top, *rest = name.split(".")
-    if part != "__init__":  # which lends the commands' functions to who imports no other package
-      assert top not in ("experiments", "configs", "run", "tests"), f"{path} imports {name}"
+    assert top not in ("experiments", "configs", "run", "tests"), f"{path} imports {name}"
     if part == "perf":  # ddl.api imports optax, so perf may not have it either
       assert top not in ("jax", "jaxlib", "flax", "optax", "orbax"), f"{path} imports {name}"
     if top == "ddl" and rest != ["__version__"]:
       assert rest and rest[0] in MAY_IMPORT[part] | {part}, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize(
+  "path", sorted((ROOT / "experiments").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_study_imports_no_other(path):
+  part = path.relative_to(ROOT / "experiments").parts[0].removesuffix(".py")
+  for name in imports(path):
+    top, *rest = name.split(".")
+    if top == "experiments" and part != "commands":
+      assert rest and rest[0] == part, f"{path} imports {name}"
+
+
+def test_layers_have_one_direction():
+  order = [*MAY_IMPORT]
+  for part, below in MAY_IMPORT.items():
+    assert all(order.index(other) < order.index(part) for other in below), part
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))

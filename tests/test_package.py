@@ -9,7 +9,7 @@ import pytest
 
 import ddl
 from ddl import public
-from experiments.library import functions as library
+from ddl.library import functions as library
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +47,7 @@ def test_installed_it_is_found_from_anywhere(tmp_path):
   pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", ROOT]
   subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
   code = (
-    "import ddl, experiments.report.templates as t, experiments.report.sections.interactive_chart as c; "
+    "import ddl, ddl.report.templates as t, ddl.report.interactive_chart as c; "
     "t.template('report.html'), t.template('scale.html'); assert c.SCRIPT.exists() and c.STYLE.exists(); "
     "assert {p.name for p in c.LIBRARY.iterdir()} == {'LICENSE', 'uPlot.iife.min.js', 'uPlot.min.css'}; "
     "print(ddl.__file__, len(ddl.COLLECTIVE))"

@@ -13,16 +13,16 @@ from helpers.twins import defaults, lenient
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Model
+from ddl.asynchronous.threads import Threads
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.local_step import gradient_of
+from ddl.engine.placement import Placement
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp
 from ddl.models import MODELS
 from ddl.precision import in_bfloat16, ravel
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.placement import Placement
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.rounds.local_step import gradient_of
-from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.trainer import Trainer
-from experiments.train.build import build
+from ddl.run.build import build
 
 DIGITS = "--config=configs/digits.py"
 SMALL = NETWORKS | {

@@ -24,7 +24,7 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
   """Return the source of a `grain.MapDataset` of {"x": ..., "y": ...}, each of one shape, read by grain's threads.
 
   It is read by index: its own shuffle and random maps are the same in every epoch, as ddl draws the order of the
-  examples, and whatever else is random goes into `ddl.data.images.augmentation.with_augmentation`.
+  examples, and whatever else is random goes into `ddl.data.augmentation.with_augmentation`.
 
   labels: see `Source`. ValueError for a data set without end, or whose elements are something else, as those of filters
   and batches are.

@@ -5,9 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ddl.events.faults import not_negative
-from ddl.events.rng import Stream
-from ddl.events.times import Times
+from ddl.events.times import Stream, Times, not_negative
 
 Seconds = float | Callable[[int], float]  # the same for all, or by worker
 

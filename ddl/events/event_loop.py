@@ -5,9 +5,8 @@ from collections import deque
 
 import numpy as np
 
-from ddl.events.barriers import Bounded, Quorum, Round
+from ddl.events.barriers import Bounded, MembershipBarrier, Quorum, Round
 from ddl.events.cluster import Cluster, Work
-from ddl.events.membership_barrier import MembershipBarrier
 from ddl.events.record import Row
 
 ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is served; the worker finishes its round

@@ -9,9 +9,8 @@ import numpy as np
 
 from ddl import memory
 from ddl.events import arrays, presence
-from ddl.events.faults import not_negative
 from ddl.events.presence import Presence
-from ddl.events.times import Times
+from ddl.events.times import Times, not_negative
 
 NONE = (np.nan, np.nan)  # no message
 Seconds = (

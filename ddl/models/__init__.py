@@ -3,16 +3,11 @@
 from collections.abc import Callable
 
 from ddl.api import Model
-from ddl.models.gpt2 import gpt2
-from ddl.models.linear import linear
-from ddl.models.mlp import cd_dnn, mlp
-from ddl.models.transformer import transformer
-from ddl.models.vision.alexnet import alexnet, overfeat_fast
-from ddl.models.vision.googlenet import googlenet
-from ddl.models.vision.lenet import lenet
-from ddl.models.vision.resnet import resnet18, resnet50
-from ddl.models.vision.resnet20 import resnet20
-from ddl.models.vision.vgg import vgg16, vgg19, vgg_a
+from ddl.models.googlenet import googlenet
+from ddl.models.mlp import cd_dnn, linear, mlp
+from ddl.models.resnet import resnet18, resnet20, resnet50
+from ddl.models.sequential import alexnet, lenet, overfeat_fast, vgg16, vgg19, vgg_a
+from ddl.models.transformer import gpt2, transformer
 
 MODELS: dict[str, Callable[..., Model]] = {
   "linear": linear,

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons: with relu, and the dense network for speech of Das et al. 2016 (arXiv 1602.06709)."""
+"""Linear models and multi-layer perceptrons; the dense network for speech of Das et al. 2016 (arXiv 1602.06709)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,30 @@ import jax
 from flax import linen as nn
 
 from ddl.api import Model
-from ddl.models.flax_model import MOST_LAYERS, from_flax, require, require_size
+from ddl.models.modules import MOST_LAYERS, from_flax, require, require_size
 from ddl.ranges import Fraction, PositiveInt, checked
 from ddl.sharding import WHOLE, columns, named, pairs
+
+
+class _Linear(nn.Module):
+  outputs: int
+  bias: bool
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    del train
+    x = x.reshape(x.shape[0], -1)
+    return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=nn.initializers.zeros)(x)
+
+
+def linear(meta: Mapping[str, Any]) -> Model:
+  """z = W x + b from W = 0; regression has no b, so that W is comparable to meta["optimum"] [features, outputs].
+
+  Raises:
+    ValueError: if the data is text.
+  """
+  require("linear", meta)
+  return from_flax(_Linear(meta["num_outputs"], meta["task"] != "regression"), meta, dense=True)
 
 
 class _MLP(nn.Module):

@@ -1,4 +1,6 @@
-"""Bytes, seconds and shares as a person reads them: three digits and a unit."""
+"""Bytes, seconds and shares as text, and checks of arguments that each return the value or name it in one line."""
+
+import math
 
 
 def bytes_text(nbytes: float) -> str:
@@ -30,3 +32,31 @@ def percent(share: float) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
   """1 device, 2 devices, 2 processes."""
   return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def count(name: str, value: float, least: int = 1) -> int:
+  """Return an integer of at least `least`."""
+  if not value >= least or value % 1:
+    raise ValueError(f"{name} is {value:g}; invalid: must be an integer of {least} or more")
+  return int(value)
+
+
+def amount(name: str, value: float) -> float:
+  """Return a finite number of 0 or more."""
+  if not 0 <= value < math.inf:
+    raise ValueError(f"{name} is {value:g}; invalid: must be finite and 0 or more")
+  return value
+
+
+def positive(name: str, value: float) -> float:
+  """Return a finite number above 0."""
+  if not 0 < value < math.inf:
+    raise ValueError(f"{name} is {value:g}; invalid: must be finite and above 0")
+  return value
+
+
+def share(name: str, value: float) -> float:
+  """Return a number from 0 to 1."""
+  if not 0 <= value <= 1:
+    raise ValueError(f"{name} is {value:g}; invalid: must be from 0 to 1")
+  return value

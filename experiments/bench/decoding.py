@@ -23,7 +23,7 @@ from ddl.data import source
 IMAGES = 256
 TURNS = 7
 BATCH = 64
-PIECE = 32  # images that one of grain's threads takes at a time, as ddl/data/images/tfds.py has it
+PIECE = 32  # images that one of grain's threads takes at a time, as ddl/data/tfds.py has it
 QUALITY = 90
 DRAINED = 0.7  # seconds, in which a side uses up what it has decoded while others were measured
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import jax
 
+from ddl import hosts
 from ddl.api import Algorithm
-from ddl.perf.comm import patterns
+from ddl.costs import calibration, microbench
+from ddl.costs import microbench as measure
+from ddl.costs.calibration import Calibration
+from ddl.costs.cluster_clock import pattern_of, vector
+from ddl.costs.microbench import Case, Step
+from ddl.perf import patterns
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.units import percent, seconds_text
-from ddl.runtime import hosts
-from experiments.costs.calibration import fits, measure, microbench
-from experiments.costs.calibration.fits import Calibration
-from experiments.costs.calibration.microbench import Case, Step
-from experiments.costs.patterns import pattern_of, vector
-from experiments.train.folder.run_dir import about
+from ddl.run.folder import about
 
 HELD_OUT = (
   Case("mlp", {"hidden": (640, 320)}, 48),
@@ -60,7 +61,7 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
       algorithms[label] = trainer.algorithm
   measure.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
   measured = microbench.in_turn(blocks, PASSES)
-  found = fits.solve(plan, measured)
+  found = calibration.solve(plan, measured)
   seconds = {label: microbench.typical(measured[label]) for label in blocks}
   results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
   if hosts.is_main():

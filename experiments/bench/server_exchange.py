@@ -15,10 +15,10 @@ import numpy as np
 import optax
 
 from ddl.algorithms import SERVER
-from ddl.runtime.ray_ps import connection, transport
-from ddl.runtime.ray_ps import worker as ray_worker
-from ddl.runtime.ray_ps.cluster import RayCluster
-from ddl.runtime.ray_ps.master import Shard
+from ddl.asynchronous import ray_cluster as ray_connection
+from ddl.asynchronous import ray_transport, ray_worker
+from ddl.asynchronous.ray_cluster import RayCluster
+from ddl.asynchronous.ray_master import Shard
 
 MEGABYTES = (1, 4, 16, 64)
 SECONDS = 3.0  # about, per figure
@@ -78,7 +78,7 @@ class CalledShard(Shard):
   def exchange(self, header: np.ndarray, losses: np.ndarray, message: list[np.ndarray]) -> list[np.ndarray]:
     """The reply to a message."""
     with self.changed:
-      return self.visited(header[0], 0.0, losses, [], message, np.zeros(1, transport.REPLY))
+      return self.visited(header[0], 0.0, losses, [], message, np.zeros(1, ray_transport.REPLY))
 
 
 class Caller:
@@ -88,7 +88,7 @@ class Caller:
     """Exchanges per second."""
     import ray
 
-    header, losses, message = np.zeros(1, transport.REQUEST), np.zeros(1, np.float32), [np.zeros(size, np.float32)]
+    header, losses, message = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32), [np.zeros(size, np.float32)]
     return measure(lambda: ray.get(shard.exchange.remote(header, losses, message)))
 
 
@@ -102,7 +102,7 @@ class Sender:
 
   def rate(self) -> float:
     """Exchanges per second."""
-    header, losses = np.zeros(1, transport.REQUEST), np.zeros(1, np.float32)
+    header, losses = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32)
     return measure(lambda: self.exchange.visit(header, losses, [], self.message))
 
 
@@ -113,12 +113,12 @@ def no_model(worker: int) -> Any:
 
 def cluster(nbytes: int, shards: int, kind: type[Shard]) -> float:
   """Exchanges per second with the shards of a run, each message served: over sockets, or by calls of a CalledShard."""
-  folder, ray, size = tempfile.mkdtemp(), connection.require(), nbytes // 4
+  folder, ray, size = tempfile.mkdtemp(), ray_connection.require(), nbytes // 4
   algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0), workers=1)
   runner = RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
-  parts = [np.zeros(part.stop - part.start, np.float32) for part in transport.cut(size, shards)]
+  parts = [np.zeros(part.stop - part.start, np.float32) for part in ray_transport.cut(size, shards)]
   actors = runner.shard_actors(parts, {}, 10**9, b"token", [], kind)
-  process = connection.process_environment(np.dtype(np.float32), 0, local=True)
+  process = ray_connection.process_environment(np.dtype(np.float32), 0, local=True)
   addresses = ray.get([actor.open.remote(None) for actor in actors])
   if kind is CalledShard:
     actors.append(ray.remote(num_cpus=1, runtime_env=process)(Caller).remote())
@@ -138,12 +138,12 @@ def main() -> None:
   print("exchanges per second of one worker on this machine: a message and its answer, each of so many MB", flush=True)
   rows = [["MB", "bare TCP", "Ray calls", "1 shard", "2 shards"]]
   tcp = [bare_tcp(megabytes * 10**6) for megabytes in MEGABYTES]
-  connection.connect(None, cpus=4)
+  ray_connection.connect(None, cpus=4)
   for megabytes, rate in zip(MEGABYTES, tcp, strict=True):
     nbytes = megabytes * 10**6
     rates = [rate, cluster(nbytes, 1, CalledShard), *(cluster(nbytes, shards, Shard) for shards in (1, 2))]
     rows.append([str(megabytes), *(f"{r:.0f}" for r in rates)])
-  connection.require().shutdown()
+  ray_connection.require().shutdown()
   for row in rows:
     print("  ".join(f"{cell:>{max(len(rows[0][i]), 6)}}" for i, cell in enumerate(row)))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 BEGAN = time.perf_counter()  # before what imports JAX
 
-from ddl.runtime import hosts  # noqa: E402
-from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload, synthetic  # noqa: E402
+from ddl import hosts  # noqa: E402
+from ddl.costs.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload, synthetic  # noqa: E402
 
 BLOCK_SECONDS = 1.0
 FIRST_STEPS = 100  # of the whole-process time
@@ -22,10 +22,10 @@ SCHEDULE = 1200  # steps of each worker: the one schedule of an asynchronous alg
 
 def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Any, Any]:
   """Components and trainer as `train` makes them."""
-  from experiments.config import default_experiment
-  from experiments.config.options import RunOptions
-  from experiments.train import build, trainers
-  from experiments.train.processes import start_devices
+  from ddl.config import default_experiment
+  from ddl.config.options import RunOptions
+  from ddl.run import build, trainers
+  from ddl.run.processes import start_devices
 
   optimizer, clock = {"momentum": 0.9, "learning_rate": 0.01}, {}
   if algorithm in ASYNCHRONOUS:
@@ -48,7 +48,7 @@ def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   """Blocks through the trainer that `train` uses, input included; and that trainer."""
   import jax
 
-  from experiments.config.experiment import initial_key, training_key
+  from ddl.config.experiment import initial_key, training_key
 
   components, trainer = _prepare(workload, algorithm, settings)
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
@@ -84,8 +84,8 @@ def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]
   """The events of a server algorithm one at a time, in plain Python, on the same devices' cores."""
   import jax
 
-  from ddl.runtime.virtual.sequential import Sequential
-  from experiments.config.experiment import initial_key, training_key
+  from ddl.asynchronous.sequential import Sequential
+  from ddl.config.experiment import initial_key, training_key
 
   components, trainer = _prepare(workload, algorithm, settings)
   workers, rule = components.experiment.workers, components.algorithm

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ddl.run.exit_codes import Failed
 from experiments.chaos.disturbances import KINDS, Event, script
 from experiments.chaos.job import Job
 from experiments.chaos.verdict import difference, difference_from_replay
-from experiments.train.exit_codes import Failed
 
 ASKED = (128 + 15, -9)  # codes of a launcher that a disturbance has ended: go on with --resume
 PATIENCE = 120.0  # seconds in which a job has processes again, and beyond its own time comes to its end

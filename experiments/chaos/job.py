@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddl.runtime import hosts
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.processes import ROOT
+from ddl import hosts
+from ddl.run.folder import RunFolder
+from ddl.run.processes import ROOT
 
 APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 RESTARTS = (": restart ", ": it is started again")  # of what a launcher says of each

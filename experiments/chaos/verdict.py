@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl.runtime import hosts
-from experiments.train.folder.run_dir import METRICS, PRESENCE
-from experiments.train.folder.workdir import without
-from experiments.train.processes import ROOT
+from ddl import hosts
+from ddl.run.folder import METRICS, PRESENCE
+from ddl.run.processes import ROOT
+from ddl.run.workdir import without
 
 PROCESSES = ("processes", "peer_timeout", "join_timeout", "checkpoint_every", "max_restarts")  # flags of theirs
 RELATIVE, ABSOLUTE = 0.05, 0.01  # by which rounding on other layouts moves losses, accuracies and distances at most

@@ -1,8 +1,9 @@
-"""From the words of a command line to the call of a command; what a user did wrong is one line and exit code 2."""
+"""From the words of a command line to the call of a command; a user's mistake is one line and exit code 2."""
 
 import contextlib
 import importlib
 import itertools
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,29 @@ from typing import Any
 
 from absl import flags, logging
 
-from ddl import files
+from ddl import files, hosts
 from ddl.ranges import Range, check
-from ddl.runtime import hosts
-from experiments.command_line import config_flag, error_messages, resume
+from ddl.run.exit_codes import exit_code
+from experiments.command_line import config_flag, resume
 from experiments.command_line.config_flag import CommandLine
-from experiments.train.exit_codes import exit_code
+
+PLAIN = {  # what absl and ml_collections say of a flag's value: ours
+  r"invalid literal for int\(\).*": "is not an integer, such as 2",
+  r"could not convert string to float.*": "is not a number, such as 0.5",
+  r"\('Non-boolean argument to boolean flag.*": "is neither True nor False",
+  r"Failed to parse .* as a ConfigDict.*": "is no dictionary, such as {'label': {'key': value}}",
+}
+
+
+def plain(error: Exception) -> str:
+  """The error with the flag or the file that is at fault."""
+  if isinstance(error, OSError) and error.filename and error.strerror:
+    return f"{error.filename}: {error.strerror.lower()}; give another path"
+  for theirs, ours in PLAIN.items():
+    if found := re.fullmatch(f"flag (.*?): {theirs}", str(error), re.DOTALL):
+      return f"{found[1]} {ours}"
+  return str(error)
+
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "chaos", "list")
 OPTIONAL_CONFIG = (
@@ -30,7 +48,7 @@ def run(command: str, arguments: list[str]) -> int:
   """Runs a command; returns the exit code."""
   hosts.follow_launcher()
   logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
-  return exit_code(command, lambda: _run(command, arguments), words=error_messages.plain)
+  return exit_code(command, lambda: _run(command, arguments), words=plain)
 
 
 def _run(command: str, arguments: list[str]) -> int:
@@ -45,9 +63,9 @@ def _run(command: str, arguments: list[str]) -> int:
     config_args = _flags(command, arguments, getattr(module, "UNREAD", {}))
   except flags.UnrecognizedFlagError as error:
     hint = config_flag.as_keys(error.flagname, arguments) if command in WITH_CONFIG else ""
-    raise ValueError(hint or error_messages.plain(error)) from error
+    raise ValueError(hint or plain(error)) from error
   except flags.Error as error:
-    raise ValueError(error_messages.plain(error)) from error
+    raise ValueError(plain(error)) from error
   if command in RESUMABLE:
     importlib.import_module("experiments.command_line.flags").declare_process()  # here: not all commands have its flags
   config, paths, stored = None, [], None

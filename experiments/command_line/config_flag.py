@@ -10,13 +10,12 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from ddl.runtime import hosts
-from experiments.config import unread_keys
-from experiments.config.base import SECTIONS, base, switched
-from experiments.config.comparisons.variants import in_order
-from experiments.config.config_file import absolute, load
-from experiments.config.parts.catalog import REGISTRIES, unknown_key
-from experiments.config.parts.factories import Config
+from ddl import hosts
+from ddl.config import unread_keys
+from ddl.config.base import SECTIONS, base, switched
+from ddl.config.comparison import in_order
+from ddl.config.config_file import absolute, load
+from ddl.config.registry import REGISTRIES, Config, unknown_key
 
 
 class CommandLine(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any
 
 from absl import flags
 
-from ddl.runtime import hosts
-from ddl.runtime.hosts import JOIN_TIMEOUT, PEER_TIMEOUT
+from ddl import hosts
+from ddl.config.options import RunOptions
+from ddl.config.user_code import absolute
+from ddl.hosts import JOIN_TIMEOUT, PEER_TIMEOUT
+from ddl.run.compilation_cache import AUTO, OFF
 from experiments.command_line import shared_flags
-from experiments.config.options import RunOptions
-from experiments.config.parts.own_objects import absolute
-from experiments.train.compilation_cache import AUTO, OFF
 
 
 class _Folder(flags.ArgumentParser[str]):

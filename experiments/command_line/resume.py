@@ -9,19 +9,18 @@ from typing import Any
 import ml_collections
 from absl import flags
 
-from ddl import files
-from ddl.runtime import hosts
+from ddl import files, hosts
+from ddl.config.base import base, with_own
+from ddl.config.comparison import recorded, restored
+from ddl.config.options import RunOptions
+from ddl.config.registry import Config
+from ddl.config.trusted_code import Untrusted
+from ddl.config.user_code import Unavailable
+from ddl.costs import clusters as local_cluster
+from ddl.run import inputs
+from ddl.run.folder import EVENTS, EXPERIMENT, PRESENCE, TUNED
+from ddl.run.workdir import HERE, without, workdir
 from experiments.command_line.config_flag import CommandLine
-from experiments.config.base import base, with_own
-from experiments.config.comparisons.variants import recorded, restored
-from experiments.config.options import RunOptions
-from experiments.config.parts.factories import Config
-from experiments.config.parts.own_objects import Unavailable
-from experiments.config.parts.user_code import Untrusted
-from experiments.costs import local_cluster
-from experiments.train.folder import inputs
-from experiments.train.folder.run_dir import EVENTS, EXPERIMENT, PRESENCE, TUNED
-from experiments.train.folder.workdir import HERE, without, workdir
 
 KEPT = {"tuned": TUNED, "replay": EVENTS}  # flags that name a file, and the folder's own copy of it
 

@@ -12,16 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from ddl import hosts
+from ddl.costs import calibration, clusters, microbench
+from ddl.costs import microbench as measure
+from ddl.costs.calibration import Calibration, plain
 from ddl.perf.units import bytes_text, percent, seconds_text
-from ddl.runtime import hosts
+from ddl.run.folder import about
+from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.costs import local_cluster
-from experiments.costs.calibration import fits, measure, microbench
-from experiments.costs.calibration.fits import Calibration
-from experiments.costs.calibration.record import plain
-from experiments.train.folder.run_dir import about
-from experiments.train.folder.workdir import writable
 
 JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()
@@ -32,17 +31,17 @@ UNSEEN = 1e15  # bytes per second, above any memory: the fit has no cost of byte
 def main(line: CommandLine) -> int:
   """Measure, print the fits and write them; return the exit code."""
   if hosts.processes() == 1:
-    writable(local_cluster.path().parent, "XDG_CACHE_HOME (~/.cache by default)")
+    writable(clusters.path().parent, "XDG_CACHE_HOME (~/.cache by default)")
     return measure.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
   plan = measure.prepare(measure.join())
   measure.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times, interleaved")
-  found = fits.solve(plan, microbench.in_turn(plan.blocks, PASSES))
+  found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
   if hosts.is_main():
     figures = record(found, line.words)
-    local_cluster.save(found.cluster, figures)
-    print("\n".join([*lines(found), f"kept as cluster '{local_cluster.NAME}' in {local_cluster.path()}"]))
+    clusters.save(found.cluster, figures)
+    print("\n".join([*lines(found), f"kept as cluster '{clusters.NAME}' in {clusters.path()}"]))
     if JSON.value:
-      Path(JSON.value).write_text(local_cluster.path().read_text())
+      Path(JSON.value).write_text(clusters.path().read_text())
   return 0
 
 

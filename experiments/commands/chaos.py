@@ -11,13 +11,13 @@ from pathlib import Path
 from absl import flags
 
 from ddl.perf.units import counted
+from ddl.run.processes import ROOT
+from ddl.run.workdir import without, writable
 from experiments.chaos.chaos import Chaos, Setting
 from experiments.chaos.disturbances import ENDING, GOING_ON, KINDS, NETWORK, SEVERAL
 from experiments.command_line.config_flag import CommandLine
 from experiments.commands import train as _  # noqa: F401 (its flags)
 from experiments.netbench import network
-from experiments.train.folder.workdir import without, writable
-from experiments.train.processes import ROOT
 
 MINUTES = flags.DEFINE_float("minutes", 2.0, "of disturbances", lower_bound=0.1, upper_bound=1e6)
 RATE = flags.DEFINE_float("rate", 40.0, "events a minute, at random times", lower_bound=1.0, upper_bound=1e6)

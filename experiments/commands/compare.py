@@ -2,13 +2,13 @@
 
 from absl import flags
 
+from ddl.comparison.compare import compare
+from ddl.config import unread_keys
+from ddl.config.comparison import Comparison
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
 from experiments.command_line.resume import record
-from experiments.compare.compare import compare
-from experiments.config import unread_keys
-from experiments.config.comparisons.comparison import Comparison
 
 TUNED = shared_flags.tuned()
 ONLY = shared_flags.only()

@@ -9,20 +9,19 @@ import jax
 from absl import flags
 
 from ddl.api import Data
+from ddl.config.base import renamed
+from ddl.config.comparison import of_label, variants
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
+from ddl.config.registry import Config, takes
+from ddl.costs.cluster_clock import with_published
 from ddl.perf.hardware import Cluster
 from ddl.perf.units import bytes_text, counted
+from ddl.run.build import load
 from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
-from experiments.config.base import renamed
-from experiments.config.comparisons.variants import of_label, variants
-from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
-from experiments.config.parts.catalog import takes
-from experiments.config.parts.factories import Config
-from experiments.costs.cluster_clock import with_published
-from experiments.train.build import load
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()
@@ -39,7 +38,7 @@ def main(line: CommandLine) -> int:
   if not TOPOLOGY.value:
     raise ValueError("--topology=NAME is missing, such as --topology=v5e:4x4 or --topology=h200:2x8")
   jax.config.update("jax_platforms", "cpu")  # this machine's devices are not used
-  from experiments.dryrun import compiled, target, text  # here: after the platform is set
+  from experiments.dryrun import compiled, report, target  # here: after the platform is set
 
   options, where = run_options(), target.find(TOPOLOGY.value)
   rows = len(where.devices) // options.members
@@ -58,17 +57,17 @@ def main(line: CommandLine) -> int:
   for label, experiment in experiments.items():
     found.append(compiled.compiled(label, experiment, job))
     print(
-      f"\n{label}\n{text.collectives(found[-1], priced=True)}" if not found[-1].refused else f"\n{label}: too large"
+      f"\n{label}\n{report.collectives(found[-1], priced=True)}" if not found[-1].refused else f"\n{label}: too large"
     )
-  print(f"\n{text.summary(found, cluster)}\n")
-  print("\n".join(text.verdict(each, cluster) for each in found))
+  print(f"\n{report.summary(found, cluster)}\n")
+  print("\n".join(report.verdict(each, cluster) for each in found))
   if JSON.value:
     Path(JSON.value).write_text(json.dumps([_plain(each) for each in found], indent=2) + "\n")
   large = [each for each in found if not compiled.fits(each, cluster)]
   if large:
     label = large[0].label
     other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
-    raise ValueError(text.too_large(large[0], cluster.device.memory, other, where.name))
+    raise ValueError(report.too_large(large[0], cluster.device.memory, other, where.name))
   print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
 

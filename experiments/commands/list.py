@@ -7,20 +7,19 @@ from pathlib import Path
 from absl import flags
 
 from ddl.algorithms import WRAPPERS
+from ddl.config import registry as catalog
+from ddl.config.comparison import Comparison, variants
+from ddl.config.parts import NETWORK, Network
+from ddl.config.registry import Config
+from ddl.config.user_code import is_address
 from ddl.events import times
+from ddl.names import short_name
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.tables import TABLES, TITLES
 from ddl.perf.tables.totals import params
+from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.commands import reference
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import variants
-from experiments.config.parts import catalog
-from experiments.config.parts.factories import Config
-from experiments.config.parts.own_objects import is_address
-from experiments.config.parts.part import NETWORK, Network
-from experiments.short_name import short_name
-from experiments.train.folder.workdir import writable
 
 MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
 

@@ -11,13 +11,13 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ddl.perf.units import seconds_text
+from ddl.run.folder import about, write_whole
+from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.netbench import measure, network, table, units
+from experiments.netbench import measure, network
 from experiments.netbench.cases import CASES, Measured
 from experiments.netbench.group import Group
-from experiments.train.folder.run_dir import about, write_whole
-from experiments.train.folder.workdir import writable
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
@@ -30,7 +30,7 @@ TURNS = shared_flags.turns()
 
 def main(line: CommandLine) -> int:
   """Measure, print and write; return the exit code."""
-  rates, latency = [units.bandwidth(text) for text in BANDWIDTH.value], units.latency(LATENCY.value)
+  rates, latency = [measure.bandwidth(text) for text in BANDWIDTH.value], measure.latency(LATENCY.value)
   if not rates:
     raise ValueError("--bandwidth is empty; give one or several, such as 50mbit,200mbit,1gbit")
   names = ALGORITHMS.value or list(CASES)
@@ -56,19 +56,19 @@ def main(line: CommandLine) -> int:
 def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]) -> list[dict[str, Any]]:
   """Measure and print the cases on the link of now; return their figures."""
   given = measure.probe(net)
-  asked = f"{units.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
-  print(f"link: {asked}; gives {units.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}", flush=True)
+  asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
+  print(f"link: {asked}; gives {measure.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}", flush=True)
   found, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
   measured = next(rows)
   assert isinstance(measured, Measured)
   print(
     f"a step takes {seconds_text(measured.step)}, an exchange of all parameters {seconds_text(measured.exchange)}: "
-    f"{measured.exchange / measured.step:.3g} steps\n{table.head()}",
+    f"{measured.exchange / measured.step:.3g} steps\n{measure.head()}",
     flush=True,
   )
   for row in rows:
     assert isinstance(row, measure.Row)
-    print(table.line(row), flush=True)
+    print(measure.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
     found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})
   print()
@@ -79,8 +79,8 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
 
 def _draw(net: network.Network, measured: Measured, names: list[str], folder: Path) -> None:
   """Train each algorithm over the link, and draw accuracy over seconds."""
+  from ddl.report.figures.picture import save_all
   from experiments.netbench import accuracy  # here: matplotlib takes a while to import
-  from experiments.report.figures.picture import save_all
 
   picture = accuracy.picture(net, accuracy.train(net, measured, names, folder))
   save_all(folder, [picture])

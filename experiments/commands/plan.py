@@ -5,21 +5,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import flags
 
+from ddl import files
+from ddl.config.experiment import Experiment
+from ddl.costs import clusters
+from ddl.costs.plan_text import text
 from ddl.perf import tables
-from ddl.perf.comm.patterns import Pattern
+from ddl.perf.patterns import Pattern
 from ddl.perf.planning import planner
 from ddl.perf.planning.batch import Job
-from ddl.perf.planning.families.formats import FORMATS
+from ddl.perf.planning.formats import FORMATS
 from ddl.perf.planning.placement import place, table_job
 from ddl.perf.planning.scaling import Recorded
+from ddl.report.reader import read_run
+from ddl.run import folder as run_dir
+from ddl.run.metrics import SCALE
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.config.experiment import Experiment
-from experiments.costs import local_cluster
-from experiments.costs.plan import critical_batch
-from experiments.costs.plan.text import text
+
+
+def read(folder: str) -> float:
+  """Return B_simple in examples: the last one of the run, which grows in training (arXiv 1812.06162).
+
+  ValueError, with what would help, for a folder that is no run's or has no noise scale.
+  """
+  path = files.local(folder)
+  if not (path / run_dir.METRICS).exists():
+    raise ValueError(f"--run={folder}: no {run_dir.METRICS} there; give the folder of a run, such as runs/NAME/seed-0")
+  files.regular(path / run_dir.METRICS)  # else a pipe would be waited for
+  found = read_run(path).columns.get(SCALE, np.empty(0))
+  found = found[np.isfinite(found)]
+  if not len(found):
+    raise ValueError(f"--run={folder} has measured no noise scale; train it with --config.noise_batches=16")
+  return float(found[-1])
+
 
 shared_flags.cluster()
 MODEL = shared_flags.model()
@@ -49,7 +70,7 @@ def main(line: CommandLine) -> int:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   if BATCH.value and batch % micro:
     raise ValueError(f"--batch must be a multiple of config.microbatches, {micro}, got {batch}.")
-  noise = critical_batch.read(RUN.value) if RUN.value else 0.0
+  noise = read(RUN.value) if RUN.value else 0.0
   wish = planner.Wish(
     batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro
   )
@@ -60,7 +81,7 @@ def main(line: CommandLine) -> int:
     job, own = _configured(config, workers)
     placed = place(job, cluster)
   job, cluster = placed.job, placed.cluster
-  calibrated = local_cluster.load() if name == local_cluster.NAME else None
+  calibrated = clusters.load() if name == clusters.NAME else None
   overhead = calibrated[1].get("overhead") if calibrated else None
   found = planner.plan(job, cluster, wish, overhead, own)
   sends = _sends(*own, found.settings.workers) if own else ""
@@ -79,9 +100,9 @@ def _as_planned(wish: planner.Wish, found: planner.Plan) -> planner.Wish:
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
   """Return the config's experiment as a job, and its algorithm by the name that folders and tables have."""
-  from experiments.costs.job_description import experiment_job  # here: a table needs none of it
-  from experiments.costs.patterns import pattern_of, vector
-  from experiments.train.build import build
+  from ddl.costs.cluster_clock import pattern_of, vector
+  from ddl.costs.step_cost import experiment_job  # here: a table needs none of it
+  from ddl.run.build import build
 
   experiment = Experiment.from_config(config)
   job = experiment_job(build(experiment), workers)
@@ -95,7 +116,7 @@ def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
 
 def _sends(name: str, recorded: Recorded, workers: int) -> str:
   """What a worker of the config's algorithm sends at its own settings, in words."""
-  from experiments.compare import traffic_text
+  from ddl.comparison import record as traffic_text
 
   return f"{name}, as configured, sends {traffic_text.sends(recorded(workers))}" if workers > 1 else ""
 

@@ -13,11 +13,10 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
+from ddl.config import base
+from ddl.config.parts import NETWORK, Network
+from ddl.config.registry import REGISTRIES, keywords
 from ddl.events import times
-from experiments.config import base
-from experiments.config.parts.catalog import REGISTRIES
-from experiments.config.parts.factories import keywords
-from experiments.config.parts.part import NETWORK, Network
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "python run.py list --markdown=docs/reference"

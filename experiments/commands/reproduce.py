@@ -17,6 +17,7 @@ from configs import (
   reproduce_sites,
   reproduce_zou,
 )
+from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.papers import (
   allreduce,
@@ -32,7 +33,6 @@ from experiments.papers import (
   zou,
 )
 from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
-from experiments.train.folder.workdir import writable
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"

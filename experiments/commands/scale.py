@@ -8,16 +8,15 @@ from absl import flags
 
 from ddl import files
 from ddl.algorithms import COLLECTIVE
+from ddl.costs import clusters
+from ddl.costs import scale as scale_curves
 from ddl.models import MODELS
 from ddl.perf.hardware import Cluster
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scenario import Transport
+from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.costs import local_cluster
-from experiments.costs.scale import curves as scale_curves
-from experiments.costs.scale import text as scale_text
-from experiments.train.folder.workdir import writable
 
 MODEL = shared_flags.model()
 shared_flags.cluster()
@@ -73,33 +72,33 @@ def main(line: CommandLine) -> int:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
       raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
-    from experiments.costs.scale import process as scale_process
+    from ddl.costs import scale_process
 
     share = batch if weak else max(1, batch // most)
     found = scale_process.measure(model, settings, workers=most, alone=batch, together=share)
     curves = [curve._replace(measured=found[each]) for each, curve in zip(settings, curves, strict=True)]
-  head = scale_text.head(curves)
+  head = scale_curves.head(curves)
   heading = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
   print(f"{heading}: predicted\n{cluster.title}\nefficiency: {placed.source}")
   if placed.job.states:
     print(f"parameters' states: {placed.job.states}")
   for curve in curves:
-    print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
-    rows = [head, *scale_text.rows(curve, cluster.network, len(head))]
+    print(f"\n{curve.algorithm}  {scale_curves.setting(curve)}".rstrip())
+    rows = [head, *scale_curves.rows(curve, cluster.network, len(head))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
       print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-    print(f"  {scale_text.verdict(curve)}")
+    print(f"  {scale_curves.verdict(curve)}")
   for words, end, there in placed.ends:
     made = scale_curves.curves(
       scale_curves.work_and_room(end)[0] if end.table else work, there, workers, settings, transport, batch=batch,
       weak=weak, jitter=JITTER.value, largest=room(there.device.memory),
     )  # fmt: skip
     print(f"\nwith {words}:")
-    print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in made), sep="\n")
+    print(*(f"  {curve.algorithm}: {scale_curves.verdict(curve)}" for curve in made), sep="\n")
   if not weak:
-    print(f"\n{scale_text.EFFICIENCY}")
-  from experiments.report.figures import scale_page  # here: matplotlib takes a while to import
+    print(f"\n{scale_curves.EFFICIENCY}")
+  from ddl.report.figures import scale_page  # here: matplotlib takes a while to import
 
   page = scale_page.write(
     folder, curves, cluster, work, title=heading, weak=weak, counted=counted, jitter=JITTER.value,
@@ -116,7 +115,7 @@ def _algorithms() -> list[str]:
 def _check_measure(cluster: str, model: str) -> None:
   if not MEASURE.value:
     return
-  if cluster != local_cluster.NAME or model not in MODELS:
+  if cluster != clusters.NAME or model not in MODELS:
     raise ValueError(
       f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
     )

@@ -2,13 +2,13 @@
 
 from absl import flags
 
+from ddl.comparison.sweep import sweep
+from ddl.config import unread_keys
+from ddl.config.sweep import Sweep
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
 from experiments.command_line.resume import record
-from experiments.compare.sweep import sweep
-from experiments.config import unread_keys
-from experiments.config.comparisons.sweep import Sweep
 
 TRIALS = flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config.sweep.trials", lower_bound=0)
 ONLY = shared_flags.only()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from absl import flags
 
-from ddl.data.language import token_files
+from ddl.data import token_files
 from ddl.perf.units import bytes_text
+from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
-from experiments.train.folder.workdir import writable
 
 TEXT = flags.DEFINE_string("text", "", "the text, a file")
 OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json, made where there is none")

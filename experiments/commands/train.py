@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from absl import flags
 
+from ddl.config import unread_keys
+from ddl.config.experiment import Experiment
+from ddl.config.registry import has_server
+from ddl.report import DRAW
+from ddl.run.train import train
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.flags import run_options
 from experiments.command_line.resume import record
-from experiments.config import unread_keys
-from experiments.config.experiment import Experiment
-from experiments.config.parts.catalog import has_server
-from experiments.report import DRAW
-from experiments.train.train import train
 
 shared_flags.checkpoint_every()
 flags.DEFINE_enum(

@@ -10,20 +10,19 @@ import numpy as np
 
 from ddl import files
 from ddl.api import Algorithm, Data
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
+from ddl.engine import execution as compiler_options
+from ddl.engine.placement import find_rules
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import divisors, on_devices
 from ddl.perf.hardware import Cluster
-from ddl.runtime.layout.placement import find_rules
-from ddl.runtime.layout.workers import divisors, on_devices
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.xla import compiler_options
-from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
+from ddl.run.build import make_model
+from ddl.run.compilation_cache import AUTO, OFF
+from ddl.run.trainers import execution_of, with_auto
 from experiments.dryrun.program import analyse
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend
-from experiments.train.auto_sharding import with_auto
-from experiments.train.build import make_model
-from experiments.train.compilation_cache import AUTO, OFF
-from experiments.train.trainers import execution_of
 
 TRIED = (2, 4, 8, 16)  # members, where one device is too small
 

@@ -1,13 +1,13 @@
 """`train --explain`: the tables of a dry run from the program with which a run makes its steps."""
 
-from experiments.costs.cluster_clock import with_published
-from experiments.dryrun import text
+from ddl.costs.cluster_clock import with_published
+from ddl.run.hooks import StepInfo
+from ddl.run.processes import say
+from experiments.dryrun import report
 from experiments.dryrun.compiled import batch_shapes
 from experiments.dryrun.program import of_run
 from experiments.dryrun.report import figures
 from experiments.dryrun.target import cluster_of
-from experiments.train.hooks import StepInfo
-from experiments.train.processes import say
 
 
 def explain(info: StepInfo) -> None:
@@ -20,5 +20,5 @@ def explain(info: StepInfo) -> None:
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
   found = figures(experiment.label, experiment, trainer, programs, cluster)
-  tables = [text.summary([found], cluster), text.collectives(found, cluster is not None)]
-  say("\n\n".join(tables + ([text.verdict(found, cluster)] if cluster else [])))
+  tables = [report.summary([found], cluster), report.collectives(found, cluster is not None)]
+  say("\n\n".join(tables + ([report.verdict(found, cluster)] if cluster else [])))

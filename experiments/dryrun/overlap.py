@@ -1,7 +1,7 @@
 """Seconds of a schedule by the cost model: compute, and of each collective what is exposed and what compute hides.
 
 Compute and the links are a resource each. An operation takes the larger of FLOP / (peak * efficiency) and bytes /
-bandwidth of the memory; a collective the cheapest way of `ddl.perf.comm`. Those in flight take the links one after
+bandwidth of the memory; a collective the cheapest way of `ddl.perf`. Those in flight take the links one after
 the other, while compute goes on; what is left when a result is needed is exposed. A chain, on TPUs, moves only while
 the kernels that drive it run.
 """
@@ -9,10 +9,9 @@ the kernels that drive it run.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ddl.costs.cluster_clock import collective_seconds
+from ddl.engine.compiled_program import Collective, Events
 from ddl.perf.hardware import Cluster
-from ddl.runtime.xla.hlo import Collective
-from ddl.runtime.xla.schedule import Events
-from experiments.costs.member_step import collective_seconds
 
 
 class Transfer(NamedTuple):

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import jax
 
 from ddl.api import Tree
-from ddl.runtime.rounds.calls import Call
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.xla import compiler_options
-from ddl.runtime.xla import schedule as hlo_schedule
-from ddl.runtime.xla.hlo import Collective
-from ddl.runtime.xla.schedule import Events
-from experiments.train.exit_codes import EXHAUSTED
+from ddl.engine import compiled_program as hlo_schedule
+from ddl.engine import execution
+from ddl.engine.calls import Call
+from ddl.engine.compiled_program import Collective, Events
+from ddl.engine.trainer import Trainer
+from ddl.run.exit_codes import EXHAUSTED
 
 NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the TPU compiler when it gives up
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -116,7 +115,7 @@ def _program(count: int, kept: dict[str, Any]) -> Program:
 def _compiled(lowered: Any, trainer: Trainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:
   none = dict.fromkeys(("arguments", "outputs", "temporary", "code", "refused"), 0)
   try:
-    executable = compiler_options.compiled(lowered, options)
+    executable = execution.compiled(lowered, options)
   except jax.errors.JaxRuntimeError as error:
     if EXHAUSTED not in str(error):
       raise

@@ -1,20 +1,21 @@
-"""The figures of one algorithm's programs: per step and device, from schedules and the cost model."""
+"""The figures of one algorithm's programs: per step and device, from schedules and the cost model; and their tables."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ddl.config.experiment import Experiment
+from ddl.config.parts import Part as ConfigPart
+from ddl.costs import cluster_clock
+from ddl.costs.cluster_clock import pattern_of
+from ddl.costs.step_cost import param_shapes
+from ddl.engine import compiled_program as hlo_schedule
+from ddl.engine.compiled_program import Collective
+from ddl.engine.trainer import Trainer
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Part
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.xla import schedule as hlo_schedule
-from ddl.runtime.xla.hlo import Collective
-from experiments.config.experiment import Experiment
-from experiments.config.parts.part import Part as ConfigPart
-from experiments.costs import cluster_clock
-from experiments.costs.param_flops import param_shapes
-from experiments.costs.patterns import pattern_of
+from ddl.perf.units import bytes_text, counted, percent, seconds_text
 from experiments.dryrun import overlap
 from experiments.dryrun.program import Program, device_bytes
 
@@ -64,7 +65,7 @@ def figures(
   """Return them. programs: of `analyse`."""
   steps = sum(each.count * each.steps for each in programs)
   flop = sum(each.count * hlo_schedule.flop(each.events) for each in programs) / steps
-  moved = sum(each.count * hlo_schedule.nbytes(each.events) for each in programs) / steps
+  moved = sum(each.count * hlo_schedule.sent_bytes(each.events) for each in programs) / steps
   rows, compute = _rows(programs, cluster, trainer.workers.devices, steps)
   largest = max(programs, key=lambda each: each.peak)
   predicted = _predicted(experiment, trainer, cluster, flop, moved) if cluster and flop else 0.0
@@ -133,3 +134,89 @@ def _predicted(experiment: Experiment, trainer: Trainer, cluster: Cluster, flop:
   )  # `step` is all of a step
   there = cluster_clock.on(config, pattern, cluster, step)
   return cluster_clock.clock(there, trainer.algorithm)(config.steps) / config.steps
+
+
+MOST_ROWS = 8  # collectives of one algorithm that are told each
+SMALL = 0.01  # share of a step below which an exposed collective is not worth a word
+
+
+def summary(found: Sequence[Figures], cluster: Cluster | None) -> str:
+  """A line for each algorithm: memory, work, and what is exposed and hidden."""
+  head = ["per device", "memory", "arguments", "temporary", "FLOP/step", "bytes/step", "sent/step"]
+  head += ["compute", "exposed", "hidden", "step", "cost model"] if cluster else []
+  rows = [head]
+  for each in found:
+    if each.refused:
+      rows.append([each.label, f">= {bytes_text(each.peak)}", *["-"] * (len(head) - 2)])
+      continue
+    row = [each.label, *map(bytes_text, (each.peak, each.arguments, each.temporary))]
+    row += [f"{each.flop:.3g}", bytes_text(each.moved), bytes_text(each.sent)]
+    times = (each.compute, each.exposed, each.hidden, each.seconds, each.predicted)
+    rows.append(row + ([seconds_text(value) if value else "0" for value in times] if cluster else []))
+  return aligned(rows)
+
+
+def collectives(each: Figures, priced: bool) -> str:
+  """A line for each kind of collective of one algorithm."""
+  head = ["  collective", "times/step", "bytes", "group", "asynchronous", "products meanwhile"]
+  rows = [head + (["link", "hidden"] if priced else [])]
+  for row in each.rows[:MOST_ROWS]:
+    one = row.collective
+    group = f"{one.size} along {one.axis}" if one.axis else f"{one.size}"
+    line = [f"  {one.kind}", f"{row.times:.3g}", bytes_text(one.nbytes), group]
+    line += ["yes" if one.starts else "no", f"{row.products:.3g}" if one.starts else "-"]
+    rows.append(line + ([seconds_text(row.link), _share(row)] if priced else []))
+  left = each.rows[MOST_ROWS:]
+  more = (
+    f"\n  and {counted(len(left), 'smaller kind')} of {counted(round(sum(r.times for r in left)), 'collective')} a step"
+  )
+  return aligned(rows) + more * bool(left)
+
+
+def verdict(each: Figures, cluster: Cluster) -> str:
+  """What an algorithm hides, in a sentence."""
+  total = each.exposed + each.hidden
+  if each.refused:
+    return f"{each.label}: not compiled, see below"
+  if not total:
+    return f"{each.label}: nothing is sent"
+  share = f"{each.label} hides {percent(each.hidden / total)} of its communication"
+  share += f" ({seconds_text(each.hidden) if each.hidden else '0'} of {seconds_text(total)} a step)"
+  if each.exposed < SMALL * each.seconds:
+    return f"{share}; waits take {percent(each.exposed / each.seconds)} of a step"
+  first = max(each.rows, key=lambda row: row.times * (row.link - row.hidden))
+  why = "that nothing runs beside" if not first.collective.starts else "that the compute beside it is too short for"
+  waits = f"waits take {percent(each.exposed / each.seconds)} of a step, most for {_named(first)} {why}"
+  return f"{share}; {waits}"
+
+
+def too_large(each: Figures, limit: float, other: Figures | None, target: str) -> str:
+  """What is too big, and what would fit, in a line."""
+  kept = sum(each.parts.values())
+  rest = {"gradients, activations and other temporaries": each.peak - kept}
+  parts = {name: size for name, size in (each.parts | rest).items() if size > 0}
+  biggest = sorted(parts, key=lambda name: -parts[name])[:3]
+  told = ", ".join(f"{name} {bytes_text(parts[name])}" for name in biggest)
+  needs = "at least " * each.refused + bytes_text(each.peak)
+  line = f"{each.label} needs {needs} of a device's {bytes_text(limit)} on {target} ({told}): "
+  ways = []
+  if other:
+    ways.append(f"--members={other.members} fits ({counted(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
+  if kept < limit:
+    ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
+  return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+  """Columns of equal width, the first to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+  return "\n".join(line.rstrip() for line in lines)
+
+
+def _share(row: Row) -> str:
+  return percent(row.hidden / row.link) if row.link else "-"
+
+
+def _named(row: Row) -> str:
+  return f"the {row.collective.kind} of {bytes_text(row.collective.nbytes)}"

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddl.report.figures.picture import Picture
+from ddl.report.figures.style import COLOURS, DASHES, MARKERS, PHONE, SLIDE, blank
+from ddl.run.folder import METRICS
 from experiments.netbench.cases import CASES, Case, Measured
 from experiments.netbench.group import Group
+from experiments.netbench.measure import bandwidth_text
 from experiments.netbench.network import Network
-from experiments.netbench.units import bandwidth_text
-from experiments.report.figures.picture import Picture
-from experiments.report.figures.style import COLOURS, DASHES, MARKERS, PHONE, SLIDE, blank
-from experiments.train.folder.run_dir import METRICS
 
 STEPS = 120  # about, of each: whole rounds
 LEARNING_RATE = 0.02

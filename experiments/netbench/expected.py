@@ -7,16 +7,16 @@ from typing import Any
 import jax
 
 from ddl.api import Algorithm, Tree
-from ddl.perf.comm.collectives import ALL_REDUCE
-from ddl.perf.comm.patterns import Op, Pattern
-from ddl.perf.hardware.network import Link
-from ddl.runtime import traffic
-from ddl.runtime.layout.workers import SMALL
+from ddl.config.experiment import Experiment
+from ddl.costs.cluster_clock import pattern_of
+from ddl.engine import traffic
+from ddl.engine.workers import SMALL
+from ddl.perf.collectives import ALL_REDUCE
+from ddl.perf.hardware.cluster import Link
+from ddl.perf.patterns import Op, Pattern
+from ddl.run import virtual_time
+from ddl.run.virtual_time import Charges
 from ddl.schedule import Schedule
-from experiments.config.experiment import Experiment
-from experiments.costs.patterns import pattern_of
-from experiments.train import virtual_time
-from experiments.train.virtual_time import Charges
 
 ROUNDS = 20  # of a prediction, of which the second half counts
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddl.runtime.hosts import JOINED
+from ddl.hosts import JOINED
 from experiments.netbench.network import Network, address
 
 ROOT = Path(__file__).parents[2]

@@ -20,13 +20,13 @@ from typing import Any
 import jax
 
 from ddl import memory
-from experiments.bench.workloads import synthetic
-from experiments.config import default_experiment
-from experiments.config.experiment import Experiment, initial_key, training_key
-from experiments.config.options import RunOptions
+from ddl.config import default_experiment
+from ddl.config.experiment import Experiment, initial_key, training_key
+from ddl.config.options import RunOptions
+from ddl.costs.workloads import synthetic
+from ddl.run import build, trainers
+from ddl.run.processes import start_devices
 from experiments.netbench.cases import EXAMPLES, MODEL
-from experiments.train import build, trainers
-from experiments.train.processes import start_devices
 
 
 def experiment_of(case: Mapping[str, Any], workers: int) -> Experiment:
@@ -62,7 +62,7 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
 
 def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:
   """Train on the digits into a folder; return the last line of metrics."""
-  from experiments.train.train import train as whole_run
+  from ddl.run.train import train as whole_run
 
   experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **asked["train"])
   return whole_run(experiment, RunOptions(workdir=asked["workdir"], overlap=asked["overlap"], compilation_cache="off"))

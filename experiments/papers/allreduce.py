@@ -1,11 +1,10 @@
-"""Published times of NCCL's all-reduce against `ddl.perf.comm.library_costs`, by the system they were measured on."""
+"""Published times of NCCL's all-reduce against `ddl.perf.library_costs`, by the system they were measured on."""
 
 import statistics
 from collections.abc import Callable, Iterable
 
-from ddl.perf.comm import collectives, library_costs
-from ddl.perf.hardware.library import NCCL, NVLINK_LATENCY
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf import collectives, library_costs
+from ddl.perf.hardware.cluster import NCCL, NVLINK_LATENCY, Link, Network
 from experiments.papers.page import Config, Section, remarks, table
 
 SPANS = {"to 64 KB": (0, 2**16), "256 KB to 4 MB": (2**18, 2**22), "from 16 MB": (2**24, 2**40)}  # bytes

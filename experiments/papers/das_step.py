@@ -12,8 +12,8 @@ from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Efficiency, step_seconds
 from ddl.perf.planning import hybrid, scenario
 from ddl.perf.step import timeline
-from ddl.perf.step.event_model import Pass
 from ddl.perf.step.layers import Table
+from ddl.perf.step.timeline import Pass
 from ddl.perf.tables.totals import parts
 
 

@@ -1,8 +1,7 @@
 """Zhou et al. 2020, arXiv 2006.00441: when the exchange of DaSGD is hidden, in the model of its authors' code."""
 
-from ddl.perf import hardware
-from ddl.perf.comm.collectives import all_reduce
-from ddl.perf.papers import paleo
+from ddl.perf import hardware, paleo
+from ddl.perf.collectives import all_reduce
 from ddl.perf.planning import delays
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes

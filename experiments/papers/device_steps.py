@@ -8,12 +8,10 @@ from ddl.perf.devices import fit, fitted
 from ddl.perf.devices.fit import Result
 from ddl.perf.devices.lookup import FORMS, KINDS, kind_of
 from ddl.perf.devices.model import Shares, device_step, extra, fastest, flop, is_map_scale
-from ddl.perf.devices.networks import network
-from ddl.perf.devices.points import SOURCES, Point
+from ddl.perf.devices.points import SOURCES, Point, network
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware.device import Efficiency, step_seconds
-from ddl.perf.step.convolution import choose
-from ddl.perf.step.convolution_costs import modelled, other_seconds
+from ddl.perf.step.convolution import choose, modelled, other_seconds
 from ddl.perf.tables.totals import parts
 from ddl.perf.units import percent, seconds_text
 from experiments.papers.page import Section, remarks, table

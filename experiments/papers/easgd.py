@@ -17,9 +17,9 @@ from ddl.algorithms.collective.round_robin_easgd import round_robin_easgd
 from ddl.algorithms.server.original_easgd import original_easgd
 from ddl.api import Algorithm, Visit
 from ddl.as_optax import as_optax
+from ddl.report.figures.picture import png
+from ddl.report.figures.style import COLOURS, INK, PAPER, blank
 from experiments.papers.page import Config, Section, remarks, table
-from experiments.report.figures.picture import png
-from experiments.report.figures.style import COLOURS, INK, PAPER, blank
 
 STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
 TITLES = {

@@ -14,11 +14,11 @@ import optax
 
 from ddl.algorithms.gossip.d_psgd import d_psgd, matrices
 from ddl.as_optax import as_optax
+from ddl.engine.consensus import agree
 from ddl.group import Group
-from ddl.runtime.rounds.consensus import agree
+from ddl.report.figures.picture import png
+from ddl.report.figures.style import COLOURS, MARKERS, PAPER, blank
 from experiments.papers.page import Config, Section, remarks, table
-from experiments.report.figures.picture import png
-from experiments.report.figures.style import COLOURS, MARKERS, PAPER, blank
 
 
 class Decay(NamedTuple):

@@ -9,10 +9,9 @@ exchange of Sync EASGD is made, by the paper's tree or by something else.
 import statistics
 from typing import NamedTuple
 
-from ddl.perf import hardware
-from ddl.perf.comm import server
-from ddl.perf.comm.collectives import ALL_REDUCE, BROADCAST, REDUCE
-from ddl.perf.hardware.network import Link
+from ddl.perf import hardware, server
+from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE
+from ddl.perf.hardware.cluster import Link
 from ddl.perf.planning import delays
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import FLOAT, params_bytes
@@ -28,7 +27,7 @@ from experiments.papers.page import (
   errors,
   remarks,
   table,
-)  # fmt: skip
+)
 
 TOGETHER, TURNS, STAGED = "computing together", "computing in turns", "together, staged through the host"
 ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2", "Sync EASGD 3"

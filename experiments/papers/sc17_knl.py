@@ -1,7 +1,7 @@
 """You, Buluc, Demmel 2017, arXiv 1708.02983: one Knights Landing chip in parts, and weak scaling over 64 of them."""
 
 from ddl.perf import hardware
-from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.collectives import all_reduce
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
 from experiments.papers.page import (
@@ -15,7 +15,7 @@ from experiments.papers.page import (
   Row,
   Section,
   remarks,
-)  # fmt: skip
+)
 
 SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
 NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"

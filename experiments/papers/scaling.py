@@ -4,13 +4,11 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.perf import hardware
-from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.collectives import all_reduce
+from ddl.perf.hardware.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, Link, Network
 from ddl.perf.hardware.device import Part
-from ddl.perf.hardware.library import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY
-from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning import scenario
-from ddl.perf.step.event_model import Pass
-from ddl.perf.step.timeline import simulate
+from ddl.perf.step.timeline import Pass, simulate
 from ddl.perf.tables import TABLES
 from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table

@@ -1,12 +1,11 @@
 """Zou et al. 2017, arXiv 1709.06622: both lemmas worked out, and against simulations that do not know them."""
 
-from ddl.perf import hardware
-from ddl.perf.comm import server_queue
-from ddl.perf.comm.collectives import all_reduce
+from ddl.perf import hardware, server
+from ddl.perf.collectives import all_reduce
 from ddl.perf.hardware.device import step_seconds
-from ddl.perf.planning import speedup_bounds
+from ddl.perf.planning import bounds
 from ddl.perf.step import timeline
-from ddl.perf.step.event_model import Pass
+from ddl.perf.step.timeline import Pass
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, parts
 from ddl.perf.units import seconds_text
@@ -32,7 +31,7 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
   """Share of a worker's round that it waits at so many simulated servers, if it sends while it computes."""
-  found = server_queue.simulate(
+  found = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
   )  # fmt: skip
@@ -43,11 +42,11 @@ def _gpus(config: Config) -> str:
   head = ("R_O", *(f"G = {g}: lemma, simulated" for g in config.gpus), f"G up to, at {100 * config.share:g} %", "limit")
   rows = []
   for overhead in config.overheads:
-    both = [(speedup_bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
-    most, limit = speedup_bounds.workers_for(config.share, overhead), speedup_bounds.speedup_limit(overhead)
+    both = [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
+    most, limit = bounds.workers_for(config.share, overhead), bounds.speedup_limit(overhead)
     cells = (f"{100 * lemma:.1f}, {100 * found:.1f} %" for lemma, found in both)
     rows.append((f"{100 * overhead:g} %", *cells, f"{most:.3g}", f"{limit:.3g}x"))
-  allowed = (f"{100 * speedup_bounds.overhead_for(config.share, g):.1f} %" for g in config.gpus)
+  allowed = (f"{100 * bounds.overhead_for(config.share, g):.1f} %" for g in config.gpus)
   return table(head, [*rows, (f"R_O at {100 * config.share:g} %", *allowed, "-", "-")])
 
 
@@ -70,7 +69,7 @@ def _grown(config: Config) -> str:
 def _servers(config: Config) -> str:
   rows = []
   for gigabits in config.gigabits:
-    needed = speedup_bounds.servers_for(config.nbytes, config.workers, gigabits * 1e9 / 8, config.seconds)
+    needed = bounds.servers_for(config.nbytes, config.workers, gigabits * 1e9 / 8, config.seconds)
     tried = sorted({max(1, needed // 2), max(1, needed - 1), needed, 2 * needed})
     shares = ", ".join(f"{n}: {100 * waiting(config, gigabits, n):.1f} %" for n in tried)
     rows.append((f"{gigabits} Gb/s", str(needed), shares))

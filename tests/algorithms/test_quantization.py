@@ -13,10 +13,10 @@ from scipy.fft import dctn
 
 from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.api import Model
-from ddl.runtime import traffic
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
+from ddl.engine import traffic
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 
 RANDOM = {
   "qsgd": {"levels": 7, "block": 512}, "int8": {"block": 512}, "e4m3": {"format": "e4m3", "block": 512},

@@ -15,7 +15,7 @@ from reference import server as server_reference
 from ddl import api
 from ddl.algorithms import SERVER
 from ddl.api import Visit, at_step
-from experiments.config.parts.schedules import recorded
+from ddl.config.schedules import recorded
 
 pytestmark = pytest.mark.usefixtures("x64")
 CASES = {  # what is not here runs with the defaults of its Spec

@@ -21,11 +21,11 @@ from reference import compression
 from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.api import Algorithm, Exchange
 from ddl.as_optax import as_optax
+from ddl.engine import traffic
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.group import Present
-from ddl.runtime import traffic
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
 
 REFUSED = {
   "sharded_sync_sgd": "reduce_scatter",

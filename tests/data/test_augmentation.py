@@ -5,8 +5,7 @@ import pytest
 from helpers.data_files import everything, examples, one_line, write_npz
 from PIL import Image
 
-from ddl.data import DATA, source
-from ddl.data.images import augmentation
+from ddl.data import DATA, augmentation, source
 from ddl.data.order import Order, batches, round_batches
 
 KEYS = ("none", "crop_flip", "resized_crop")

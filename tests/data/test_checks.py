@@ -6,8 +6,8 @@ from helpers.data_files import one_line, write_npz
 
 from ddl.api import Data, Source
 from ddl.data import checks, source
-from ddl.data.images.augmentation import with_augmentation
-from ddl.data.images.npz import npz
+from ddl.data.augmentation import with_augmentation
+from ddl.data.image_arrays import npz
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4)).astype(np.float32)

@@ -8,8 +8,7 @@ from helpers.data_files import everything, one_line
 from helpers.image_folders import picture, write_folder
 from PIL import Image
 
-from ddl.data import DATA, source
-from ddl.data.images import augmentation
+from ddl.data import DATA, augmentation, source
 from ddl.data.order import Order, batches
 
 CLASSES = ("ant", "bee", "cat")

@@ -11,8 +11,8 @@ from helpers.data_files import everything, one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.data import DATA
-from ddl.data.language import byte_pairs, token_files
+from ddl.data import DATA, token_files
+from ddl.data import token_files as byte_pairs
 
 TEXT = "The cat's hat, 42 times — “naïve” 猫 and 🐈!\n\n\tIt   sat. \r\n" * 40
 needs_tokenizers = pytest.mark.skipif(

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from helpers.data_files import everything, one_line, write_tokens
 
-from ddl.data import DATA
-from ddl.data.language import tokens
+from ddl.data import DATA, tokens
 
 RNG = np.random.default_rng(0)
 MANY = RNG.integers(0, 1000, 1001)

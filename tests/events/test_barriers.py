@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from ddl.api import Arrivals
-from ddl.events import cutoff as estimation
-from ddl.events.barriers import BARRIERS, Quorum, asp, backup, bsp, cutoff, psp, ssp
-from ddl.events.membership_barrier import MembershipBarrier
+from ddl.events import barriers as estimation
+from ddl.events.barriers import BARRIERS, MembershipBarrier, Quorum, asp, backup, bsp, cutoff, psp, ssp
 from ddl.events.record import check
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES

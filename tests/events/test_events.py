@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from ddl import memory
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
-from ddl.events.faults import markov_chain
 from ddl.events.lockstep import Exchange, finish, presence_of, walk
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
 from ddl.events.schedule import make_schedule, schedule
-from ddl.events.times import TIMES
+from ddl.events.times import TIMES, markov_chain
 
 COSTS = st.sampled_from([0.0, 0.003, lambda worker: 0.001 * (worker + 1)])
 BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0), psp(sample=1, bound=1, redraw=True)])

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddl.config import default_experiment
+from ddl.costs.step_cost import param_shapes
+from ddl.costs.workloads import synthetic
+from ddl.engine import traffic
 from ddl.events.lockstep import Exchange, walk
-from ddl.runtime import traffic
-from experiments.bench.workloads import synthetic
-from experiments.config import default_experiment
-from experiments.costs.param_flops import param_shapes
-from experiments.train import virtual_time
-from experiments.train.build import build
+from ddl.run import virtual_time
+from ddl.run.build import build
 
 WORKERS = 8
 RING = tuple(tuple((rank - shift) % WORKERS for rank in range(WORKERS)) for shift in (1, -1))

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.events import lockstep, presence
-from ddl.events.faults import Death
 from ddl.events.lockstep import Exchange, finish, presence_of, stack, walk
 from ddl.events.presence import Presence
-from ddl.events.times import TIMES
+from ddl.events.times import TIMES, Death
 
 ALL = (0, 1, 2)
 

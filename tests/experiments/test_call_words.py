@@ -7,9 +7,9 @@ import pytest
 from absl import flags
 
 import ddl
-from experiments.config.options import RunOptions
-from experiments.library.words import words
-from experiments.train.folder.workdir import resume_command
+from ddl.config.options import RunOptions
+from ddl.library.words import words
+from ddl.run.workdir import resume_command
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 2, "eval_every": 2}
 
@@ -34,7 +34,7 @@ def test_every_flag_of_these_commands_has_words():
   ]
   names = [flag.name for module in modules for flag in ours[module]] + ["workdir", "only", "cluster", "tuned", "config"]
   assert {each.name for each in dataclasses.fields(RunOptions)} & {*names}
-  for name in {*names} - {"coordinator", "num_processes", "process_id"}:  # of a process, before any call
+  for name in {*names} - {"coordinator", "num_processes", "process_id", "explain"}:  # of a process, or of commands only
     for text in (f"take --{name}.", f"take --{name}=VALUE."):
       assert "--" not in words(text) and words(text).endswith("."), words(text)
 

@@ -11,7 +11,7 @@ from helpers.commands import Command, metrics
 from helpers.comparisons import comparison, rising, undrawn
 
 import ddl
-from experiments.config.options import RunOptions
+from ddl.config.options import RunOptions
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 

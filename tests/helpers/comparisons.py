@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report import reader, report, table_rows
-from experiments.report.figures.picture import Picture
-from experiments.report.sentences import findings
+from ddl.report import findings, page, reader, table
+from ddl.report.figures.picture import Picture
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
 # label: (name, period, rate of learning, final accuracy, bytes per step)
@@ -120,25 +119,25 @@ def undrawn():
 def undrawn_page(folder: Path) -> str:
   """The text of a comparison's page, without its pictures."""
   with undrawn():
-    return report.write_report(folder).read_text()
+    return page.write_report(folder).read_text()
 
 
 def rows_of(folder: Path):
   comparison = reader.read(folder)
-  return {row.label: row for row in table_rows.rows(comparison)}
+  return {row.label: row for row in table.rows(comparison)}
 
 
 def finding_of(folder: Path) -> dict[str, str]:
   """The findings by what they are about, those about nothing in particular joined."""
   comparison, found = reader.read(folder), {}
-  for subject, text in findings.finding(comparison, table_rows.rows(comparison)):
+  for subject, text in findings.finding(comparison, table.rows(comparison)):
     found[subject] = f"{found[subject]} {text}" if subject in found else text
   return found
 
 
 def ranked(folder: Path, name: str) -> tuple[list[str], list[str]]:
   """Labels: by their mean, and those beside the first that none is significantly better than."""
-  first, rivals, _ = table_rows.ranking(list(rows_of(folder).values()), name)
+  first, rivals, _ = table.ranking(list(rows_of(folder).values()), name)
   return [row.label for row in first], [row.label for row in rivals]
 
 

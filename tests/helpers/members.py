@@ -8,12 +8,12 @@ import numpy as np
 import optax
 from helpers.twins import build
 
+from ddl.engine.compiled_program import collectives
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.rounds import worker_keys
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.models import MODELS
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.rounds.rounds import worker_keys
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.xla.hlo import collectives
 
 BATCH, LAST, KEY = 16, 10, jax.random.key(3)  # examples of all workers together, steps
 HOW = ExecutionConfig("unroll", "scan", 5)

@@ -8,10 +8,10 @@ sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
 from absl import flags
 
-from ddl.runtime import hosts
-from experiments.costs import local_cluster
-from experiments.costs.calibration import fits, measure, microbench
-from experiments.costs.calibration.model_kinds import DENSE
+from ddl import hosts
+from ddl.costs import calibration, clusters, microbench
+from ddl.costs import microbench as measure
+from ddl.costs.workloads import DENSE
 
 
 def main() -> None:
@@ -19,9 +19,9 @@ def main() -> None:
   flags.FLAGS(sys.argv[:1])
   plan = measure.prepare(measure.join(), measure.CURVES[DENSE], (2**10, 2**20))
   seconds = microbench.in_turn(plan.blocks, 3, 0.02)
-  found = fits.solve(plan, seconds)
+  found = calibration.solve(plan, seconds)
   if hosts.is_main():
-    local_cluster.save(found.cluster, {"rows": found.rows})
+    clusters.save(found.cluster, {"rows": found.rows})
     shapes = {tuple(s.shape) for s in seconds.values()}
     print(json.dumps({"overlap": found.cluster.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
-from ddl.runtime import hosts
+from ddl import hosts
 
 LISTENS = "0A"  # in /proc/net/tcp
 

@@ -7,7 +7,7 @@ sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
 import jax
 
-from ddl.runtime import hosts
+from ddl import hosts
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
   from helpers.runs import HYPER, equals_twin, make, record
 
   from ddl.algorithms import COLLECTIVE
-  from ddl.runtime.execution import ExecutionConfig
+  from ddl.engine.execution import ExecutionConfig
 
   for name in sys.argv[1:] or COLLECTIVE:
     trainer = make(name, 4, ExecutionConfig("vmap", "scan", 5))

@@ -1,4 +1,4 @@
-"""Runs of the compiled runtime on the twins' problem, recorded after each call; for the tests of ddl.runtime."""
+"""Runs of the compiled runtime on the twins' problem, recorded after each call; for the tests of ddl.engine."""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 
 WORKERS, STEPS = 8, 12
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}

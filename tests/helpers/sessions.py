@@ -1,4 +1,4 @@
-"""Runs of `experiments.train.train_loop` inside the test's process, interrupted where a test says."""
+"""Runs of `ddl.run.loop` inside the test's process, interrupted where a test says."""
 
 import contextlib
 import os
@@ -13,20 +13,19 @@ from flax import linen as nn
 from helpers.commands import metrics
 
 from ddl.api import Model
-from ddl.models.flax_model import from_flax
-from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.hosts import Vote
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
-from experiments.config import default_experiment
-from experiments.config.experiment import Experiment, initial_key
-from experiments.train import train_loop
-from experiments.train.build import build
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.metrics.evaluate import Evaluator
-from experiments.train.runners import compiled
-from experiments.train.runners.compiled import CompiledRun
+from ddl.config import default_experiment
+from ddl.config.experiment import Experiment, initial_key
+from ddl.engine.checkpoint import Checkpoints
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
+from ddl.hosts import Vote
+from ddl.models.modules import from_flax
+from ddl.run import compiled, loop
+from ddl.run.build import build
+from ddl.run.compiled import CompiledRun
+from ddl.run.folder import RunFolder
+from ddl.run.metrics import Evaluator
 
 
 def config(**sections: Any) -> Experiment:
@@ -63,22 +62,20 @@ class Run:
   ) -> dict[str, Any]:
     """Runs or resumes it."""
     runner = CompiledRun([self.experiment], self.trainer, every=checkpoint_every, keep_final=keep_final)
-    chosen = train_loop.Options(**options)
-    return train_loop.run(
-      train_loop.Part(self.experiment, RunFolder(path), resume=resume), runner, self.evaluator, chosen, {}
-    )
+    chosen = loop.Options(**options)
+    return loop.run(loop.Part(self.experiment, RunFolder(path), resume=resume), runner, self.evaluator, chosen, {})
 
   def together(
     self, path: Path, seeds: dict[int, int], width: int = 3, *, resume: bool = False, **options: Any
-  ) -> list[dict[str, Any] | train_loop.Diverged]:
+  ) -> list[dict[str, Any] | loop.Diverged]:
     """Runs or resumes it with several seeds side by side; seeds: seed -> lane."""
     parts = []
     for seed in seeds:
       made = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
       folder = RunFolder(path / f"seed-{seed}")
-      parts.append(train_loop.Part(made, folder, resume=resume and folder.begun))
+      parts.append(loop.Part(made, folder, resume=resume and folder.begun))
     runner = CompiledRun([each.components for each in parts], self.trainer, lanes=list(seeds.values()), width=width)
-    return train_loop.run_together(parts, runner, self.evaluator, train_loop.Options(**options), {})
+    return loop.run_together(parts, runner, self.evaluator, loop.Options(**options), {})
 
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
     """The metrics and the bits of the last checkpoint's carry."""

@@ -8,17 +8,17 @@ from reference import collective as reference
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
+from ddl.asynchronous.sequential import Sequential
+from ddl.asynchronous.simulator import Simulator
+from ddl.config import default_experiment
+from ddl.config.registry import keywords
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp
+from ddl.events.operations import stops
 from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
-from ddl.events.waves import stops
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.virtual.sequential import Sequential
-from ddl.runtime.virtual.simulator import Simulator
-from experiments.config import default_experiment
-from experiments.config.parts.factories import keywords
-from experiments.train.build import build
+from ddl.run.build import build
 
 WORKERS, STEPS = 4, 9
 KEY = jax.random.key(1)

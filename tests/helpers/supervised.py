@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ddl.runtime.hosts.membership import Membership
-from ddl.runtime.hosts.supervision import LOST, Job, Supervisor
+from ddl.hosts.membership import Membership
+from ddl.hosts.supervision import LOST, Job, Supervisor
 
 PACE = 0.02  # seconds of a step
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
-from ddl.models.equinox_model import from_equinox
-from ddl.models.flax_model import from_flax, from_nnx
+from ddl.models.modules import from_equinox, from_flax, from_nnx
 
 META = {"task": "classification", "shape": (4, 4, 1), "num_outputs": 10}
 BATCH = {"x": np.random.default_rng(0).normal(size=(6, 4, 4, 1)), "y": np.arange(6)}

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from ddl.models import MODELS, supervised
 from ddl.models.cpu import convolve, dot_general
+from ddl.models.sequential import pool
 from ddl.models.transformer import Transformer, attend
-from ddl.models.vision.lenet import pool
 from ddl.ranges import plain
 
 IMAGES = {"task": "classification", "shape": (28, 28, 1), "num_outputs": 10}

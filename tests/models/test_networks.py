@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ddl.costs.step_cost import loss_jaxpr, products
+from ddl.engine.local_step import gradient_of
 from ddl.models import MODELS
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params
-from ddl.runtime.rounds.local_step import gradient_of
-from experiments.costs.param_flops import loss_jaxpr, products
 
 IMAGENET = {side: {"task": "classification", "shape": (side, side, 3), "num_outputs": 1000} for side in (224, 227, 231)}
 SPEECH = {"task": "classification", "shape": (429,), "num_outputs": 9304}

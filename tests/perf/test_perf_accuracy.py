@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm.collectives import all_reduce
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import time_to_accuracy
+from ddl.perf.collectives import all_reduce
+from ddl.perf.hardware.cluster import Link, Network
+from ddl.perf.planning import bounds
 from ddl.perf.planning.delays import round_seconds
 
 steps = st.floats(1e-4, 1.0)
@@ -35,7 +35,7 @@ def test_more_bandwidth_is_never_slower(step, nbytes, period, bandwidth, factor)
 @given(steps, payload, st.integers(2, 8), st.integers(101, 150))
 def test_at_the_break_even_both_take_the_same_and_either_side_has_another_winner(step, nbytes, period, more):
   often, seldom = seconds(step, nbytes, 1, 100), seconds(step, nbytes, period, more)  # fewer steps, more to send
-  found = time_to_accuracy.break_even(often, seldom, 1e2, 1e15)
+  found = bounds.break_even(often, seldom, 1e2, 1e15)
   if found is None:
     assert (often(1e2) - seldom(1e2)) * (often(1e15) - seldom(1e15)) >= 0
     return
@@ -46,16 +46,14 @@ def test_at_the_break_even_both_take_the_same_and_either_side_has_another_winner
 
 def test_the_break_even_of_a_case_that_can_be_solved_by_hand():
   # 100 steps of 1 s + n / B against 110 of 1 s: 100 n / B = 10.
-  assert time_to_accuracy.break_even(lambda b: 100 * (1 + 5e6 / b), lambda b: 110.0, 1e3, 1e12) == pytest.approx(
-    5e7, rel=1e-3
-  )
+  assert bounds.break_even(lambda b: 100 * (1 + 5e6 / b), lambda b: 110.0, 1e3, 1e12) == pytest.approx(5e7, rel=1e-3)
 
 
 def test_there_is_no_break_even_where_one_is_always_ahead_or_never_arrives():
-  assert time_to_accuracy.break_even(lambda b: 1 / b, lambda b: 2 / b, 1.0, 1e9) is None
-  assert time_to_accuracy.break_even(lambda b: math.nan, lambda b: 2 / b, 1.0, 1e9) is None
+  assert bounds.break_even(lambda b: 1 / b, lambda b: 2 / b, 1.0, 1e9) is None
+  assert bounds.break_even(lambda b: math.nan, lambda b: 2 / b, 1.0, 1e9) is None
   with pytest.raises(ValueError, match="0 < low < high"):
-    time_to_accuracy.break_even(lambda b: b, lambda b: b, 0.0, 1.0)
+    bounds.break_even(lambda b: b, lambda b: b, 0.0, 1.0)
 
 
 def test_who_overtakes_first_on_the_way():
@@ -69,18 +67,18 @@ def test_who_overtakes_first_on_the_way():
     (1e12, 1e3, "seldom", 4.45e7), (1e7, 1e12, "often", 4.45e7), (1e7, 1e3, "never", 5.5e6),
     (1e3, 1e12, "seldom", 5.5e6),
   ):  # fmt: skip
-    name, found = time_to_accuracy.overtaken(times, start, end)
+    name, found = bounds.overtaken(times, start, end)
     assert (name, found) == (other, pytest.approx(at, rel=2e-3))
-  assert time_to_accuracy.overtaken(times, 1e9, 1e15) is None and time_to_accuracy.overtaken(times, 1e5, 1e3) is None
+  assert bounds.overtaken(times, 1e9, 1e15) is None and bounds.overtaken(times, 1e5, 1e3) is None
   for start, end in ((0.0, 1e9), (1e9, math.inf)):
     with pytest.raises(ValueError, match="bandwidth"):
-      time_to_accuracy.overtaken(times, start, end)
+      bounds.overtaken(times, start, end)
 
 
 def test_a_lead_between_two_crossings_is_found_from_either_side():
   """100 + 10 T against 105 + 11 max(0, T - 1), T = 1e9 / B: a delay pays from T = 0.5 to 6, and at neither end."""
   times = {"now": lambda b: 100 + 10 * 1e9 / b, "later": lambda b: 105 + 11 * max(0.0, 1e9 / b - 1)}
-  assert time_to_accuracy.break_even(*times.values(), 1e3, 1e15) is None
+  assert bounds.break_even(*times.values(), 1e3, 1e15) is None
   for start, end, at in ((1e15, 1e3, 1e9 / 0.5), (1e3, 1e15, 1e9 / 6)):
-    assert time_to_accuracy.overtaken(times, start, end) == ("later", pytest.approx(at, rel=2e-3))
-  assert time_to_accuracy.overtaken(times, 1e9, 1e3) == ("now", pytest.approx(1e9 / 6, rel=2e-3))
+    assert bounds.overtaken(times, start, end) == ("later", pytest.approx(at, rel=2e-3))
+  assert bounds.overtaken(times, 1e9, 1e3) == ("now", pytest.approx(1e9 / 6, rel=2e-3))

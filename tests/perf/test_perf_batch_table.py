@@ -3,12 +3,11 @@
 import pytest
 
 from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import batch_table, critical_batch, recommendation
+from ddl.perf.planning import batch_table, bounds, rates, recommendation
 from ddl.perf.planning.batch import Job, tried_sizes
-from ddl.perf.planning.critical_batch import IMAGES, Usual
-from ddl.perf.planning.families import rates
+from ddl.perf.planning.bounds import IMAGES, Usual
 from ddl.perf.planning.planner import Wish, plan
 from ddl.perf.step.memory import StepMemory, step_memory
 from ddl.perf.tables import TABLES
@@ -93,14 +92,14 @@ def test_a_known_critical_batch_sets_the_examples():
     assert min(line.relative for line in found.lines) == 1
     more = 1 + 16 * found.settings.examples / critical
     assert f"= {more:.3g} times the examples" in " ".join(found.advice.lines)
-  assert critical_batch.examples_factor(300, 100) == 4
-  assert critical_batch.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
+  assert bounds.examples_factor(300, 100) == 4
+  assert bounds.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
 
 
 def test_a_language_models_usual_batch_is_one_of_tokens():
-  assert critical_batch.of_language(124e6, 1024).examples == 480
-  assert critical_batch.of_language(7e9, 4096).examples == 976
-  assert "2307.09288" in critical_batch.of_language(7e9, 4096).source
+  assert bounds.of_language(124e6, 1024).examples == 480
+  assert bounds.of_language(7e9, 4096).examples == 976
+  assert "2307.09288" in bounds.of_language(7e9, 4096).source
 
 
 def test_workers_are_chosen_by_what_overlapping_leaves():

@@ -7,8 +7,8 @@ import pytest
 from ddl.perf.devices.lookup import find
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware import CLUSTERS, named
+from ddl.perf.hardware.cluster import check_link
 from ddl.perf.hardware.device import step_seconds
-from ddl.perf.hardware.network import check_link
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

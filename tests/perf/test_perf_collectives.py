@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import collectives
-from ddl.perf.comm.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
-from ddl.perf.hardware.network import Link, Network, Uplink
+from ddl.perf import collectives
+from ddl.perf.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
+from ddl.perf.hardware.cluster import Link, Network, Uplink
 
 NAMES = [*ALL_REDUCE, "hierarchical", "best"]
 LINK = Link(2e-3, 1000.0, 0.75)

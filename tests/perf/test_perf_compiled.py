@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from ddl.api import Data, Source
+from ddl.config import default_experiment
+from ddl.costs.step_cost import batch_shapes, compiled_step, leaves
 from ddl.models import MODELS
 from ddl.perf.tables.build import Conv, Dense, Pool, sequence
 from ddl.perf.tables.totals import params_bytes, train_flop
-from experiments.config import default_experiment
-from experiments.costs.param_flops import leaves
-from experiments.costs.xla_cost import batch_shapes, compiled_step
-from experiments.train.build import build
+from ddl.run.build import build
 
 BATCH = 32
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf.hardware.device import Device, Efficiency, step_seconds
-from ddl.perf.step import convolution_costs
+from ddl.perf.step import convolution
 from ddl.perf.step.convolution import Costs, DoesNotFit, best_batch, choose
 from ddl.perf.step.layers import Layer
 from ddl.perf.step.memory import StepMemory
@@ -72,7 +72,7 @@ def test_eight_layers():
 
 
 def test_sharing_a_workspace_is_never_slower():
-  costs = convolution_costs.modelled((SAME, STRIDED, FIVE), DEVICE, FULL)(32)
+  costs = convolution.modelled((SAME, STRIDED, FIVE), DEVICE, FULL)(32)
   for bound in np.geomspace(1e8, 1e10, 7):
     assert choose(costs, bound, shared=True).seconds <= choose(costs, bound).seconds
 
@@ -127,33 +127,33 @@ def test_it_is_solved_again_for_each_batch():
 
 
 def test_direct_is_the_step_of_the_layer():
-  flop, moved, workspace = convolution_costs.direct(SAME, 2)
+  flop, moved, workspace = convolution.direct(SAME, 2)
   assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
   assert moved == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
   for device in (DEVICE, DEVICE._replace(width=2), DEVICE._replace(memory_bandwidth=1e9)):
-    costs = convolution_costs.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
+    costs = convolution.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
     assert costs.seconds[0, 0] == pytest.approx(step_seconds(parts((SAME,)), 8, device, Efficiency(0.5, 3.0)))
 
 
 def test_winograd_by_hand():
-  flop, _, workspace = convolution_costs.winograd(SAME, 2)
+  flop, _, workspace = convolution.winograd(SAME, 2)
   tiles = 2 * 28 * 28
   products = 16 * tiles * 64 * 128
   assert 9 * 2 * 56 * 56 * 64 * 128 / products == 2.25
   assert flop == 2 * products + tiles * (32 * 64 + 24 * 128) + 28 * 64 * 128
   assert workspace == 16 * (tiles * (64 + 128) + 64 * 128)
-  assert convolution_costs.winograd(FIVE, 2) is None
-  assert convolution_costs.winograd(STRIDED, 2) is None
+  assert convolution.winograd(FIVE, 2) is None
+  assert convolution.winograd(STRIDED, 2) is None
 
 
 def test_fft_by_hand():
-  flop, _, workspace = convolution_costs.fft(FIVE, 2)
+  flop, _, workspace = convolution.fft(FIVE, 2)
   transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are kept
   assert workspace == 2 * 32 * 17 * transforms  # values
   assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
-  assert convolution_costs.fft(STRIDED, 2) is None
+  assert convolution.fft(STRIDED, 2) is None
   padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # its 34 x 34 input takes 64 x 64 points
-  assert convolution_costs.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
+  assert convolution.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
 
 
 def test_a_transform_computes_the_layer():
@@ -167,17 +167,17 @@ def test_a_transform_computes_the_layer():
 
 
 def test_modelled_table():
-  costs = convolution_costs.modelled((STRIDED, SAME, DENSE), DEVICE, Efficiency(0.5))(32)
+  costs = convolution.modelled((STRIDED, SAME, DENSE), DEVICE, Efficiency(0.5))(32)
   assert costs.seconds.shape == (2, 3)  # the dense layer is no convolution
   assert np.isinf(costs.seconds).tolist() == [[False, True, True], [False, False, False]]
   assert costs.seconds[1, 0] == pytest.approx(3 * 2 * SAME.macs * 32 / (0.5 * 1e13))
   scale = Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8)
-  assert not convolution_costs.is_convolution(scale)
-  assert len(convolution_costs.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
-  dense = convolution_costs.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
+  assert not convolution.is_convolution(scale)
+  assert len(convolution.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
+  dense = convolution.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
   assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)
   late = DEVICE._replace(start=0.25, width=2)  # the start is the step's, not a convolution's
-  assert convolution_costs.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
-  assert convolution_costs.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
-    convolution_costs.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
+  assert convolution.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
+  assert convolution.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
+    convolution.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
   )

@@ -6,12 +6,12 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from ddl.perf.devices import convolutional, fit, fitted, language
-from ddl.perf.devices.algorithms import measured_costs
+from ddl.perf.devices import fit, fitted
+from ddl.perf.devices import points as convolutional
+from ddl.perf.devices import points as language
 from ddl.perf.devices.lookup import ERRORS, find, kind_of
-from ddl.perf.devices.model import Shares, cost, device_step, extra, fastest, flop
-from ddl.perf.devices.networks import network
-from ddl.perf.devices.points import SOURCES
+from ddl.perf.devices.model import Shares, cost, device_step, extra, fastest, flop, measured_costs
+from ddl.perf.devices.points import SOURCES, network
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.device import Device, step_seconds
@@ -71,7 +71,7 @@ def total(points, shares):
 @pytest.mark.parametrize("name", ["product", "winograd"])
 def test_no_other_share_of_a_generation_is_nearer(generation, name):
   points = [
-    p for p in convolutional.points()
+    p for p in convolutional.convolutional_points()
     if p.form == "float32" and fit.role(p) == "fitted" and SHEETS[p.device].generation == generation
   ]  # fmt: skip
   found = total(points, fit.shares_of)
@@ -82,7 +82,7 @@ def test_no_other_share_of_a_generation_is_nearer(generation, name):
 
 @pytest.mark.parametrize("name", ["product", "memory", "attention"])
 def test_no_other_share_of_transformers_is_nearer(name):
-  points = [p for p in language.points() if p.source == "mosaic" and fit.role(p) == "fitted"]
+  points = [p for p in language.language_points() if p.source == "mosaic" and fit.role(p) == "fitted"]
   found = total(points, fit.shares_of)
   for factor in (0.98, 1.02):
     assert found < total(points, lambda p, f=factor: (s := fit.shares_of(p))._replace(**{name: f * getattr(s, name)}))

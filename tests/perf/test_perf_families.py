@@ -10,19 +10,18 @@ import pytest
 from ddl.algorithms.collective.outer.streaming_diloco import streaming_diloco
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.algorithms.wrappers import int8, powersgd
-from ddl.perf.comm import collectives
-from ddl.perf.comm.patterns import Op
+from ddl.costs.cluster_clock import pattern_of, vector
+from ddl.perf import collectives
 from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import scenario
+from ddl.perf.patterns import Op
+from ddl.perf.planning import formats, islands, rates, scenario, sharded, synchronous
 from ddl.perf.planning.batch import Job
-from ddl.perf.planning.families import formats, islands, rates, sharded, synchronous
 from ddl.perf.step.layers import Layer
 from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
-from experiments.costs.patterns import pattern_of, vector
 
 SLOW, FAST = Link(0.0, 1e9), Link(0.0, 1e11)
 SGD = optax.sgd(0.1)

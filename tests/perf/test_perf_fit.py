@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm.collectives import all_reduce
+from ddl.perf.collectives import all_reduce
 from ddl.perf.hardware import fit
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf.hardware.cluster import Link, Network
 
 SIZES = [2**k for k in range(10, 25)]
 LATENCIES, BANDWIDTHS = st.floats(1e-6, 1e-3), st.floats(1e7, 1e11)

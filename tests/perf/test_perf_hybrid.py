@@ -9,14 +9,7 @@ from scipy.optimize import minimize_scalar
 
 from ddl.group_recorder import Sent
 from ddl.perf.planning import hybrid
-from ddl.perf.planning.hybrid import (
-  best,
-  choices,
-  flop_per_byte,
-  ideal_groups,
-  possible_groups,
-  volume,
-)
+from ddl.perf.planning.hybrid import best, choices, flop_per_byte, ideal_groups, possible_groups, volume
 from ddl.perf.step.layers import Layer
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import input_values, part

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.perf.papers import paleo
-from ddl.perf.planning import delays, speedup_bounds
+from ddl.perf import paleo
+from ddl.perf.planning import bounds, delays
 from ddl.perf.step.layers import Layer
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes
@@ -25,46 +25,46 @@ TIMES = st.floats(1e-4, 10)
   ],
 )
 def test_efficiency(overhead, at, most):
-  assert [speedup_bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(at, abs=5e-4)
-  assert speedup_bounds.workers_for(0.8, overhead) == pytest.approx(most)
+  assert [bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(at, abs=5e-4)
+  assert bounds.workers_for(0.8, overhead) == pytest.approx(most)
 
 
 def test_overhead_for_80_percent():
-  found = [speedup_bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
+  found = [bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
   assert found == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
 
 
 @given(st.floats(1, 1e4), OVERHEADS)
 def test_each_is_solved_for_the_others(workers, overhead):
   # From the definition: T_C = 1, T_O = R_O.
-  assert speedup_bounds.speedup(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
-  share = speedup_bounds.efficiency(workers, overhead)
-  assert speedup_bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
+  assert bounds.speedup(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
+  share = bounds.efficiency(workers, overhead)
+  assert bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
   if share * workers > 1 + 1e-4:  # nearer to 1 the quotient loses its digits
-    assert speedup_bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
-  assert speedup_bounds.speedup(workers, overhead) <= speedup_bounds.speedup_limit(overhead) * (1 + 1e-12)
+    assert bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
+  assert bounds.speedup(workers, overhead) <= bounds.speedup_limit(overhead) * (1 + 1e-12)
 
 
 def test_without_overhead():
-  assert speedup_bounds.speedup(64, 0) == 64
-  assert speedup_bounds.workers_for(0.8, 0) == speedup_bounds.speedup_limit(0) == math.inf
-  assert speedup_bounds.overhead_for(1, 4) == 0
+  assert bounds.speedup(64, 0) == 64
+  assert bounds.workers_for(0.8, 0) == bounds.speedup_limit(0) == math.inf
+  assert bounds.overhead_for(1, 4) == 0
 
 
 @pytest.mark.parametrize(
   ("call", "text"),
   [
-    (lambda: speedup_bounds.speedup(0, 0.1), "workers is 0"),
-    (lambda: speedup_bounds.speedup(math.nan, 0.1), "workers is nan"),
-    (lambda: speedup_bounds.efficiency(2, -0.1), "overhead over compute is -0.1"),
-    (lambda: speedup_bounds.speedup_limit(math.nan), "overhead over compute is nan"),
-    (lambda: speedup_bounds.workers_for(0, 0.1), "efficiency is 0"),
-    (lambda: speedup_bounds.workers_for(1.1, 0.1), "efficiency is 1.1"),
-    (lambda: speedup_bounds.overhead_for(0.25, 4), "efficiency is 0.25"),
-    (lambda: speedup_bounds.servers_for(1e6, 4, 0, 1), "bandwidth"),
-    (lambda: speedup_bounds.servers_for(math.nan, 4, 1e9, 1), "bytes of the model is nan"),
-    (lambda: speedup_bounds.servers_for(1e6, 0, 1e9, 1), "workers is 0"),
-    (lambda: speedup_bounds.servers_for(1e6, 4, 1e9, 1, duplex=2), "duplex is 2"),
+    (lambda: bounds.speedup(0, 0.1), "workers is 0"),
+    (lambda: bounds.speedup(math.nan, 0.1), "workers is nan"),
+    (lambda: bounds.efficiency(2, -0.1), "overhead over compute is -0.1"),
+    (lambda: bounds.speedup_limit(math.nan), "overhead over compute is nan"),
+    (lambda: bounds.workers_for(0, 0.1), "efficiency is 0"),
+    (lambda: bounds.workers_for(1.1, 0.1), "efficiency is 1.1"),
+    (lambda: bounds.overhead_for(0.25, 4), "efficiency is 0.25"),
+    (lambda: bounds.servers_for(1e6, 4, 0, 1), "bandwidth"),
+    (lambda: bounds.servers_for(math.nan, 4, 1e9, 1), "bytes of the model is nan"),
+    (lambda: bounds.servers_for(1e6, 0, 1e9, 1), "workers is 0"),
+    (lambda: bounds.servers_for(1e6, 4, 1e9, 1, duplex=2), "duplex is 2"),
     (lambda: delays.smallest_delay(1, 0), "step .s. is 0"),
     (lambda: delays.smallest_delay(-1, 1), "exchange .s. is -1"),
     (lambda: delays.smallest_period(2, 1, share=0, delay=1), "a delay of 2 does"),
@@ -81,16 +81,16 @@ def test_invalid_arguments(call, text):
 
 
 def test_servers_of_alexnet():
-  assert speedup_bounds.servers_for(244e6, 4, 10e9 / 8, 1.0) == 2  # 1.56
-  assert speedup_bounds.servers_for(244e6, 4, 1e9 / 8, 1.0) == 16  # 15.6
-  assert speedup_bounds.servers_for(244e6, 4, 1e9 / 8, 1.0, duplex=1) == 8
-  assert speedup_bounds.servers_for(1e9, 3, 1e9, 1.0) == 6  # whole: no seventh
-  assert speedup_bounds.servers_for(1.0, 1, 1e9, 1.0) == 1
+  assert bounds.servers_for(244e6, 4, 10e9 / 8, 1.0) == 2  # 1.56
+  assert bounds.servers_for(244e6, 4, 1e9 / 8, 1.0) == 16  # 15.6
+  assert bounds.servers_for(244e6, 4, 1e9 / 8, 1.0, duplex=1) == 8
+  assert bounds.servers_for(1e9, 3, 1e9, 1.0) == 6  # whole: no seventh
+  assert bounds.servers_for(1.0, 1, 1e9, 1.0) == 1
 
 
 @given(st.floats(1e3, 1e10), st.integers(1, 512), st.floats(1e6, 1e11), TIMES, st.sampled_from([0.0, 0.5, 1.0]))
 def test_servers_are_the_fewest_that_carry_the_bytes(nbytes, workers, bandwidth, seconds, duplex):
-  servers = speedup_bounds.servers_for(nbytes, workers, bandwidth, seconds, duplex)
+  servers = bounds.servers_for(nbytes, workers, bandwidth, seconds, duplex)
 
   def busy(n):
     return (2 - duplex) * nbytes / n * workers / bandwidth

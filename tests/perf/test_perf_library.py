@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import collectives, library_costs, server
-from ddl.perf.comm.patterns import Pattern, Visits
+from ddl.perf import collectives, library_costs, server
 from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.cluster import NCCL, Link, Network, Torus, Uplink
 from ddl.perf.hardware.device import Part
-from ddl.perf.hardware.library import NCCL
-from ddl.perf.hardware.network import Link, Network, Uplink
-from ddl.perf.hardware.torus import Torus
+from ddl.perf.patterns import Pattern, Visits
 from ddl.perf.planning import scaling
 from ddl.perf.planning.scenario import Work
 from ddl.perf.tables import TABLES

@@ -9,23 +9,23 @@ import pytest
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Algorithm, Exchange, descend
+from ddl.config import default_experiment
+from ddl.costs import cluster_clock
+from ddl.costs.cluster_clock import pattern_of, vector
+from ddl.costs.scale import recorded
+from ddl.engine import traffic
 from ddl.models import MODELS
-from ddl.perf.comm import collectives, patterns
-from ddl.perf.comm.patterns import Op, Pattern, Visits
+from ddl.perf import collectives, patterns
 from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.perf.planning import planner, scaling
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.scenario import Transport, Work
 from ddl.perf.step.memory import StepMemory
-from ddl.runtime import traffic
+from ddl.run import virtual_time
 from ddl.schedule import Schedule
-from experiments.config import default_experiment
-from experiments.costs import cluster_clock
-from experiments.costs.patterns import pattern_of, vector
-from experiments.costs.scale.curves import recorded
-from experiments.train import virtual_time
 
 LINK = Link(1e-5, 1e9, 0.5)
 N = 4e6  # bytes
@@ -120,8 +120,7 @@ def nbytes_of(tree):
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
 def test_vectors_of_as_many_bytes_stand_for_a_model(name):
-  from experiments.config.parts.catalog import make_algorithm
-  from experiments.config.parts.factories import hyper
+  from ddl.config.registry import hyper, make_algorithm
 
   spec, workers = (COLLECTIVE | SERVER)[name], 4
   unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import collectives, server, server_queue
-from ddl.perf.comm.patterns import Op, Pattern
+from ddl.perf import collectives, server
 from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import delays, scaling, scenario, speedup_bounds
+from ddl.perf.patterns import Op, Pattern
+from ddl.perf.planning import bounds, delays, scaling, scenario
 from ddl.perf.planning.batch import ENOUGH, Job, choose_batch
-from ddl.perf.planning.families.rates import Settings, most, speeds
 from ddl.perf.planning.planner import Wish, plan
+from ddl.perf.planning.rates import Settings, most, speeds
 from ddl.perf.step.memory import StepMemory, step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, parts, train_flop
@@ -46,7 +46,7 @@ def test_a_long_start_leaves_the_seconds_of_computing_exact(start, workers):
   small = PLAIN._replace(step=1e9)
   row = next(row for row in plan(small, there, Wish(batch=32, workers=workers)).rows if "strong" in row.quantity)
   compute = workers * 32 * 1e9 / (1e21 * 0.5)
-  overhead = speedup_bounds.efficiency(workers, (start + compute / workers - compute / workers) / compute)
+  overhead = bounds.efficiency(workers, (start + compute / workers - compute / workers) / compute)
   assert (
     f"{seconds_text(compute)} = " in row.why and f"alpha = (1 + R_O) / (1 + G R_O) = {percent(overhead)}" in row.why
   )
@@ -204,7 +204,7 @@ def test_the_lemma_on_workers():
   row = rows(plan(PLAIN, there, Wish(batch=64, workers=4)))[name]
   overhead = (1e9 * 100 / 5e12 + waited(there)) / (1e9 * 256 / 5e12)
   assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
-  assert f"= {100 * speedup_bounds.efficiency(4, overhead):.3g} %" in row.why
+  assert f"= {100 * bounds.efficiency(4, overhead):.3g} %" in row.why
   slow = there._replace(device=there.device._replace(start=0.03))
   row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))[name]
   assert f"= {(0.05 + waited(slow)) / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
@@ -269,7 +269,7 @@ def test_the_queue_at_the_servers_lengthens_the_period():
 def test_servers():
   there = cluster(latency=0.0, duplex=0.0)
   found = plan(PLAIN, there, Wish(workers=16, batch=4096))  # a step of 0.8 s
-  needed = speedup_bounds.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, there.device, there.efficiency))
+  needed = bounds.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, there.device, there.efficiency))
   assert f"so {needed};" in rows(found)["servers"].why and needed == 16
 
   def turn(servers):
@@ -290,10 +290,10 @@ def test_servers():
 @pytest.mark.parametrize("duplex", [0.0, 1.0])
 def test_the_lemma_on_servers_is_the_simulated_knee(workers, bandwidth, duplex):
   """Just as many servers as the lemma says keep up with workers that compute meanwhile; one fewer does not."""
-  needed = speedup_bounds.servers_for(244e6, workers, bandwidth, 1.0, duplex)
+  needed = bounds.servers_for(244e6, workers, bandwidth, 1.0, duplex)
 
   def round_seconds(servers):
-    return server_queue.simulate(
+    return server.simulate(
       workers=workers, servers=servers, nbytes=244e6, bandwidth=bandwidth, compute_seconds=1.0,
       full_duplex=duplex == 1, overlap=1.0, rounds=20,
     ).round_seconds  # fmt: skip

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.perf.comm import collectives
-from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
+from ddl.costs.scale import recorded
+from ddl.perf import collectives
 from ddl.perf.hardware import CLUSTERS, Cluster
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.planning import scaling, speedup_bounds
+from ddl.perf.patterns import Exchange, Op, Pattern, Visits
+from ddl.perf.planning import bounds, scaling
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.planning.planner import Wish, plan
@@ -24,7 +25,6 @@ from ddl.perf.planning.scenario import Scenario, Transport, Work, step_pass, tim
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import parts
-from experiments.costs.scale.curves import recorded
 
 JOB = Work(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
 FLOP = 16e9
@@ -115,7 +115,7 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
   """Strong scaling with a fixed part of each step, `half` examples worth: arXiv 1709.06622 with R_O = half / batch."""
   points = curve("independent", JOB, cluster(half=16), [1, 2, 4, 8, 16, 64], batch=64)
   for point in points:
-    assert point.speedup == pytest.approx(speedup_bounds.speedup(point.workers, 16 / 64))
+    assert point.speedup == pytest.approx(bounds.speedup(point.workers, 16 / 64))
   assert {p.limit for p in points[1:]} == {"small batches"}
   assert points[-1].losses["small batches"] == pytest.approx(points[-1].seconds - points[0].seconds / 64)
 

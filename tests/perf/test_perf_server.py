@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm import collectives, server, server_queue
-from ddl.perf.hardware.network import Link, Network
+from ddl.perf import collectives, server
+from ddl.perf.hardware.cluster import Link, Network
 
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
 HALF, FULL = Link(0.5, 100.0, 0.0), Link(0.5, 100.0, 1.0)
@@ -47,7 +47,7 @@ def test_what_is_on_its_way_holds_no_link(servers):
   link, nbytes = Link(0.02, 1e8), 1e5
 
   def simulated(workers):
-    return server_queue.simulate(
+    return server.simulate(
       workers=workers, servers=servers, nbytes=nbytes, bandwidth=link.bandwidth, compute_seconds=1e-6,
       latency=link.latency + nbytes / link.bandwidth * (1 - 1 / servers), full_duplex=True,
     ).round_seconds  # fmt: skip

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm.server_queue import simulate
-from ddl.perf.planning import speedup_bounds
+from ddl.perf.planning import bounds
+from ddl.perf.server import simulate
 
 some = st.floats(0.01, 10)
 BASE = {"workers": 8, "nbytes": 1e8, "bandwidth": 1e9, "compute_seconds": 0.2}
@@ -112,7 +112,7 @@ def knee(most, **settings):
 @pytest.mark.parametrize("compute", [0.2, 0.13, 0.05])
 def test_the_knee_is_the_lemmas(full_duplex, compute):
   settings = BASE | {"compute_seconds": compute, "full_duplex": full_duplex, "overlap": True}
-  predicted = speedup_bounds.servers_for(1e8, 8, 1e9, compute, duplex=float(full_duplex))
+  predicted = bounds.servers_for(1e8, 8, 1e9, compute, duplex=float(full_duplex))
   assert knee(128, **settings) == predicted
   assert simulate(servers=predicted, **settings).wait_seconds == pytest.approx(0, abs=1e-9)
   assert simulate(servers=predicted - 1, **settings).wait_seconds > 0.01 * compute

@@ -10,13 +10,7 @@ from ddl.perf.step.layers import FusedAttention, Layer, Pointwise
 from ddl.perf.tables import TABLES, named
 from ddl.perf.tables.build import Conv, Dense, Pool, convolution, sequence
 from ddl.perf.tables.googlenet import MODULES
-from ddl.perf.tables.totals import (
-  forward_flop,
-  params,
-  params_bytes,
-  pass_bytes,
-  train_flop,
-)
+from ddl.perf.tables.totals import forward_flop, params, params_bytes, pass_bytes, train_flop
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from ddl.events import lockstep
 from ddl.events.times import TIMES
-from ddl.perf.hardware.network import Link
+from ddl.perf.hardware.cluster import Link
 from ddl.perf.planning.delays import round_seconds
-from ddl.perf.step.event_model import Exchange, Pass
-from ddl.perf.step.timeline import round_steps, simulate
+from ddl.perf.step.timeline import Exchange, Pass, round_steps, simulate
 
 seconds = st.floats(1e-6, 1e3)
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from ddl.perf.devices import language as measured
-from ddl.perf.devices.networks import network
+from ddl.perf.devices import points as measured
+from ddl.perf.devices.points import network
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.planning.placement import fitting
 from ddl.perf.step.layers import Attention, FusedAttention
 from ddl.perf.step.memory import MIXED, SINGLE, training_memory
 from ddl.perf.tables import TABLES, language
+from ddl.perf.tables.language import Transformer, transformer
 from ddl.perf.tables.totals import forward_flop, params, params_bytes, train_flop
-from ddl.perf.tables.transformer import Transformer, transformer
 
 TINY = Transformer(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
 
@@ -108,7 +108,7 @@ def test_a_model_is_split_only_if_it_must_be():
     fitting(TABLES["llama_70b"], h100._replace(device=h100.device._replace(memory=1e9)))
 
 
-@pytest.mark.parametrize("point", [p for p in measured.points() if p.source == "mosaic"], ids=lambda p: p.what)
+@pytest.mark.parametrize("point", [p for p in measured.language_points() if p.source == "mosaic"], ids=lambda p: p.what)
 def test_what_ran_fits_and_twice_as_much_does_not(point):
   """MosaicML's runs have about the largest microbatch that fits; some were smaller for other reasons."""
   table, limit = network(point.network), SHEETS[point.device].memory

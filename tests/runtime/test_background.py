@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
 
-from ddl.runtime import background
-from ddl.runtime.execution import ExecutionConfig
+from ddl.engine import background_sends
+from ddl.engine.execution import ExecutionConfig
 
 pytestmark = pytest.mark.usefixtures("x64", "optimized")
 
@@ -18,7 +18,7 @@ LAYOUTS = [(2, ExecutionConfig("vmap", "scan", 5)), (8, ExecutionConfig("unroll"
 
 @pytest.fixture
 def threads(monkeypatch):
-  monkeypatch.setattr(background, "pays", lambda *_: True)
+  monkeypatch.setattr(background_sends, "pays", lambda *_: True)
 
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
@@ -32,9 +32,11 @@ def test_equals_its_twin_and_waiting_changes_no_bit(name, devices, how, threads)
 
 
 def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, monkeypatch):
-  ran, finished = [], background._finished
+  ran, finished = [], background_sends._finished
   monkeypatch.setattr(
-    background, "_finished", lambda run, *x: (ran.append((run, threading.current_thread().name)), finished(run, *x))[1]
+    background_sends,
+    "_finished",
+    lambda run, *x: (ran.append((run, threading.current_thread().name)), finished(run, *x))[1],
   )
   trainer = make("dasgd", *LAYOUTS[1])
   record(trainer)
@@ -50,7 +52,7 @@ def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, mo
 def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch):
   """The first message does not arrive before steps are made after its launch, or a while has passed."""
   trainer = make("dasgd", 8, ExecutionConfig("unroll", "scan", 12, overlap))
-  calls, finished = trainer._background, background._finished
+  calls, finished = trainer._background, background_sends._finished
   launched, stepped, beside = threading.Event(), threading.Event(), []
 
   def launch(*args, original=calls._launch):
@@ -70,7 +72,7 @@ def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch)
 
   monkeypatch.setattr(calls, "_launch", launch)
   monkeypatch.setattr(calls, "_steps", steps)
-  monkeypatch.setattr(background, "_finished", late)
+  monkeypatch.setattr(background_sends, "_finished", late)
   key = jax.random.key(0)
   for _ in trainer.run(trainer.start(key), trainer.plan(0, STEPS, STEPS), feed, key):
     pass

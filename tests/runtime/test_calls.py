@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.api import Exchange
-from ddl.runtime.rounds.calls import plan
+from ddl.engine.calls import plan
 from ddl.schedule import Schedule
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ddl.engine.consensus import agree
 from ddl.group import Group
-from ddl.runtime.rounds.consensus import agree
 
 
 def distance(x):

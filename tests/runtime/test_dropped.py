@@ -8,14 +8,14 @@ from helpers.twins import INNER, close, flat_of
 from reference import collective as reference
 
 from ddl.algorithms import SERVER
+from ddl.asynchronous.sequential import Sequential
+from ddl.asynchronous.simulator import Simulator
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import backup, cutoff
+from ddl.events.operations import stops
 from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
-from ddl.events.waves import stops
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.virtual.sequential import Sequential
-from ddl.runtime.virtual.simulator import Simulator
 
 pytestmark = pytest.mark.usefixtures("x64")
 WORKERS, ROUNDS, SLOW = 4, 6, 2

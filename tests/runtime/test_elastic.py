@@ -11,14 +11,14 @@ from helpers.twins import INNER, build, close, flat_of
 from reference import collective as reference
 from reference.churn import churn
 
+from ddl import elastic
 from ddl.api import Model
+from ddl.elastic import Elastic
+from ddl.engine.calls import MOST_KINDS
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.events.presence import Presence, everyone
-from ddl.runtime import elastic
-from ddl.runtime.elastic import Elastic
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.rounds.calls import MOST_KINDS
-from ddl.runtime.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("x64")
 

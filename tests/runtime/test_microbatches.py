@@ -11,9 +11,9 @@ from helpers.sessions import config, normalized
 from helpers.simulations import events_of, experiment, leaves, of_workers, one_by_one, simulate
 
 from ddl.api import Model
-from ddl.runtime.layout.placement import gather
-from ddl.runtime.rounds.local_step import gradient_of
-from experiments.train.build import build
+from ddl.engine.local_step import gradient_of
+from ddl.engine.placement import gather
+from ddl.run.build import build
 
 DIGITS = "--config=configs/digits.py"
 

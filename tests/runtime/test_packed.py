@@ -10,13 +10,13 @@ from helpers.twins import lenient
 
 from ddl.algorithms import SERVER
 from ddl.api import Model, Visit
+from ddl.asynchronous.flat_params import check_lock_free, divides, flatten, packed
+from ddl.asynchronous.simulator import Simulator
+from ddl.config.optimizers import OPTIMIZERS
+from ddl.engine.execution import ExecutionConfig, packs
+from ddl.engine.workers import make_workers
 from ddl.events import times
 from ddl.events.schedule import make_schedule
-from ddl.runtime.execution import ExecutionConfig, packs
-from ddl.runtime.flat_params import check_lock_free, divides, flatten, packed
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.virtual.simulator import Simulator
-from experiments.config.parts.optimizers import OPTIMIZERS
 
 PARAMS = {
   "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
@@ -166,7 +166,7 @@ def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypat
   chosen = experiment(name)
   plan = events_of(chosen.algorithm, **TROUBLE)
   made = [simulate(chosen, plan, devices=2)]
-  monkeypatch.setattr("ddl.runtime.execution.PACKED_BYTES", 8)
+  monkeypatch.setattr("ddl.engine.execution.PACKED_BYTES", 8)
   made.append(simulate(chosen, plan, devices=2))
   (small, first, losses), (large, second, again) = made
   assert small.is_packed and not large.is_packed

@@ -14,8 +14,8 @@ import pytest
 from flax import serialization
 from helpers.commands import Command, complaint, metrics
 
+from ddl import hosts
 from ddl.algorithms import COLLECTIVE
-from ddl.runtime import hosts
 
 TRAIN = ["train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3"]
 SHORT = ["--config.steps=400", "--config.eval_every=20", "--devices=2", "--steps_per_call=5"]

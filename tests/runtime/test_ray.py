@@ -21,15 +21,13 @@ import pytest
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
+from ddl.asynchronous import flat_params, ray_master, ray_transport
+from ddl.asynchronous.ray_cluster import NOBODY_WAITS, RayCluster, connect
+from ddl.asynchronous.ray_master import Shard
+from ddl.asynchronous.ray_worker import RayWorker
+from ddl.asynchronous.sequential import Sequential
 from ddl.events import barriers, record
 from ddl.events.operations import operations
-from ddl.runtime import flat_params
-from ddl.runtime.ray_ps import shard_checkpoint, transport
-from ddl.runtime.ray_ps.cluster import NOBODY_WAITS, RayCluster
-from ddl.runtime.ray_ps.connection import connect
-from ddl.runtime.ray_ps.master import Shard
-from ddl.runtime.ray_ps.worker import RayWorker
-from ddl.runtime.virtual.sequential import Sequential
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install -r requirements-ray.txt")
 WORKERS = 2
@@ -89,7 +87,7 @@ def in_threads(
   flat, _ = flat_params.flatten(params)
   settings = {"visits": visits, "workers": WORKERS, "folder": str(folder), "every": 0, "marks": ()}
   settings |= {"barrier": barrier, "seed": 0}
-  parts = [flat[part] for part in transport.cut(flat.size, shards)]
+  parts = [flat[part] for part in ray_transport.cut(flat.size, shards)]
   masters = [Shard(k, algorithm, part, EXTRA, token=b"secret", **settings) for k, part in enumerate(parts)]
   settings = {"addresses": [m.open(None, "127.0.0.1") for m in masters], "token": b"secret", "workers": WORKERS}
   settings |= {"barrier": barrier, "seed": 0}
@@ -202,9 +200,9 @@ def test_nothing_is_compiled_once_the_clock_goes(tmp_path):
 
 
 def test_messages_are_cut_by_bytes():
-  assert [p.stop - p.start for p in transport.cut(12, 5)] == [2, 2, 3, 2, 3]
+  assert [p.stop - p.start for p in ray_transport.cut(12, 5)] == [2, 2, 3, 2, 3]
   with pytest.raises(ValueError, match="12 parameters can be cut into 1 to 12"):
-    transport.cut(12, 13)
+    ray_transport.cut(12, 13)
 
 
 def test_a_stranger_is_not_admitted(tmp_path):
@@ -233,12 +231,12 @@ def test_a_stranger_is_not_admitted(tmp_path):
 def test_half_a_checkpoint_is_none(tmp_path):
   events = record.Events(*(np.zeros(0, kind) for kind in record.TYPES.values()))
   for shard, label in ((0, 10), (0, 20), (1, 10)):
-    shard_checkpoint.save(tmp_path, shard, label, {"a": np.full(3, label)}, events, keep=0)
+    ray_master.save(tmp_path, shard, label, {"a": np.full(3, label)}, events, keep=0)
   (tmp_path / "shard1-000000020.half").write_bytes(b"PK")
-  assert shard_checkpoint.newest(tmp_path, 2) == 10
-  assert shard_checkpoint.load(tmp_path, 1, 10, {"a": np.zeros(3)})[0]["a"].tolist() == [10, 10, 10]
+  assert ray_master.newest(tmp_path, 2) == 10
+  assert ray_master.load(tmp_path, 1, 10, {"a": np.zeros(3)})[0]["a"].tolist() == [10, 10, 10]
   with pytest.raises(ValueError, match="another model, algorithm, number of workers or number of shards"):
-    shard_checkpoint.load(tmp_path, 1, 10, {"a": np.zeros(4)})
+    ray_master.load(tmp_path, 1, 10, {"a": np.zeros(4)})
 
 
 def test_without_ray(monkeypatch, tmp_path):
@@ -399,7 +397,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
 
   with pytest.raises(ValueError, match="shard 1 of the master died; resume"):
     runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, [50])
-  at = shard_checkpoint.newest(tmp_path, 2)
+  at = ray_master.newest(tmp_path, 2)
   assert at and at % 20 == 0
   with pytest.raises(ValueError, match="checkpoints of an earlier run"):
     cluster(tmp_path, algorithm, shards=2)
@@ -409,7 +407,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   record.check(events, WORKERS)
   assert [snapshot.progress.visits for snapshot in shown] == [at + 10, end] and len(events.worker) == end
   assert events.restarted[at:].sum() >= 1
-  assert shard_checkpoint.newest(tmp_path, 2) == end
+  assert ray_master.newest(tmp_path, 2) == end
   for shard in range(2):
     with np.load(tmp_path / f"shard{shard}-{end:09d}.npz") as saved:
       assert saved["leaf0001"] == end  # DynServer.version: no visit is lost and none is served twice
@@ -423,7 +421,7 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(ray, tmp_path):
   runner = cluster(tmp_path, build("async_msgd", learning_rate=30.0), workers=1, checkpoint_every=2)
   with pytest.raises(ValueError, match=r"visit \d+: the message of worker 0's round \d+ .* not finite"):
     runner.run(PARAMS, EXTRA, 1000, lambda _: None, [])
-  label = shard_checkpoint.newest(tmp_path, 1)
+  label = ray_master.newest(tmp_path, 1)
   with np.load(tmp_path / f"shard0-{label:09d}.npz") as saved:
     assert label and np.isfinite(saved["leaf0000"]).all()
 

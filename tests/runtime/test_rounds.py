@@ -8,8 +8,8 @@ import pytest
 from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.rounds.rounds import worker_keys
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.rounds import worker_keys
 
 pytestmark = pytest.mark.usefixtures("x64", "optimized")  # many of its tests compare bits
 
@@ -89,7 +89,7 @@ def test_other_schedules_equal_the_twin(name, hyper):
 @pytest.mark.sampled(11)
 def test_calls_that_ask_what_is_due_equal_the_twin(name, steps, monkeypatch):
   """As where periods and pauses make too many kinds of calls: no call is compiled for its schedule."""
-  monkeypatch.setattr("ddl.runtime.rounds.calls.MOST_KINDS", 0)
+  monkeypatch.setattr("ddl.engine.calls.MOST_KINDS", 0)
   trainer = make(name, 2, ExecutionConfig("vmap", steps, 5))
   kept = record(trainer)
   assert len({call.kind for call in trainer.plan(0, STEPS, STEPS)}) == 1

@@ -9,12 +9,12 @@ import pytest
 from ddl import memory
 from ddl.algorithms import SERVER
 from ddl.api import Arrivals, Model
+from ddl.asynchronous.sequential import Sequential
+from ddl.asynchronous.simulator import Simulator
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import make_workers
 from ddl.events.schedule import make_schedule, visits
 from ddl.events.times import lognormal
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.virtual.sequential import Sequential
-from ddl.runtime.virtual.simulator import Simulator
 
 WORKERS, STEPS = 4, 12
 MODEL = Model(

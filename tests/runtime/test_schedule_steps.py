@@ -12,15 +12,15 @@ from reference import collective as reference
 from reference import server as server_reference
 
 from ddl.algorithms import SERVER
+from ddl.asynchronous.sequential import Sequential
+from ddl.asynchronous.simulator import Simulator
+from ddl.asynchronous.threads import Threads
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp, backup
+from ddl.events.operations import stops
 from ddl.events.schedule import make_schedule
 from ddl.events.times import lognormal
-from ddl.events.waves import stops
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.virtual.sequential import Sequential
-from ddl.runtime.virtual.simulator import Simulator
 
 pytestmark = pytest.mark.usefixtures("x64")
 WORKERS, STEPS = 4, 12
@@ -67,7 +67,7 @@ PERIODS += [("downpour", {"period": 4}), ("async_easgd", {"period": 1}), ("downp
 @pytest.mark.parametrize("name, hyper", PERIODS)
 @pytest.mark.sampled(9)
 def test_waves(name, hyper, devices, packed, monkeypatch):
-  monkeypatch.setattr("ddl.runtime.execution.PACKED_BYTES", 2**17 if packed else 1)
+  monkeypatch.setattr("ddl.engine.execution.PACKED_BYTES", 2**17 if packed else 1)
   algorithm = make(name, **hyper)
   schedule = plan(algorithm, **SLOW)
   assert np.ptp(np.bincount(schedule[0].worker)) > 1 or algorithm.arrivals.round_robin

@@ -19,14 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
+from ddl.asynchronous.simulator import Simulator
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.traffic import exchange_nbytes
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp, backup, cutoff, ssp
-from ddl.events.operations import COLLECT, READ, RESTART
-from ddl.events.waves import stops, waves
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.traffic import exchange_nbytes
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.virtual.simulator import Simulator
+from ddl.events.operations import COLLECT, READ, RESTART, stops, waves
 
 
 def packed_server(reference):

@@ -15,15 +15,14 @@ import pytest
 
 from ddl.algorithms import SERVER
 from ddl.api import LockFree, Model
+from ddl.asynchronous import shared_server
+from ddl.asynchronous.sequential import Sequential
+from ddl.asynchronous.shared_server import FairLock, SharedCenter, SharedServer
+from ddl.asynchronous.threads import Threads
+from ddl.engine.consensus import NotFinite
 from ddl.events import barriers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, operations
 from ddl.events.record import check
-from ddl.runtime.rounds.consensus import NotFinite
-from ddl.runtime.threads import shared_memory
-from ddl.runtime.threads.shared_memory import FairLock, SharedCenter
-from ddl.runtime.threads.shared_server import SharedServer
-from ddl.runtime.threads.worker_threads import Threads
-from ddl.runtime.virtual.sequential import Sequential
 
 WORKERS, VISITS, SEED = 4, 60, 3
 HYPER = {
@@ -312,7 +311,7 @@ def test_the_clock_stands_while_watch_looks_and_nothing_is_compiled_while_it_goe
     lambda name, *_, **__: compiled.append(name) if threading.current_thread() is not threading.main_thread() else None
   )
   late = [0.0]
-  monkeypatch.setattr(shared_memory.time, "perf_counter", lambda: next(moment) + late[0])
+  monkeypatch.setattr(shared_server.time, "perf_counter", lambda: next(moment) + late[0])
   started = SharedServer.open
   monkeypatch.setattr(SharedServer, "open", lambda shared: (started(shared), before.append(so_far())))
 

@@ -11,7 +11,7 @@ from helpers.twins import close, flat_of, tree_of
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
-from ddl.runtime.execution import ExecutionConfig
+from ddl.engine.execution import ExecutionConfig
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -89,5 +89,5 @@ def test_each_equals_itself_alone(name, devices, how):
 @pytest.mark.parametrize("name", ["dasgd", "easgd"])
 @pytest.mark.sampled(2)
 def test_calls_that_ask_what_is_due(name, monkeypatch):
-  monkeypatch.setattr("ddl.runtime.rounds.calls.MOST_KINDS", 0)
+  monkeypatch.setattr("ddl.engine.calls.MOST_KINDS", 0)
   each_equals_itself_alone(make(name, 2, ExecutionConfig("vmap", "scan", 5), model=seeded(), **HYPER[name]))

@@ -7,10 +7,10 @@ import pytest
 from helpers.twins import build
 
 from ddl.algorithms import COLLECTIVE
-from ddl.perf.comm.patterns import Op
-from ddl.runtime import traffic
+from ddl.costs.cluster_clock import pattern_of
+from ddl.engine import traffic
+from ddl.perf.patterns import Op
 from ddl.schedule import Schedule
-from experiments.costs.patterns import pattern_of
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
 BYTES = 33 * 4  # of two leaves

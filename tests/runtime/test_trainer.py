@@ -11,9 +11,9 @@ from helpers.twins import INNER, build, close, flat_of
 from reference import collective as reference
 
 from ddl.api import MOST_EXCHANGES, Exchange, Model
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("x64")

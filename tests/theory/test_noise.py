@@ -11,7 +11,7 @@ from helpers.noise import GROUP, covariance, run, small, stationary
 from reference import linear_collective, linear_outer
 from reference.linear import Problem
 
-from ddl.runtime.rounds.consensus import agree
+from ddl.engine.consensus import agree
 
 pytestmark = pytest.mark.usefixtures("x64")
 CASES = {  # hyper-parameters, momentum of the inner optimizer

@@ -11,18 +11,16 @@ from helpers.commands import metrics
 from helpers.sessions import config
 
 from ddl.api import Model
-from ddl.runtime.rounds.consensus import Consensus
-from experiments.config.options import RunOptions
-from experiments.train import train_loop
-from experiments.train.build import build
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.metrics import noise_scale
-from experiments.train.metrics.evaluate import Evaluator
-from experiments.train.metrics.noise_scale import NORM2, SCALE, TRACE, NoiseEstimator
-from experiments.train.runners.compiled import CompiledRun
-from experiments.train.runners.ray_run import covered
-from experiments.train.runners.threads_run import ThreadsRun
-from experiments.train.trainers import make_trainer
+from ddl.config.options import RunOptions
+from ddl.engine.consensus import Consensus
+from ddl.run import loop
+from ddl.run import metrics as noise_scale
+from ddl.run.build import build
+from ddl.run.compiled import CompiledRun
+from ddl.run.folder import RunFolder
+from ddl.run.metrics import NORM2, SCALE, TRACE, Evaluator, NoiseEstimator
+from ddl.run.realtime import ThreadsRun, covered
+from ddl.run.trainers import make_trainer
 
 KEY = jax.random.key(0)
 
@@ -116,7 +114,7 @@ def lines_of(path, runtime, count):
     else:
       runner = CompiledRun([components], make_trainer(components, RunOptions(devices=1)))
     evaluator = Evaluator(components.model, components.data.test)
-    train_loop.run(train_loop.Part(components, RunFolder(path)), runner, evaluator, train_loop.Options(), {})
+    loop.run(loop.Part(components, RunFolder(path)), runner, evaluator, loop.Options(), {})
   return metrics(path)
 
 

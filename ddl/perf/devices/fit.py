@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from ddl.perf.devices import convolutional, fitted, language
+from ddl.perf.devices import fitted
 from ddl.perf.devices.model import Shares, device_step, transformer
-from ddl.perf.devices.networks import network
-from ddl.perf.devices.points import SOURCES, Point
+from ddl.perf.devices.points import SOURCES, Point, convolutional_points, language_points, network
 from ddl.perf.devices.sheets import SHEETS
 
 SCALE = 0.1  # error from which a point counts as an outlier
@@ -45,7 +44,7 @@ class Result(NamedTuple):
 
 def points() -> list[Point]:
   """All of them."""
-  return convolutional.points() + language.points()
+  return convolutional_points() + language_points()
 
 
 def role(point: Point) -> str:
@@ -117,7 +116,7 @@ def convolutions() -> dict[str, float]:
       value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"]
     )  # fmt: skip
 
-  chosen = [p for p in convolutional.points() if p.form == "float32" and role(p) == "fitted"]
+  chosen = [p for p in convolutional_points() if p.form == "float32" and role(p) == "fitted"]
   return dict(zip(names, minimize(chosen, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
 
 
@@ -129,5 +128,5 @@ def transformers() -> dict[str, float]:
     value: dict[str, float] = dict(zip(names, x, strict=True))
     return Shares(value[f"product {SHEETS[point.device].generation}"], value["memory"], attention=value["attention"])
 
-  chosen = [p for p in language.points() if p.source == "mosaic" and role(p) == "fitted"]
+  chosen = [p for p in language_points() if p.source == "mosaic" and role(p) == "fitted"]
   return dict(zip(names, minimize(chosen, [0.7, 0.6, 0.5, 0.6], shares), strict=True))

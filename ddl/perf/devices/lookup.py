@@ -10,7 +10,7 @@ from ddl.perf.devices import fitted
 from ddl.perf.devices.model import Shares, transformer
 from ddl.perf.devices.sheets import SHEETS
 from ddl.perf.hardware.device import Device
-from ddl.perf.step.convolution_costs import is_convolution
+from ddl.perf.step.convolution import is_convolution
 from ddl.perf.step.layers import Table
 
 KINDS = {"convolutions": "convolutional networks", "transformer": "transformers", "": "any network"}

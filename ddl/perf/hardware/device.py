@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ddl.perf import checks
+from ddl.perf import units
 
 
 class Device(NamedTuple):
@@ -86,7 +86,7 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     raise ValueError(f"best efficiency is {efficiency.best:g}; invalid: must be above 0 and at most 1")
   if not 0 < efficiency.memory <= 1:
     raise ValueError(f"share of the memory bandwidth is {efficiency.memory:g}; invalid: must be above 0 and at most 1")
-  checks.amount("examples of half the best efficiency", efficiency.half)
+  units.amount("examples of half the best efficiency", efficiency.half)
   if not (device.peak > 0 and device.memory_bandwidth > 0):
     raise ValueError(
       f"peak is {device.peak:g} FLOP/s and memory bandwidth {device.memory_bandwidth:g} bytes/s; "

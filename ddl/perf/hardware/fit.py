@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, lsq_linear
 
-from ddl.perf import checks
+from ddl.perf import units
+from ddl.perf.hardware.cluster import Link
 from ddl.perf.hardware.device import Efficiency
-from ddl.perf.hardware.network import Link
 
 SCALE = 0.1  # relative error from which a measurement counts as disturbed
 STARTS = (1e-2, 1.0)  # of each coefficient, as shares of the largest that any measurement allows
@@ -106,7 +106,7 @@ def efficiency(
     ValueError: for invalid measurements, a step faster than the peak allows, or fewer than two sizes.
   """
   b, t = _checked(seconds, examples)
-  scale = checks.positive("FLOP per example", flop_per_example) / checks.positive("peak (FLOP/s)", peak)
+  scale = units.positive("FLOP per example", flop_per_example) / units.positive("peak (FLOP/s)", peak)
   if len(set(b)) < 2 or not b.all():
     raise ValueError("steps of one size determine no efficiency curve; measure two sizes of 1 example or more")
   share = np.max(scale * b / t)

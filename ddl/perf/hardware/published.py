@@ -15,9 +15,8 @@ Their efficiency is `cluster.ASSUMED`, until `devices.lookup` is asked for a kin
 
 from typing import Any
 
-from ddl.perf.hardware.cluster import ASSUMED, Cluster
+from ddl.perf.hardware.cluster import ASSUMED, Cluster, Link, Network
 from ddl.perf.hardware.device import Device
-from ddl.perf.hardware.network import Link, Network
 
 FDR = Link(latency=0.7e-6, bandwidth=56e9 / 8)
 _ASSUMED = "FDR latency: arXiv 1708.02983, table 2; assumed: float32, full line rate, full duplex"

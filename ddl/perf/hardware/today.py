@@ -3,11 +3,8 @@
 Vendors give NVLink's and ICI's bandwidth for both directions together; here it is one way, half of that.
 """
 
-from ddl.perf.hardware.cluster import ASSUMED, Cluster
+from ddl.perf.hardware.cluster import ASSUMED, INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, Cluster, Link, Network, Torus
 from ddl.perf.hardware.device import Device
-from ddl.perf.hardware.library import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY
-from ddl.perf.hardware.network import Link, Network
-from ddl.perf.hardware.torus import Torus
 
 BFLOAT16 = 2  # bytes of a value
 START = 100e-6  # seconds: a step's dispatch and a few dozen kernels of some microseconds each

@@ -10,14 +10,12 @@ others the program's savings are separate, as the quality of a kernel's implemen
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ddl.perf import checks
-from ddl.perf.devices.algorithms import measured_costs
-from ddl.perf.devices.model import Shares
+from ddl.perf import units
+from ddl.perf.devices.model import Shares, measured_costs
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts, step_seconds
-from ddl.perf.planning.critical_batch import Usual
-from ddl.perf.step.convolution import Choice, best_batch, choose
-from ddl.perf.step.convolution_costs import is_convolution, modelled, other_seconds
+from ddl.perf.planning.bounds import Usual
+from ddl.perf.step.convolution import Choice, best_batch, choose, is_convolution, modelled, other_seconds
 from ddl.perf.step.layers import Table
 from ddl.perf.step.memory import StepMemory, largest_batch
 from ddl.perf.units import bytes_text
@@ -98,7 +96,7 @@ def tried_sizes(job: Job, cluster: Cluster, given: int = 0) -> Sizes:
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
-  if checks.count("examples per worker", given, 0) > largest:
+  if units.count("examples per worker", given, 0) > largest:
     room = (
       f"there are {largest} for each worker"
       if largest == job.most

@@ -7,12 +7,11 @@ memory holds, microbatches accumulate gradients: the exchange is that of the las
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ddl.perf.comm import collectives
+from ddl.perf import collectives
 from ddl.perf.hardware import Cluster
-from ddl.perf.planning import critical_batch, delays
+from ddl.perf.planning import bounds, delays, synchronous
 from ddl.perf.planning.batch import Job, Sizes
-from ddl.perf.planning.families import synchronous
-from ddl.perf.planning.families.islands import FRAGMENTS, STREAMING, Islands, averaged, islands, streaming
+from ddl.perf.planning.islands import FRAGMENTS, STREAMING, Islands, averaged, islands, streaming
 
 Exact = Callable[[int, int], float]  # (examples of a worker's step, microbatches) -> seconds of synchronous SGD
 MOST_LINES = 5
@@ -75,7 +74,7 @@ def choose(
   """
   if critical:
     options = [Size(x) for x in sizes.steps] + ([enough] if enough and enough.micro > 1 else [])
-    rate = {s: critical_batch.seconds_factor(workers * s.examples, critical, exact(*s)) for s in options}
+    rate = {s: bounds.seconds_factor(workers * s.examples, critical, exact(*s)) for s in options}
     return min(options, key=lambda s: rate[s]), "the least seconds to a loss of those tried: (1 / B + 1 / B_c) T"
   usual = largest_usual(job, sizes, workers)
   borne = enough and job.usual and enough.examples * workers <= job.usual.examples
@@ -119,7 +118,7 @@ def lines(
     found.append(Line(size, step, cells))
   if not critical:
     return found
-  seconds = [critical_batch.seconds_factor(workers * each.size.examples, critical, exact(*each.size)) for each in found]
+  seconds = [bounds.seconds_factor(workers * each.size.examples, critical, exact(*each.size)) for each in found]
   return [each._replace(relative=took / min(seconds)) for each, took in zip(found, seconds, strict=True)]
 
 

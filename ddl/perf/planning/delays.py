@@ -7,7 +7,7 @@ raises ValueError for invalid times.
 
 import math
 
-from ddl.perf import checks
+from ddl.perf import units
 
 ROUNDING = 1 - 1e-12  # a quotient that is an integer but for its rounding stays one
 
@@ -18,10 +18,10 @@ def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 
   With a delay above the period several are in flight on one link: a longer delay then hides no more. ValueError for
   negative seconds, a period below 1 or a negative delay.
   """
-  checks.count("period", period)
-  checks.count("delay", delay, 0)
-  checks.positive("step (s)", step)
-  checks.amount("message (s)", message)
+  units.count("period", period)
+  units.count("delay", delay, 0)
+  units.positive("step (s)", step)
+  units.amount("message (s)", message)
   return period * step + max(0.0, message - min(delay, period) * step)
 
 
@@ -32,7 +32,7 @@ def smallest_delay(message: float, step: float) -> int:
 
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
   """Share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step). 0 <= delay <= period."""
-  checks.count("period", period)
+  units.count("period", period)
   if not 0 <= delay <= period:
     raise ValueError(f"delay is {delay}; invalid: must be from 0 to the period of {period}")
   exposed = max(0.0, _message(message) - delay * _step(step))
@@ -45,7 +45,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   Raises:
     ValueError: also for a share of 0 that no period reaches with this delay.
   """
-  checks.count("delay", delay, 0)
+  units.count("delay", delay, 0)
   if not 0 <= share < 1:
     raise ValueError(f"share is {share:g} of the round; invalid: must be at least 0 and below 1")
   if smallest_delay(message, step) <= delay:
@@ -65,8 +65,8 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
 
 
 def _message(seconds: float) -> float:
-  return checks.amount("exchange (s)", seconds)
+  return units.amount("exchange (s)", seconds)
 
 
 def _step(seconds: float) -> float:
-  return checks.positive("step (s)", seconds)
+  return units.positive("step (s)", seconds)

@@ -9,7 +9,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from ddl.perf import checks
+from ddl.perf import units
 from ddl.perf.hardware.device import Part
 from ddl.perf.step.layers import Layer, Table
 from ddl.perf.tables.totals import FLOAT, input_values
@@ -100,8 +100,8 @@ def _divisors(workers: int) -> list[int]:
 
 
 def _check(batch: float, workers: int, duplex: float) -> None:
-  checks.count("number of workers", workers)
-  checks.share("duplex", duplex)
+  units.count("number of workers", workers)
+  units.share("duplex", duplex)
   if not 1 <= batch < math.inf:
     raise ValueError(f"batch is {batch:g}; invalid: must be finite and at least 1")
 

@@ -10,7 +10,7 @@ from ddl.perf.devices import lookup
 from ddl.perf.devices.model import Shares, device_step, transformer
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Efficiency
-from ddl.perf.planning import critical_batch
+from ddl.perf.planning import bounds
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.layers import Table
 from ddl.perf.step.memory import MIXED, SINGLE, Format, StepMemory, step_memory, training_memory
@@ -44,10 +44,10 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> Placed:
   table, width = named(name), cluster.device.width
   if not transformer(table):
     memory = step_memory(table, extra_copies=1, width=width)
-    return place(Job(name, params_bytes(table), parts(table), memory, table, usual=critical_batch.IMAGES), cluster)
+    return place(Job(name, params_bytes(table), parts(table), memory, table, usual=bounds.IMAGES), cluster)
   states = fitting(table, cluster, workers or cluster.workers or 0)
   title = f"{name}, an example being a sequence of {table[0].size_in[1]:,} tokens"
-  usual = critical_batch.of_language(params(table), table[0].size_in[1])
+  usual = bounds.of_language(params(table), table[0].size_in[1])
   job = Job(title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split)
   job = job._replace(language=True, usual=usual)
   return place(job._replace(recomputed=states.recomputed, states=states.why), cluster)

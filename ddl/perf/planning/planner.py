@@ -8,18 +8,15 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from ddl.perf.comm import collectives
+from ddl.perf import collectives
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import step_seconds
-from ddl.perf.planning import batch_table, recommendation, scaling, scenario
+from ddl.perf.planning import batch_table, formats, rates, recommendation, rows, scaling, scenario, sharded
 from ddl.perf.planning.batch import Batch, Job, choose_batch, tried_sizes
 from ddl.perf.planning.batch_table import Line, Size
-from ddl.perf.planning.families import formats, rates, sharded
-from ddl.perf.planning.families.rates import Settings, Speed, speed
+from ddl.perf.planning.rates import Settings, Speed, speed
 from ddl.perf.planning.recommendation import Advice
-from ddl.perf.planning.rows import Row, counts, exchange, worker
-from ddl.perf.planning.rows.periods import choose_periods
-from ddl.perf.planning.rows.servers import choose_servers
+from ddl.perf.planning.rows import Row, choose_periods, choose_servers
 
 
 class Wish(NamedTuple):
@@ -66,7 +63,7 @@ def plan(
   formats.message_bytes(job.params_bytes, wish.gradients)  # ValueError for an unknown one
   shards, critical = _shards(job, cluster, wish.workers), wish.critical or None
   borne = critical or (job.usual.examples if job.usual else math.inf)  # examples of a step that cost little
-  range_ = counts.counts(cluster, wish.workers, wish.efficiency, shards)
+  range_ = rows.counts(cluster, wish.workers, wish.efficiency, shards)
 
   @cache
   def seconds(workers: int, examples: float, micro: int = 1) -> float:
@@ -86,7 +83,7 @@ def plan(
     x = batch_table.largest_usual(job, first, workers)
     return first.steps[x] / seconds(workers, x) if x * workers <= borne else 0.0
 
-  workers = wish.workers or counts.most_workers(share, range_)
+  workers = wish.workers or rows.most_workers(share, range_)
   if workers == 1 and not wish.workers and cluster.workers:  # synchronous SGD keeps not even two busy: other algorithms
     workers = cluster.workers
   sized = fitted(workers)
@@ -100,7 +97,7 @@ def plan(
   if not wish.batch:
     size, rule = batch_table.choose(sized, sizes, workers, enough, exact, critical)
   batch = choose_batch(sized, cluster, *size)
-  settings, rows = _settings(sized, cluster, wish, batch, workers, shards)
+  settings, rest = _settings(sized, cluster, wish, batch, workers, shards)
   speeds = rates.families(sized, cluster, settings, wish.exposed)
   small = None
   if batch.examples > sizes.enough and not wish.batch:
@@ -119,9 +116,10 @@ def plan(
   )  # fmt: skip
   if own:
     speeds = (*speeds, _own(job, cluster, settings, *own))
-  sharing = counts.worker_rows(sized, cluster, batch, workers, range_, seconds, overhead)
-  rows = (*worker.rows(sized, cluster, batch, given=rule), *_pieces(sized, shards, settings), *sharing, *rows)
-  return Plan(rows, settings, speeds, tuple(lines), enough, advice)
+  sharing = rows.worker_rows(sized, cluster, batch, workers, range_, seconds, overhead)
+  one_worker = rows.rows(sized, cluster, batch, given=rule)
+  found = (*one_worker, *_pieces(sized, shards, settings), *sharing, *rest)
+  return Plan(found, settings, speeds, tuple(lines), enough, advice)
 
 
 def _settings(
@@ -131,14 +129,14 @@ def _settings(
   step, share = batch.step, wish.exposed
   visit, served, servers, serving = choose_servers(job, cluster, workers, step, given=wish.servers)
   message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
-  delay, periods, rows = choose_periods(message, visit, served, step, share=share, overlap=cluster.overlap)
+  delay, periods, waits = choose_periods(message, visit, served, step, share=share, overlap=cluster.overlap)
   settings = Settings(
     job.params_bytes, batch.examples, step, workers, servers, delay, *periods,
     micro=batch.micro, shards=shards, gradients=wish.gradients,
   )  # fmt: skip
   if workers == 1:
     return settings, [Row("exchange", "none", "a single worker exchanges nothing", "no servers, delay or periods")]
-  return settings, [*_exchanging(job, cluster, settings), *([serving, *rows] if shards == 1 else [])]
+  return settings, [*_exchanging(job, cluster, settings), *([serving, *waits] if shards == 1 else [])]
 
 
 def _shards(job: Job, cluster: Cluster, workers: int) -> int:
@@ -148,7 +146,7 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
     return job.split
   if job.exact or job.memory.total(1) <= limit or workers == 1:
     return 1
-  most = workers or cluster.workers or counts.TRIED
+  most = workers or cluster.workers or rows.TRIED
   fitting = (
     2**i for i in range(1, most.bit_length()) if sharded.memory(job, 2**i, cluster.device.width).total(1) <= limit
   )
@@ -175,9 +173,9 @@ def _own(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: sc
 def _exchanging(job: Job, cluster: Cluster, settings: Settings) -> list[Row]:
   network, workers = cluster.network, settings.workers
   nbytes = formats.message_bytes(job.params_bytes, settings.gradients)
-  found = [exchange.all_reduce(nbytes, workers, network)]
+  found = [rows.all_reduce(nbytes, workers, network)]
   if job.table:
     weighted = tuple(layer for layer in job.table if layer.params and layer.macs)
-    found.append(exchange.messages([4.0 * layer.params for layer in weighted], workers, network))
-    found.append(exchange.groups(weighted, settings.examples * workers, workers, network.between.duplex))
+    found.append(rows.messages([4.0 * layer.params for layer in weighted], workers, network))
+    found.append(rows.groups(weighted, settings.examples * workers, workers, network.between.duplex))
   return found

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.batch_table import Size
-from ddl.perf.planning.critical_batch import examples_factor
-from ddl.perf.planning.families.rates import Settings, Speed
+from ddl.perf.planning.bounds import examples_factor
+from ddl.perf.planning.rates import Settings, Speed
 from ddl.perf.units import counted, percent, rate_text, seconds_text
 
 STARTING = 1e-5  # seconds: no machine starts a step sooner

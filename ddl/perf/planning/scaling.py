@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ddl.perf import checks
-from ddl.perf.comm.patterns import Pattern
-from ddl.perf.hardware.cluster import Cluster
+from ddl.perf import units
+from ddl.perf.hardware.cluster import Cluster, check_link
 from ddl.perf.hardware.device import step_seconds
-from ddl.perf.hardware.network import check_link
+from ddl.perf.patterns import Pattern
 from ddl.perf.planning.scenario import Scenario, Transport, Work, seconds_and_waiting, step_pass
 
 Recorded = Callable[[int], Pattern]  # number of workers -> the algorithm's messages
@@ -113,8 +112,8 @@ def _check(
   cluster: Cluster, workers: Sequence[int], batch: int, weak: bool, transport: Transport, jitter: float
 ) -> None:
   most, limit = max(workers, default=0), cluster.workers
-  checks.count("number of workers", min(workers, default=0))
-  checks.count("batch", batch)
+  units.count("number of workers", min(workers, default=0))
+  units.count("batch", batch)
   if limit and most > limit:
     raise ValueError(f"{most} workers: this cluster has {limit}")
   if not weak and batch < most:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddl.perf.comm import patterns, server, server_queue
-from ddl.perf.comm.patterns import Pattern
+from ddl.perf import patterns, server
 from ddl.perf.hardware.cluster import Cluster
 from ddl.perf.hardware.device import Part, Step, part_seconds, step_parts, step_seconds
+from ddl.perf.patterns import Pattern
 from ddl.perf.step import timeline
-from ddl.perf.step.event_model import Exchange, Pass
 from ddl.perf.step.layers import Table
+from ddl.perf.step.timeline import Exchange, Pass
 from ddl.perf.tables.totals import params_bytes, parts
 
 MOST = 200  # layers of a timeline
@@ -171,7 +171,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
   nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
   bandwidth = link.bandwidth * queued / workers  # of more workers a message is several, which keep the line as busy
   line = nbytes / transport.servers / bandwidth  # a visit takes longer
-  queue = server_queue.simulate(
+  queue = server.simulate(
     workers=queued, servers=transport.servers, nbytes=nbytes, bandwidth=bandwidth,
     compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
     rounds=40,

@@ -11,7 +11,7 @@ import math
 from itertools import groupby
 from typing import NamedTuple
 
-from ddl.perf import checks
+from ddl.perf import units
 from ddl.perf.step.layers import Loss, Table
 from ddl.perf.tables.totals import FLOAT, input_values, params
 from ddl.perf.units import bytes_text
@@ -63,7 +63,7 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   """
   if not table:
     raise ValueError("invalid table: must have at least one layer")
-  copies = COPIES + checks.count("extra_copies", extra_copies, 0)
+  copies = COPIES + units.count("extra_copies", extra_copies, 0)
   maps = input_values(table[0]) + sum(layer.kept for layer in table)
   return StepMemory(maps * width, params(table) * copies * FLOAT)
 
@@ -84,7 +84,7 @@ def training_memory(table: Table, form: Format, *, recomputed: bool = False, spl
       kept, largest = kept + form.value * input_values(inside[0]), max(largest, nbytes)
     else:
       kept += nbytes
-  return StepMemory(kept + largest, params(table) * form.states / checks.count("split", split))
+  return StepMemory(kept + largest, params(table) * form.states / units.count("split", split))
 
 
 def largest_batch(memory: StepMemory, limit: float) -> int:
@@ -94,4 +94,4 @@ def largest_batch(memory: StepMemory, limit: float) -> int:
       f"not even one example fits in {bytes_text(limit)}: a step on one needs {bytes_text(memory.total(1))} "
       f"({memory.total(1):.0f} bytes), of which {bytes_text(memory.fixed)} are copies of the parameters"
     )
-  return math.floor((checks.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)
+  return math.floor((units.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)

@@ -1,8 +1,8 @@
 """Layer tables of networks by name. A new one is an entry here, and its title."""
 
 from ddl.perf.step.layers import Table
-from ddl.perf.tables import googlenet, inception, language, resnet, sequential
-from ddl.perf.tables.transformer import transformer
+from ddl.perf.tables import googlenet, inception, language, sequential
+from ddl.perf.tables.language import transformer
 
 TABLES: dict[str, Table] = {
   "lenet": sequential.lenet,
@@ -17,11 +17,11 @@ TABLES: dict[str, Table] = {
   "googlenet": googlenet.googlenet,
   "googlenet_aux": googlenet.googlenet_aux,
   "inception_v3": inception.inception_v3,
-  "resnet18": resnet.resnet18,
-  "resnet34": resnet.resnet34,
-  "resnet50": resnet.resnet50,
-  "resnet101": resnet.resnet101,
-  "resnet152": resnet.resnet152,
+  "resnet18": sequential.resnet18,
+  "resnet34": sequential.resnet34,
+  "resnet50": sequential.resnet50,
+  "resnet101": sequential.resnet101,
+  "resnet152": sequential.resnet152,
   "cd_dnn": sequential.cd_dnn,
   **{name: transformer(net) for name, net in language.MODELS.items()},
 }

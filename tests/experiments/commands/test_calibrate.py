@@ -9,19 +9,18 @@ import pytest
 from helpers.commands import Command
 
 from ddl.algorithms import COLLECTIVE
+from ddl.config.registry import hyper, make_algorithm
+from ddl.costs import calibration, clusters, microbench, workloads
+from ddl.costs import microbench as collectives
+from ddl.costs import microbench as measure
+from ddl.costs.microbench import Block, Step
+from ddl.engine.workers import PackedGroup, make_workers
 from ddl.group import Group
 from ddl.models import MODELS
 from ddl.perf.hardware import CLUSTERS, Cluster, fit
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.network import Link, Network
-from ddl.runtime.layout.packed_group import PackedGroup
-from ddl.runtime.layout.workers import make_workers
 from experiments.bench import predictions
-from experiments.config.parts.catalog import make_algorithm
-from experiments.config.parts.factories import hyper
-from experiments.costs import local_cluster
-from experiments.costs.calibration import collectives, fits, measure, microbench, model_kinds
-from experiments.costs.calibration.microbench import Block, Step
 
 LINK, RATES = Link(8e-5, 1.5e9), fit.Rates(2e-4, 4e10, 6e9)
 CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), Network(LINK), "a test", workers=2)
@@ -38,38 +37,38 @@ def found_here(overlap=False, waiting=0.0):
   links = dict.fromkeys(collectives.COLLECTIVES, LINK)
   link = LINK._replace(latency=LINK.latency + waiting)
   cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
-  return fits.Calibration(cluster, {}, {"dense": RATES}, links, 0.1, waiting, [])
+  return calibration.Calibration(cluster, {}, {"dense": RATES}, links, 0.1, waiting, [])
 
 
 def test_a_calibration_is_read_as_it_was_written(cache):
-  assert local_cluster.clusters() == CLUSTERS
-  local_cluster.save(CLUSTER, {"overhead": 0.25})
-  assert local_cluster.load() == (CLUSTER, {"overhead": 0.25})
-  assert local_cluster.named("measured") == CLUSTER
-  assert local_cluster.clusters() == CLUSTERS | {"measured": CLUSTER}
+  assert clusters.clusters() == CLUSTERS
+  clusters.save(CLUSTER, {"overhead": 0.25})
+  assert clusters.load() == (CLUSTER, {"overhead": 0.25})
+  assert clusters.named("measured") == CLUSTER
+  assert clusters.clusters() == CLUSTERS | {"measured": CLUSTER}
   with pytest.raises(ValueError, match=r", measured$"):
-    local_cluster.named("zzz")
+    clusters.named("zzz")
   assert [p.name for p in cache.parent.iterdir()] == ["measured.json"]
 
 
 def test_no_calibration_yet(cache):
   with pytest.raises(ValueError, match=r"run `python run.py calibrate` first$"):
-    local_cluster.named("measured")
+    clusters.named("measured")
   with pytest.raises(ValueError, match="no cluster named 'cori'"):
-    local_cluster.named("cori")
+    clusters.named("cori")
   name = next(iter(CLUSTERS))
-  assert local_cluster.named(name) == CLUSTERS[name]
+  assert clusters.named(name) == CLUSTERS[name]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cluster": {"title": "x"}}', '{"cluster": 3}', None])
 def test_a_file_that_is_no_calibration(cache, text):
-  local_cluster.save(CLUSTER, {})
+  clusters.save(CLUSTER, {})
   if text is None:  # a link that can't be
     figures = json.loads(cache.read_text())
     figures["cluster"]["network"]["between"]["bandwidth"] = 0.0
     text = json.dumps(figures)
   cache.write_text(text)
-  for read in (local_cluster.clusters, lambda: local_cluster.named("measured")):
+  for read in (clusters.clusters, lambda: clusters.named("measured")):
     with pytest.raises(ValueError, match=r"measured\.json is (damaged|no calibration).*writes a new one"):
       read()
 
@@ -110,7 +109,7 @@ def test_a_file_that_is_no_calibration(cache, text):
   ],
 )
 def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
-  local_cluster.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
+  clusters.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
   figures = json.loads(cache.read_text())
   *path, last = where.split(".")
   table = figures
@@ -122,22 +121,22 @@ def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
     table[last] = value
   cache.write_text(json.dumps(figures))
   with pytest.raises(ValueError, match=re.escape(told)) as error:
-    local_cluster.named("measured")
+    clusters.named("measured")
   assert "\n" not in str(error.value) and str(cache) in str(error.value)
 
 
 def test_a_model_has_the_efficiency_of_its_kind(cache):
-  local_cluster.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
-  assert local_cluster.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
-  assert local_cluster.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
-  assert local_cluster.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
-  assert local_cluster.for_model("fdr", CLUSTERS["fdr"], "lenet") == CLUSTERS["fdr"]
+  clusters.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
+  assert clusters.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
+  assert clusters.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
+  assert clusters.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
+  assert clusters.for_model("fdr", CLUSTERS["fdr"], "lenet") == CLUSTERS["fdr"]
 
 
 def test_every_model_is_of_a_kind():
-  assert {model_kinds.kind_of(name) for name in MODELS} == {"dense", "convolution", "attention"}
-  assert model_kinds.kind_of("cd_dnn") == "dense" and model_kinds.kind_of("mine.py:model") == ""
-  assert model_kinds.kind_of("llama_7b") == "attention"
+  assert {workloads.kind_of(name) for name in MODELS} == {"dense", "convolution", "attention"}
+  assert workloads.kind_of("cd_dnn") == "dense" and workloads.kind_of("mine.py:model") == ""
+  assert workloads.kind_of("llama_7b") == "attention"
 
 
 def test_blocks_run_here():
@@ -157,7 +156,7 @@ def test_blocks_run_here():
 def test_the_terms_come_back_from_the_times_that_they_make():
   """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
   steps = {
-    c.name: Step(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, model_kinds.kind_of(c.model), 3e3 * (i + c.batch))
+    c.name: Step(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, workloads.kind_of(c.model), 3e3 * (i + c.batch))
     for i, c, b in ((i, c, 1e6 * c.batch) for i, c in enumerate(measure.CASES))
   }
   sizes = collectives.SIZES
@@ -171,7 +170,7 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   paces = np.array([1.0, 1.1]) / 1.05
   times = {name: np.array([[1.0], [1.0], [9.0]]) * t * paces for name, t in exact.items()}  # the last pass disturbed
   plan = measure.Plan(dict.fromkeys(exact, Block(lambda count: 0.0)), steps, sizes, 2, 2e9, 2e8)
-  found = fits.solve(plan, times)
+  found = calibration.solve(plan, times)
   for name, link in found.links.items():
     np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
   for s in steps.values():
@@ -181,7 +180,7 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
-  slow = fits.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
+  slow = calibration.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
   fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
   np.testing.assert_allclose(slow.memory_bandwidth, fastest)
   assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
@@ -261,7 +260,7 @@ def test_this_machine(processes, tmp_path, monkeypatch):
   assert done.code == 0, done
   told = json.loads(done.out.splitlines()[-1])
   assert told["shapes"] == [[3, processes]] and told["overlap"] is False and 0 <= told["overhead"] < 100
-  cluster, figures = local_cluster.load() or pytest.fail("nothing was kept")
+  cluster, figures = clusters.load() or pytest.fail("nothing was kept")
   figures_of = cluster.network.between.bandwidth, cluster.device.peak, cluster.device.memory_bandwidth
   assert cluster.workers == processes and all(
     0 < each < float("inf") for each in figures_of

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from helpers.commands import Command
 
-from ddl.perf.comm.collectives import all_reduce
+from ddl.config import default_experiment
+from ddl.config.options import RunOptions
+from ddl.engine import compiled_program as hlo_schedule
+from ddl.engine.compiled_program import Collective
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
+from ddl.perf.collectives import all_reduce
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.device import Efficiency
 from ddl.perf.units import bytes_text
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
-from ddl.runtime.xla import schedule as hlo_schedule
-from ddl.runtime.xla.hlo import Collective
-from experiments.config import default_experiment
-from experiments.config.options import RunOptions
-from experiments.dryrun import compiled, overlap, target, text
+from experiments.dryrun import compiled, overlap, report, target
 from experiments.dryrun.compiled import Job
 from experiments.dryrun.program import steady
 from experiments.dryrun.target import Target
@@ -190,9 +190,9 @@ def test_what_does_not_fit_is_told_with_what_would():
     "sync_sgd", made, asked, small._replace(device=small.device._replace(memory=found.peak - 1))
   )
   assert other and other.members > 1 and other.peak < found.peak and other.workers * other.members == 8
-  line = text.too_large(found, 60e3, other, "here")
+  line = report.too_large(found, 60e3, other, "here")
   assert f"--members={other.members} fits" in line and "microbatches" in line and bytes_text(4 * PARAMS) in line
-  assert "no number of members" in text.too_large(found, 10e3, None, "here")
+  assert "no number of members" in report.too_large(found, 10e3, None, "here")
 
 
 @pytest.mark.slow

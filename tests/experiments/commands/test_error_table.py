@@ -272,7 +272,7 @@ def test_config_file(at_once, wrong, tmp_path, lines):
   if lines.startswith(("def ", "import ", "x = ")):
     text = lines
   else:
-    imports = "from ml_collections import ConfigDict\nfrom experiments.config import base\n"
+    imports = "from ml_collections import ConfigDict\nfrom ddl.config import base\n"
     text = f"{imports}def get_config():\n  c = base()\n  {lines}\n  return c\n"
   (tmp_path / "x.py").write_text(text)
   wrong([f"--config={tmp_path}/x.py"], CONFIGS[lines])

@@ -10,7 +10,7 @@ def net(meta):
   return None
 """
 
-DOTTED = """from experiments.config import base
+DOTTED = """from ddl.config import base
 def get_config():
   config = base()
   config.compare.algorithms = {"lr 0.1": {"algorithm": "sync_sgd"}}
@@ -28,7 +28,7 @@ def get_config():
     (("--config.algorithm.name={own}:SPEK",), ("has no SPEK; did you mean 'SPEC'? it has SPEC, net",)),
     (("--config.algorithm.name={own}:mine",), ("it has SPEC, net",)),
     (("--config.model.name={own}:met", "--config.model.hidden=None"), ("did you mean 'net'? it has net",)),
-    (("--config={own}",), ("{own} has no get_config(): ", "experiments.config.base()")),
+    (("--config={own}",), ("{own} has no get_config(): ", "ddl.config.base()")),
     (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
     (("--config={dotted}",), ("{dotted}, line 4: the label 'lr 0.1' has a dot",)),
   ],

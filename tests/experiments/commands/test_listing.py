@@ -3,13 +3,13 @@
 import pytest
 from absl import flags
 
+from ddl.config import base
+from ddl.config.parts import NETWORK, Network
+from ddl.config.registry import keywords
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.perf.tables import TABLES, TITLES
 from experiments.command_line import cli
-from experiments.config import base
-from experiments.config.parts.factories import keywords
-from experiments.config.parts.part import NETWORK, Network
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from helpers.commands import Command
 
+from ddl.config import default_experiment
+from ddl.costs.plan_text import text
+from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
 from ddl.models import MODELS
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.planning import planner
@@ -18,13 +21,8 @@ from ddl.perf.step.memory import StepMemory
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import params_bytes, train_flop
 from ddl.perf.units import percent
-from experiments.config import default_experiment
-from experiments.costs.job_description import counted, experiment_job, feature_maps
-from experiments.costs.param_flops import leaves
-from experiments.costs.plan import critical_batch
-from experiments.costs.plan.text import text
-from experiments.costs.xla_cost import batch_shapes, compiled_step
-from experiments.train.build import build
+from ddl.run.build import build
+from experiments.commands import plan
 
 DIGITS = "--config=configs/digits.py"
 OWN = """
@@ -201,14 +199,14 @@ def test_the_critical_batch_is_that_of_the_run_that_is_named(tmp_path):
   (tmp_path / "metrics.jsonl").write_text(
     "\n".join(json.dumps({"step": step, "noise_scale": scale}) for step, scale in ((0, 10.0), (5, 4000.0))) + "\n"
   )
-  assert critical_batch.read(str(tmp_path)) == 4000
+  assert plan.read(str(tmp_path)) == 4000
   done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--run={tmp_path}").end()
   assert done.code == 0, done.error
   plain = " ".join(done.out.split())
   assert "The critical batch is 4,000 examples" in plain and "time to a loss" in plain
   (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0}) + "\n")
   with pytest.raises(ValueError, match="has measured no noise scale; train it with"):
-    critical_batch.read(str(tmp_path))
+    plan.read(str(tmp_path))
 
 
 # ---- what the planner is told of an experiment

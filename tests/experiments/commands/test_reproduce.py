@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from configs import reproduce_das, reproduce_sc17_gpus, reproduce_sc17_parts, reproduce_sc17_weak, reproduce_zou
 from ddl.perf import hardware
+from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Efficiency, step_seconds
-from ddl.perf.hardware.network import Link, Network
 from ddl.perf.planning.hybrid import choices
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import train_flop

@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
+from ddl.config import default_experiment
+from ddl.costs import clusters, step_cost
+from ddl.costs import scale as scale_curves
+from ddl.costs import scale as scale_text
+from ddl.costs.scale import counts
+from ddl.costs.workloads import SIZES, synthetic
+from ddl.engine import traffic
 from ddl.perf.hardware import CLUSTERS
+from ddl.perf.hardware.cluster import Network
 from ddl.perf.hardware.device import Part
-from ddl.perf.hardware.network import Network
+from ddl.perf.patterns import Exchange, Op, Pattern, Visits
 from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.scenario import Transport
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
-from ddl.runtime import traffic
-from experiments.bench.workloads import SIZES, synthetic
-from experiments.config import default_experiment
-from experiments.costs import local_cluster, xla_cost
-from experiments.costs.scale import curves as scale_curves
-from experiments.costs.scale import text as scale_text
-from experiments.costs.scale.curves import counts
-from experiments.report.figures import scale_page, step_plot
-from experiments.train.build import build
+from ddl.report.figures import scale_page
+from ddl.run.build import build
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
   chosen = {"/a/folder/mine.py:SPEC": {}, "sync_sgd": {}}
   found = scale_curves.curves(work, there, [1, 4], chosen, Transport(), batch=64, weak=True, jitter=0.0)
   assert [curve.algorithm for curve in found] == ["mine", "sync_sgd"]
-  picture = step_plot.picture(found[0], work, there)
+  picture = scale_page.picture(found[0], work, there)
   assert picture is not None and picture.name == "step_mine"  # that of its files
 
 
@@ -143,8 +143,8 @@ def test_room_for_an_own_model_is_what_xla_needs():
   chosen = default_experiment(model={"name": "mlp", **SIZES["mlp"][0]}, workers=1, batch=16)
   experiment = build(chosen, synthetic("mlp"))
   found = room(20e6)
-  assert found > 16 and xla_cost.compiled_step(experiment, found).peak <= 20e6
-  assert xla_cost.compiled_step(experiment, found * 5 // 4).peak > 20e6
+  assert found > 16 and step_cost.compiled_step(experiment, found).peak <= 20e6
+  assert step_cost.compiled_step(experiment, found * 5 // 4).peak > 20e6
 
 
 def test_the_order_of_gradients():
@@ -262,14 +262,14 @@ def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
       scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
     )
   )
-  took = dict.fromkeys(step_plot.KINDS, 0.0)
-  for bar in step_plot.bars(shown):
+  took = dict.fromkeys(scale_page.KINDS, 0.0)
+  for bar in scale_page.bars(shown):
     assert bar.end > bar.start >= 0
     took[bar.kind] += bar.end - bar.start
   assert took["message, hidden"] == pytest.approx(shown.hidden, abs=1e-9)
   assert took["message, exposed"] == pytest.approx(shown.exposed, abs=1e-9)
   assert took["backward"] == pytest.approx(2 * took["forward"]) == pytest.approx(shown.computing * 2 / 3)
-  assert max(bar.end for bar in step_plot.bars(shown)) == pytest.approx(shown.seconds)
+  assert max(bar.end for bar in scale_page.bars(shown)) == pytest.approx(shown.seconds)
 
 
 class Page(HTMLParser):
@@ -334,7 +334,7 @@ def test_what_was_measured_stands_beside_the_prediction():
 def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   there = CLUSTERS["cori_fdr"]._replace(workers=2, overlap=False)
-  local_cluster.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
+  clusters.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
   done = Command(
     "scale",
     "--model=mlp",

@@ -8,8 +8,8 @@ import pytest
 from helpers.commands import Command, metrics
 from helpers.comparisons import Tags
 
-from experiments.config import default_experiment
-from experiments.config.comparisons.comparison import Comparison
+from ddl.config import default_experiment
+from ddl.config.comparison import Comparison
 
 SMALL = (
   "--config=configs/digits_compare.py",

@@ -10,14 +10,13 @@ from helpers.commands import ROOT, Command
 from helpers.comparisons import undrawn
 
 import ddl
-from experiments.compare import label_runs
-from experiments.costs import predict
-from experiments.report.figures import picture
-from experiments.short_name import slug
-from experiments.train.exit_codes import Failed
+from ddl.comparison import label_runs, predict
+from ddl.names import slug
+from ddl.report.figures import picture
+from ddl.run.exit_codes import Failed
 
 CONFIG = """
-from experiments.config import base
+from ddl.config import base
 
 def get_config():
   config = base()

@@ -5,7 +5,7 @@ from helpers.commands import metrics
 from helpers.comparisons import undrawn
 
 import ddl
-from experiments.config.options import RunOptions
+from ddl.config.options import RunOptions
 
 SMALL = {"model": {"hidden": (4,)}, "batch": 8, "workers": 2, "steps": 8, "eval_every": 4}
 

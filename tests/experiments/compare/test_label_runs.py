@@ -13,12 +13,12 @@ from helpers.comparisons import undrawn
 from helpers.sessions import at_call, send
 
 from ddl.api import Model
-from ddl.runtime import execution
-from experiments.compare.compare import compare
-from experiments.config import default_experiment
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.options import RunOptions
-from experiments.train.exit_codes import Stopped
+from ddl.comparison.compare import compare
+from ddl.config import default_experiment
+from ddl.config.comparison import Comparison
+from ddl.config.options import RunOptions
+from ddl.engine import execution
+from ddl.run.exit_codes import Stopped
 
 SMALL = {"workers": 2, "batch": 8, "steps": 20, "eval_every": 10, "model": {"hidden": (8,)}}
 SEEDS = (0, 1, 2)

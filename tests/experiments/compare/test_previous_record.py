@@ -8,10 +8,10 @@ import pytest
 from helpers.comparisons import undrawn
 
 import ddl
-from experiments.compare import previous_record
-from experiments.config import default_experiment
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.options import RunOptions
+from ddl.comparison import record
+from ddl.config import default_experiment
+from ddl.config.comparison import Comparison
+from ddl.config.options import RunOptions
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 LABELS = {
@@ -126,12 +126,12 @@ def one(tmp_path):
 def test_another_grid_is_refused(one):
   folder, whole = one
   asked, options = Comparison({"b": whole}, grid={"workers": (2, 4)}), RunOptions(resume=True)
-  joined = previous_record.joined(folder, asked, options)
+  joined = record.joined(folder, asked, options)
   assert joined.read == {"a": ["a/seed-0"]} and joined.comparison.place("a").point == {"workers": 2}
   assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
   with pytest.raises(ValueError, match="over workers, this one is over no keys"):
-    previous_record.joined(folder, replace(asked, grid={}), options)
-  assert not previous_record.joined(folder, asked, RunOptions()).read
+    record.joined(folder, replace(asked, grid={}), options)
+  assert not record.joined(folder, asked, RunOptions()).read
 
 
 def test_command_and_record_are_of_all_labels(one):
@@ -144,7 +144,7 @@ def test_command_and_record_are_of_all_labels(one):
     "config": {"compare": {"algorithms": {"b": {}, "a": {}}}},
   }
   given = RunOptions(resume=True, command=("python", "run.py", "compare", *words), recorded=recorded)
-  found = previous_record.joined(folder, asked, given).options
+  found = record.joined(folder, asked, given).options
   assert list(found.command[3:]) == ["--config=f.py", "--only=a,b", "--cluster=near,far"] == found.recorded["arguments"]
   assert found.recorded["options"] == {"only": ["b", "a"], "cluster": ["near", "far"]}
   assert recorded["options"] == {"only": ["b"]}

@@ -13,13 +13,13 @@ import pytest
 from helpers.commands import metrics
 
 import ddl
-from experiments.compare.study import LabelStudy
-from experiments.config import default_experiment
-from experiments.config.comparisons.sweep import edges, points
-from experiments.config.options import RunOptions
-from experiments.train import train_loop
-from experiments.train.exit_codes import Stopped
-from experiments.train.folder.run_dir import RunFolder
+from ddl.comparison.study import LabelStudy
+from ddl.config import default_experiment
+from ddl.config.options import RunOptions
+from ddl.config.sweep import edges, points
+from ddl.run import loop
+from ddl.run.exit_codes import Stopped
+from ddl.run.folder import RunFolder
 
 LABELS = {"a": {"algorithm": {"name": "local_sgd", "period": 2}}, "b": {"algorithm": {"name": "sync_sgd"}}}
 SMALL = {
@@ -121,8 +121,8 @@ def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_pa
   assert not (tmp_path / "s/tuned.json").exists()
   kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/*/*/result.json")}
   finished = sum(each.state.is_finished() for each in trials(tmp_path / "s", "a"))
-  made, run = [], train_loop.run
-  monkeypatch.setattr(train_loop, "run", lambda *args, **more: made.append(args[2].path) or run(*args, **more))
+  made, run = [], loop.run
+  monkeypatch.setattr(loop, "run", lambda *args, **more: made.append(args[2].path) or run(*args, **more))
   code, _, error = call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")
   assert code == 0, error
   assert finished == last > 0 and len(made) == 12 - finished and len({*made}) == len(made)
@@ -290,7 +290,7 @@ def begun(tmp_path):
 @pytest.mark.sampled(3)
 def test_a_folder_of_another_sweep(begun, wrong, flags, monkeypatch):
   before = (begun / "study.journal").read_bytes()
-  monkeypatch.setattr(train_loop, "run", lambda *_: pytest.fail("a run was started"))
+  monkeypatch.setattr(loop, "run", lambda *_: pytest.fail("a run was started"))
   wrong([*flags, f"--workdir={begun}"], str(begun), command="sweep")
   assert (begun / "study.journal").read_bytes() == before
 

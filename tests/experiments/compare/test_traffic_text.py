@@ -2,17 +2,17 @@
 
 import pytest
 
-from experiments.compare import traffic_text
-from experiments.config.base import default_experiment
-from experiments.report import formats
-from experiments.train.build import build
+from ddl.comparison import record
+from ddl.config.base import default_experiment
+from ddl.report import formats
+from ddl.run.build import build
 
 BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 
 def described(**changes):
   experiment = default_experiment(model={"name": "mlp", "hidden": (16,)}, workers=4, **changes)
-  return traffic_text.described(build(experiment), experiment.spec.taxonomy.pattern)
+  return record.described(build(experiment), experiment.spec.taxonomy.pattern)
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():
 
 def test_one_worker_sends_nothing():
   experiment = default_experiment(algorithm={"name": "sync_sgd"}, workers=1)
-  assert traffic_text.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is one worker")
+  assert record.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is one worker")

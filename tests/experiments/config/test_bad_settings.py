@@ -14,24 +14,24 @@ from helpers.commands import ROOT
 
 import ddl
 from ddl.algorithms import COLLECTIVE
+from ddl.comparison import sweep
+from ddl.config import base, config_file, default_experiment, unread_keys
+from ddl.config.comparison import only, variants
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions, check_read
+from ddl.config.parts import Network
+from ddl.config.registry import as_type, hyper, settings
+from ddl.config.sweep import Sweep, points
 from ddl.data import source
-from ddl.data.images.npz import npz
+from ddl.data.image_arrays import npz
+from ddl.engine.checkpoint import Checkpoints
 from ddl.models import MODELS
-from ddl.runtime.checkpoint import Checkpoints
+from ddl.run import virtual_time
+from ddl.run.build import build
+from ddl.run.folder import RunFolder
+from ddl.run.workdir import workdir
 from experiments.command_line import cli
 from experiments.commands import compare, train
-from experiments.compare import sweep
-from experiments.config import base, config_file, default_experiment, unread_keys
-from experiments.config.comparisons.sweep import Sweep, points
-from experiments.config.comparisons.variants import only, variants
-from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions, check_read
-from experiments.config.parts.factories import as_type, hyper, settings
-from experiments.config.parts.part import Network
-from experiments.train import virtual_time
-from experiments.train.build import build
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.folder.workdir import workdir
 
 DIGITS = str(ROOT / "configs" / "digits.py")
 

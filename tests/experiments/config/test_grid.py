@@ -5,14 +5,12 @@ import json
 import jax.numpy as jnp
 import pytest
 
+from ddl.config import base, own
+from ddl.config.comparison import Comparison, recorded, restored
+from ddl.config.sweep import Sweep
+from ddl.library.functions import resolve
+from ddl.names import Place, comparable, slug
 from experiments.command_line import config_flag
-from experiments.config import base, own
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.sweep import Sweep
-from experiments.config.comparisons.variants import recorded, restored
-from experiments.grid_point import Place, comparable
-from experiments.library.functions import resolve
-from experiments.short_name import slug
 
 LABELS = {
   "sync SGD": {"algorithm": {"name": "sync_sgd"}},
@@ -167,7 +165,7 @@ def test_labels_that_change_the_data_are_refused():
 def test_the_command_line_and_the_record_keep_it(tmp_path):
   file = tmp_path / "mine.py"
   file.write_text(
-    "from experiments.config import base\n\ndef get_config():\n  config = base()\n"
+    "from ddl.config import base\n\ndef get_config():\n  config = base()\n"
     "  config.compare.grid = {'workers': (1, 2), 'algorithm.period': (4,)}\n  return config\n"
   )
   config, _ = config_flag.read("compare", [f"--config={file}"])

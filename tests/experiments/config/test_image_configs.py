@@ -6,8 +6,8 @@ import pytest
 from helpers.commands import ROOT
 from helpers.image_folders import write_folder
 
+from ddl.config import config_file
 from ddl.models import MODELS
-from experiments.config import config_file
 
 CONFIGS = {
   "cifar10_resnet20": (8, ("--config.model.width=2", "--config.model.blocks=1")),

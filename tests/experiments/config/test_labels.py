@@ -5,13 +5,12 @@ import re
 import pytest
 
 from ddl.algorithms import COLLECTIVE
+from ddl.config import base, own
+from ddl.config.comparison import Comparison, variants
+from ddl.config.unread_keys import check_taken
+from ddl.library.functions import resolve
+from ddl.names import short_name
 from experiments.command_line import config_flag
-from experiments.config import base, own
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import variants
-from experiments.config.unread_keys import check_taken
-from experiments.library.functions import resolve
-from experiments.short_name import short_name
 
 
 def heavy(inner, *, period: float = 4, beta: float = 0.9):

@@ -12,18 +12,18 @@ from helpers.commands import Command
 
 from ddl import files
 from ddl.api import Arrivals
+from ddl.config import base, default_experiment
+from ddl.config.comparison import Comparison
+from ddl.config.registry import check_keys, keywords
+from ddl.config.schedules import SCHEDULES
+from ddl.costs import clusters
 from ddl.data import DATA
-from ddl.data.images.npz import npz
+from ddl.data.image_arrays import npz
 from ddl.events.barriers import BARRIERS
 from ddl.events.lockstep import finish
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
 from ddl.models import MODELS
-from experiments.config import base, default_experiment
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.parts.factories import check_keys, keywords
-from experiments.config.parts.schedules import SCHEDULES
-from experiments.costs import local_cluster
 
 DIGITS, COMPARE = "--config=configs/digits.py", "--config=configs/digits_compare.py"
 ASYNC = "--config.algorithm.name=async_sgd"
@@ -179,13 +179,13 @@ def test_more_classes_than_examples(tmp_path):
 def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   (tmp_path / "ddl").mkdir()
-  local_cluster.path().write_text(DEEP)
+  clusters.path().write_text(DEEP)
   with pytest.raises(ValueError, match=r"measured\.json"):
-    local_cluster.load()
+    clusters.load()
   monkeypatch.delenv("XDG_CACHE_HOME")
   monkeypatch.setattr(files.Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
   with pytest.raises(ValueError, match=r"~/\.cache"):
-    local_cluster.load()
+    clusters.load()
 
 
 def test_a_schedule_that_no_memory_holds():

@@ -10,9 +10,9 @@ from helpers.twins import close as to_1e_12
 from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
-from experiments.config import default_experiment
-from experiments.config.parts.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
-from experiments.config.parts.schedules import SCHEDULES, recorded
+from ddl.config import default_experiment
+from ddl.config.optimizers import COMMON, OPTIMIZERS, elementwise, matrices
+from ddl.config.schedules import SCHEDULES, recorded
 
 PARAMS = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.array([0.5, -2.0, 1.0])}
 GRADS = jax.tree.map(lambda x: 0.3 * x**2 - 1, PARAMS)

@@ -6,9 +6,8 @@ import sys
 import pytest
 from helpers.commands import ROOT, Command, complaint
 
-from experiments.config import config_file
-from experiments.config.experiment import Experiment
-from experiments.config.parts import modules, own_objects
+from ddl.config import config_file, user_code
+from ddl.config.experiment import Experiment
 
 MINE = """
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ def net(meta, *, width: int = 1):
 """
 CONFIG = """
 import mine
-from experiments.config import base, own
+from ddl.config import base, own
 
 def get_config():
   config = base()
@@ -51,7 +50,7 @@ def same_modules(monkeypatch):
   """A test begins and ends without what others imported."""
   monkeypatch.setattr(sys, "path", [*sys.path])
   for kept in ("_FILES", "_ASIDE"):
-    monkeypatch.setattr(modules, kept, {})
+    monkeypatch.setattr(user_code, kept, {})
   forget()
   yield
   forget()
@@ -102,20 +101,20 @@ def test_an_import_and_an_address_give_one_object(tmp_path):
   file = write(tmp_path / "here")
   config_file.load(file)
   module = sys.modules["mine"]
-  assert own_objects.found("model", f"{tmp_path}/here/mine.py:net") is module.net
-  assert modules.module_of(file.parent / "parts.py") is sys.modules["parts"]
+  assert user_code.found("model", f"{tmp_path}/here/mine.py:net") is module.net
+  assert user_code.module_of(file.parent / "parts.py") is sys.modules["parts"]
   other = write(tmp_path / "other", "FOURTH", 0.25)
-  by_address = modules.module_of(other.parent / "mine.py")  # first by its address, then by an import
+  by_address = user_code.module_of(other.parent / "mine.py")  # first by its address, then by an import
   assert by_address is not module and sys.modules["mine"] is module
   config_file.load(other)
-  assert modules.module_of(other.parent / "config.py").mine is by_address
+  assert user_code.module_of(other.parent / "config.py").mine is by_address
 
 
 def test_a_module_that_is_importable_is_recorded_by_its_file(tmp_path, monkeypatch):
   write(tmp_path / "here")
   monkeypatch.syspath_prepend(tmp_path / "here")
-  assert own_objects.absolute("mine:net") == f"{tmp_path}/here/mine.py:net"
-  assert own_objects.absolute("optax:sgd") == "optax:sgd" and own_objects.absolute("mine.nothing:x") == "mine.nothing:x"
+  assert user_code.absolute("mine:net") == f"{tmp_path}/here/mine.py:net"
+  assert user_code.absolute("optax:sgd") == "optax:sgd" and user_code.absolute("mine.nothing:x") == "mine.nothing:x"
 
 
 def test_a_module_of_a_package_keeps_its_relative_imports(tmp_path):
@@ -124,8 +123,8 @@ def test_a_module_of_a_package_keeps_its_relative_imports(tmp_path):
   (package / "__init__.py").write_text("")
   (package / "parts.py").write_text("HALF = 0.5\n")
   (package / "mine.py").write_text("from .parts import HALF\ndef half(rate, steps):\n  return HALF * rate\n")
-  assert own_objects.found("schedule", f"{package}/mine.py:half")(1.0, 1) == 0.5
-  assert own_objects.own(sys.modules["pack.mine"].half)["name"] == f"{package}/mine.py:half"
+  assert user_code.found("schedule", f"{package}/mine.py:half")(1.0, 1) == 0.5
+  assert user_code.own(sys.modules["pack.mine"].half)["name"] == f"{package}/mine.py:half"
 
 
 def test_a_package_without_init_is_found_from_a_file_in_it(tmp_path):
@@ -133,18 +132,18 @@ def test_a_package_without_init_is_found_from_a_file_in_it(tmp_path):
   package.mkdir(parents=True)
   (package / "parts.py").write_text("HALF = 0.5\n")
   (package / "mine.py").write_text("from pack.parts import HALF\ndef half(rate, steps):\n  return HALF * rate\n")
-  found = own_objects.found("schedule", f"{package}/mine.py:half")
+  found = user_code.found("schedule", f"{package}/mine.py:half")
   assert found(1.0, 1) == 0.5 and found is sys.modules["pack.mine"].half
   (package / "broken.py").write_text("import no_such_module_at_all\n")
   with pytest.raises(ValueError, match="no_such_module_at_all"):
-    own_objects.found("schedule", f"{package}/broken.py:half")
+    user_code.found("schedule", f"{package}/broken.py:half")
 
 
 def test_a_file_named_like_a_library_hides_it_from_nobody(tmp_path):
   import optax
 
   (tmp_path / "optax.py").write_text("def half(rate, steps):\n  return 0.5 * rate\n")
-  assert own_objects.found("schedule", f"{tmp_path}/optax.py:half")(1.0, 1) == 0.5
+  assert user_code.found("schedule", f"{tmp_path}/optax.py:half")(1.0, 1) == 0.5
   assert sys.modules["optax"] is optax
 
 
@@ -156,7 +155,7 @@ def test_an_edited_config_is_run_anew(tmp_path):
 
 
 EDITED = """
-from experiments.config import base, own
+from ddl.config import base, own
 def fixed(rate, steps):
   return {}
 def get_config():

@@ -8,9 +8,8 @@ from helpers.commands import metrics
 
 import ddl
 from ddl.api import ServerAlgorithm
-from experiments.config import base
-from experiments.config.experiment import Experiment
-from experiments.config.parts import catalog, own_objects
+from ddl.config import base, registry, user_code
+from ddl.config.experiment import Experiment
 
 FILE = '''
 """Own objects."""
@@ -18,7 +17,7 @@ import jax, jax.numpy as jnp, numpy as np, optax
 from ddl import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import descend
-from experiments.config import base, own
+from ddl.config import base, own
 
 
 def halfway(inner, *, period: int = 4, pull: float = 0.5):
@@ -203,12 +202,12 @@ def test_mistakes_are_one_line(wrong, file, name, words):
 
 def test_addresses(tmp_path):
   with pytest.raises(ValueError, match="top level"):
-    own_objects.own(lambda inner: inner)
-  assert own_objects.own(base)["name"] == "experiments.config.base:base"
-  assert not catalog.has_server("easgd") and catalog.has_server("async_sgd")
+    user_code.own(lambda inner: inner)
+  assert user_code.own(base)["name"] == "ddl.config.base:base"
+  assert not registry.has_server("easgd") and registry.has_server("async_sgd")
   (tmp_path / "mine.py").write_text(FILE)
-  assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")
-  assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", optax.sgd(0.1), 2, {}), ServerAlgorithm)
+  assert registry.has_server(f"{tmp_path}/mine.py:asynchronous")
+  assert isinstance(registry.make_algorithm(f"{tmp_path}/mine.py:asynchronous", optax.sgd(0.1), 2, {}), ServerAlgorithm)
 
 
 @pytest.mark.parametrize("given", ["Halfway", "halfwy", "halfway.py"])

@@ -12,15 +12,14 @@ import pytest
 
 from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.algorithms.collective.outer.diloco import diloco
+from ddl.config import default_experiment
+from ddl.config.comparison import Comparison
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
+from ddl.config.parts import Network
+from ddl.config.registry import REGISTRIES, factory, hyper, settings
+from ddl.config.sweep import Sweep
 from ddl.ranges import Range, check, check_all, checked, integers, range_of, settings_of
-from experiments.config import default_experiment
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.sweep import Sweep
-from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
-from experiments.config.parts.catalog import REGISTRIES, factory
-from experiments.config.parts.factories import hyper, settings
-from experiments.config.parts.part import Network
 
 FREE = {"target"}  # of a loss, which may be any number
 

@@ -4,17 +4,16 @@ import jax
 import pytest
 from helpers.commands import ROOT
 
+from ddl.config.comparison import Comparison, in_order
+from ddl.config.experiment import Experiment
+from ddl.config.schedules import SCHEDULES
+from ddl.config.sweep import Sweep
+from ddl.library.functions import resolve
 from experiments.command_line import config_flag
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.sweep import Sweep
-from experiments.config.comparisons.variants import in_order
-from experiments.config.experiment import Experiment
-from experiments.config.parts.schedules import SCHEDULES
-from experiments.library.functions import resolve
 
 COMPARE = str(ROOT / "configs" / "digits_compare.py")
 FILE = """
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

@@ -3,11 +3,11 @@
 import jax
 import pytest
 
-from ddl.runtime import traffic
-from experiments.compare import comparison_record
-from experiments.config.base import default_experiment
-from experiments.grid_point import Place
-from experiments.train.build import build
+from ddl.comparison import record
+from ddl.config.base import default_experiment
+from ddl.engine import traffic
+from ddl.names import Place
+from ddl.run.build import build
 
 MODELS = [  # mean compressors of algorithms that send whole models
   ("topk", "local_sgd"), ("powersgd", "local_sgd"), ("randomk", "dasgd"), ("demo", "slowmo"), ("demo", "cocod"),
@@ -90,5 +90,5 @@ def test_parameters_are_what_sparta_is_made_for(recwarn):
 def test_the_label_of_a_run_names_both(tmp_path):
   assert default_experiment().label == default_experiment().algorithm.name
   made = default_experiment(wrapper={"name": "topk"})
-  entry = comparison_record.entry(tmp_path, "few", build(made), False, Place("few", {}))
+  entry = record.entry(tmp_path, "few", build(made), False, Place("few", {}))
   assert "Top-k" in entry["title"] and entry["citation"].count("arXiv") == 2

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, there
 
-from ddl.perf.comm import collectives, server
+from ddl.config import default_experiment
+from ddl.costs import cluster_clock
+from ddl.perf import collectives, server
 from ddl.perf.hardware import named
 from ddl.perf.hardware.device import Part
 from ddl.perf.planning import scaling
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.planning.placement import with_shares
 from ddl.perf.planning.scenario import Transport, Work
-from experiments.config import default_experiment
-from experiments.costs import cluster_clock
-from experiments.train import virtual_time
+from ddl.run import virtual_time
 
 SERVERS = ["async_sgd", "async_easgd", "hogwild_sgd", "gosgd", "ad_psgd", "original_easgd"]
 

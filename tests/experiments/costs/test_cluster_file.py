@@ -7,12 +7,10 @@ import pytest
 from helpers.commands import Command
 from helpers.pages import ROOT, blocks
 
-from ddl.perf.comm import collectives
+from ddl.costs import clusters
+from ddl.perf import collectives
+from ddl.perf.hardware.cluster import NCCL, Link, Network, Torus, Uplink
 from ddl.perf.hardware.device import Device, Efficiency
-from ddl.perf.hardware.library import NCCL
-from ddl.perf.hardware.network import Link, Network, Uplink
-from ddl.perf.hardware.torus import Torus
-from experiments.costs import cluster_file, local_cluster
 
 TEXT = """
 title = "Four hosts of two"
@@ -57,7 +55,7 @@ def written(tmp_path: Path, text: str) -> str:
 
 
 def test_every_key_arrives(tmp_path):
-  found = local_cluster.named(written(tmp_path, TEXT))
+  found = clusters.named(written(tmp_path, TEXT))
   assert (found.title, found.source, found.overlap, found.workers) == ("Four hosts of two", "a test", False, 8)
   assert found.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and found.efficiency == Efficiency(0.4, 8)
   assert found.network == Network(Link(3e-5, 1.25e9, 0.5), Link(1e-5, 12e9), 2, card=1e9, library=NCCL)
@@ -69,14 +67,14 @@ def test_what_may_be_left_out(tmp_path):
   short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
   for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
     short = short.replace(line, "")
-  found = cluster_file.read(written(tmp_path, short))
+  found = clusters.read_cluster(written(tmp_path, short))
   assert found.overlap and found.workers is None and found.host is None
   assert found.efficiency.half == found.device.start == 0
   assert found.network == Network(Link(3e-5, 1.25e9))
   one = TEXT.replace("count = 4", "count = 1").replace(
     "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n", ""
   )
-  found = cluster_file.read(written(tmp_path, one))
+  found = clusters.read_cluster(written(tmp_path, one))
   assert found.workers == 2 and found.network.main_link(2) == Link(1e-5, 12e9)
 
 
@@ -125,18 +123,18 @@ def test_what_may_be_left_out(tmp_path):
 def test_a_wrong_key_is_named_in_one_line(tmp_path, old, new, words):
   assert old in TEXT
   with pytest.raises(ValueError, match=words) as error:
-    cluster_file.read(written(tmp_path, TEXT.replace(old, new)))
+    clusters.read_cluster(written(tmp_path, TEXT.replace(old, new)))
   assert "\n" not in str(error.value)
 
 
 def test_the_page_shows_every_key(tmp_path):
   block, more = (block.text for block in blocks(ROOT / "docs" / "howto" / "clusters.md", "toml"))
-  cluster_file.read(written(tmp_path, block))
+  clusters.read_cluster(written(tmp_path, block))
   site, uplink, torus = (f"[{part}" for part in more.split("\n["))
-  cluster_file.read(written(tmp_path, block.replace("sites = 1 ", "sites = 2 ") + site.removeprefix("[")))
-  cluster_file.read(written(tmp_path, block + uplink))
-  cluster_file.read(written(tmp_path, block.replace("devices = 8", "devices = 1") + torus))
-  for name, table in cluster_file.TABLES.items():
+  clusters.read_cluster(written(tmp_path, block.replace("sites = 1 ", "sites = 2 ") + site.removeprefix("[")))
+  clusters.read_cluster(written(tmp_path, block + uplink))
+  clusters.read_cluster(written(tmp_path, block.replace("devices = 8", "devices = 1") + torus))
+  for name, table in clusters.TABLES.items():
     assert not name or f"[{name}]" in block + more, name
     for key in table:
       assert f"{key} = " in block + more, key
@@ -148,17 +146,19 @@ PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
 
 def test_what_lies_between_nodes_arrives(tmp_path):
   more = "[uplink]\nnodes = 2\nshare = 0.25\n"
-  found = cluster_file.read(written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more))
+  found = clusters.read_cluster(
+    written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
+  )
   assert found.network.uplink == Uplink(2, 0.25) and found.network.reduces == ("between",)
   start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
   alone = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
-  assert cluster_file.read(written(tmp_path, alone)).network.torus == Torus(3, 4)
+  assert clusters.read_cluster(written(tmp_path, alone)).network.torus == Torus(3, 4)
 
 
 @pytest.mark.parametrize("nbytes", [1e9, 1e3])
 def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes):
   """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
-  found = cluster_file.read(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
+  found = clusters.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
   assert found.network.nodes(8) == 2 and found.network.per_node == 4 and found.workers == 8
   near, nodes, far = Link(1e-5, 12e9), Link(3e-5, 1.25e9), Link(1e-2, 1e8)
   ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
@@ -180,7 +180,7 @@ def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes
 )  # fmt: skip
 def test_what_lies_between_nodes_is_checked(tmp_path, old, new, words):
   with pytest.raises(ValueError, match=words):
-    cluster_file.read(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace(old, new)))
+    clusters.read_cluster(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace(old, new)))
 
 
 def test_what_is_no_text_file_is_refused(tmp_path):
@@ -196,20 +196,20 @@ def test_what_is_no_text_file_is_refused(tmp_path):
     (large, "has 1048577 bytes"),
   ):
     with pytest.raises(ValueError, match=words) as error:
-      local_cluster.named(str(path))
+      clusters.named(str(path))
     assert "\n" not in str(error.value) and str(path) in str(error.value)
   with pytest.raises(ValueError, match="lacks 'title'"):
-    cluster_file.read(written(tmp_path, ""))
+    clusters.read_cluster(written(tmp_path, ""))
 
 
 def test_a_file_that_is_not_there():
   with pytest.raises(FileNotFoundError, match="no such file"):
-    local_cluster.named("my.toml")
+    clusters.named("my.toml")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.toml")), ids=lambda path: path.stem)
 def test_the_examples_can_be(path):
-  found = cluster_file.read(str(path))
+  found = clusters.read_cluster(str(path))
   assert found.title and len(found.source) > 40 and found.workers
 
 

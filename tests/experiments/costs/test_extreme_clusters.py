@@ -11,20 +11,18 @@ from helpers.cluster_configs import NBYTES, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.comm.patterns import Exchange, Op, Pattern, Visits
+from ddl.comparison import predict
+from ddl.costs import scale as scale_text
+from ddl.costs.cluster_clock import pattern_of, vector
+from ddl.costs.plan_text import text
 from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.cluster import NCCL, RANGES, Link, Network, Uplink
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.hardware.library import NCCL
-from ddl.perf.hardware.network import Link, Network, Uplink
-from ddl.perf.hardware.ranges import RANGES
+from ddl.perf.patterns import Exchange, Op, Pattern, Visits
 from ddl.perf.planning import planner, scaling
 from ddl.perf.planning.placement import table_job
 from ddl.perf.planning.scenario import Transport, work_of
 from experiments.commands.plan import record
-from experiments.costs import predict
-from experiments.costs.patterns import pattern_of, vector
-from experiments.costs.plan.text import text
-from experiments.costs.scale import text as scale_text
 
 PARTS = (Part(1e6, 1e3, 3e4), Part(1e3, 1e6, 3e6), Part(0.0, 0.0, 3e3))
 PATTERNS = [

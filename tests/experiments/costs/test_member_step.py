@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from helpers.cluster_configs import NBYTES, config_of
 
-from ddl.perf.comm import collectives
+from ddl.config import default_experiment
+from ddl.costs import cluster_clock
+from ddl.costs.cluster_clock import Members, pattern_of, vector
+from ddl.costs.step_cost import compiled_step
+from ddl.engine.compiled_program import Collective
+from ddl.perf import collectives
 from ddl.perf.hardware import named
-from ddl.perf.hardware.network import Link, Network
-from ddl.runtime.xla.hlo import Collective
-from experiments.config import default_experiment
-from experiments.costs import cluster_clock, member_step
-from experiments.costs.member_step import Members
-from experiments.costs.patterns import pattern_of, vector
-from experiments.costs.xla_cost import compiled_step
-from experiments.train.build import build
+from ddl.perf.hardware.cluster import Link, Network
+from ddl.run.build import build
 
 ROOT = Path(__file__).parents[3]
 FLOAT, BATCH, WIDTH = 4, 16, 64
@@ -32,7 +31,7 @@ def components():
 
 def test_pairs_of_layers_cost_one_sum_each_way(components):
   """Of four layers forward both, backward the second pair, as the inputs of the first have no gradient."""
-  found, cluster = member_step.of(components, 2, "tensor"), named("h100_ib400")
+  found, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
   assert {(each.kind, each.size) for each in found.collectives} == {("all-reduce", 2)}
   sizes = [FLOAT * BATCH * width for width in (WIDTH, 10, WIDTH)]
   expected = sum(collectives.all_reduce(size, 2, cluster.network) for size in sizes)
@@ -45,18 +44,18 @@ def test_each_microbatch_passes_its_sums(components):
   several = build(replace(components.experiment, microbatches=2), components.data)
   assert several.model.microbatches == 2
   half = build(replace(components.experiment, batch=BATCH // 2), components.data)
-  one, two = (member_step.of(each, 2, "tensor") for each in (half, several))
+  one, two = (cluster_clock.of(each, 2, "tensor") for each in (half, several))
   assert two.collectives == 2 * one.collectives and two.share == one.share
 
 
 def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
   alone, one = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
   assert 0.45 < one.flop / alone.flop < 0.6
-  found = member_step.of(components, 2, "fsdp")
+  found = cluster_clock.of(components, 2, "fsdp")
   assert sorted(each.nbytes for each in found.collectives if each.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
   whole = 3 * WIDTH + (WIDTH + 1) * 10  # the biases and the last layer are small
   assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
-  assert member_step.of(components, 1, "fsdp") == member_step.ALONE
+  assert cluster_clock.of(components, 1, "fsdp") == cluster_clock.ALONE
 
 
 @pytest.mark.parametrize(
@@ -97,8 +96,8 @@ def test_a_cluster_needs_a_worker_for_each_device():
 def test_members_are_checked_before_the_devices_are_started():
   """Whose number could not be chosen afterwards."""
   code = (
-    "import jax; from experiments.config import default_experiment; from experiments.train import build, trainers; "
-    "from experiments.config.options import RunOptions; "
+    "import jax; from ddl.config import default_experiment; from ddl.run import build, trainers; "
+    "from ddl.config.options import RunOptions; "
     "trainers.check_members(build.build(default_experiment()), RunOptions(members=2)); "
     "jax.config.update('jax_num_cpu_devices', 3); assert jax.device_count() == 3"
   )

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from helpers.cluster_configs import FLOP, NBYTES, config_of
 
+from ddl.comparison import predict
+from ddl.costs import cluster_clock
+from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.perf.hardware import named
-from experiments.costs import cluster_clock, predict
-from experiments.costs.patterns import pattern_of, vector
 
 
 def entrant(config, seeds, steps, hits):

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from helpers.commands import ROOT
 
-from ddl.perf.hardware.network import Link
-from experiments.bench.workloads import synthetic
-from experiments.config import default_experiment
-from experiments.costs.param_flops import param_shapes
-from experiments.netbench import expected, network, table, units
+from ddl.config import default_experiment
+from ddl.costs.step_cost import param_shapes
+from ddl.costs.workloads import synthetic
+from ddl.perf.hardware.cluster import Link
+from ddl.run import build
+from experiments.netbench import expected, measure, network
 from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured
 from experiments.netbench.measure import Row
-from experiments.train import build
 
 MEASURED = Measured(step=0.03, exchange=0.3, fragment=0.12)
 
@@ -27,13 +27,13 @@ MEASURED = Measured(step=0.03, exchange=0.3, fragment=0.12)
 def test_bandwidths(text, value):
   if value is None:
     with pytest.raises(ValueError, match="must be from 1mbit"):
-      units.bandwidth(text)
+      measure.bandwidth(text)
   else:
-    assert units.bandwidth(text) == value
+    assert measure.bandwidth(text) == value
 
 
 def test_latencies():
-  assert [units.latency(text) for text in ("5ms", "0ms", "250us", ".1s")] == [0.005, 0.0, 0.00025, 0.1]
+  assert [measure.latency(text) for text in ("5ms", "0ms", "250us", ".1s")] == [0.005, 0.0, 0.00025, 0.1]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_predictions_hide_what_has_the_time():
 
 def test_a_row_fits_its_columns():
   row = Row("streaming_diloco", 8192, 250, 125, 1e6, 1.234, 12.34, 10.0, 0.1, 0.5, (10.0,))
-  assert len(table.line(row)) == len(table.head())
+  assert len(measure.line(row)) == len(measure.head())
 
 
 ROOT_NEEDED = pytest.mark.skipif(

@@ -3,10 +3,10 @@
 import pytest
 from helpers.comparisons import realistic
 
-from experiments.report import report
+from ddl.report import page
 
 
 @pytest.fixture(scope="session")
 def realistic_page(tmp_path_factory):
   """The path of its page."""
-  return report.write_report(realistic(tmp_path_factory.mktemp("realistic")))
+  return page.write_report(realistic(tmp_path_factory.mktemp("realistic")))

@@ -9,9 +9,9 @@ import pytest
 from helpers.comparisons import comparison, realistic, rising
 from scipy import stats
 
-from experiments.report import frames, reader, report, table_rows
-from experiments.report.figures import curves
-from experiments.report.sentences import findings
+from ddl.report import findings, frames, page, reader
+from ddl.report import table as table_rows
+from ddl.report.figures import curves
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_frame_of_pairs_against_scipy(small):
 def test_the_files_have_the_figures_of_the_frames_and_of_the_page(tmp_path, monkeypatch):
   monkeypatch.setattr(curves, "pictures", lambda comparison: [])
   folder = realistic(tmp_path)
-  report.write_report(folder)
+  page.write_report(folder)
   found = reader.read(folder)
   table, told = table_rows.rows(found), json.loads((folder / "findings.json").read_text())
   made = {

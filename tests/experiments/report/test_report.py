@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of
 
-from experiments.report import reader, report, table_rows
-from experiments.report.figures import line_data
-from experiments.report.inference.statistics import summary
-from experiments.report.sentences import findings
+from ddl.report import findings, page, reader, table
+from ddl.report.figures import curve_data
+from ddl.report.statistics import summary
 
 
 def test_costs_are_those_of_the_first_crossing_of_the_target(tmp_path):
@@ -38,8 +37,8 @@ def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_
     row.estimates["test_accuracy"].mean == 0.97 and row.of_all("test_accuracy") is None and row.of_all("step") is None
   )
   assert row.notes == ["seed 2: no metrics", "seed 1 diverged at step 20", "seed 3 stopped at step 10"]
-  assert "(97.00 %)" in report.table(folder) and "1/4 reached" in report.table(folder)
-  assert "*" not in report.table(folder).splitlines()[2]
+  assert "(97.00 %)" in page.table(folder) and "1/4 reached" in page.table(folder)
+  assert "*" not in page.table(folder).splitlines()[2]
 
 
 def test_all_seeds_of_one_algorithm_stop_early(tmp_path):
@@ -90,9 +89,9 @@ def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, 
     assert finding_of(folder)[subject].startswith(f"{sooner} (") == (not rivals)
   named = {label for label in seeds if label in finding_of(folder)[""]}
   assert named == (set(seeds) if rivals else {sooner})
-  marks = table_rows.marks(list(rows_of(folder).values()), "step")
+  marks = table.marks(list(rows_of(folder).values()), "step")
   assert marks == dict.fromkeys(rivals, "best" if easgd == local_sgd else "tied") | {sooner: "best"}
-  for line in report.table(folder).splitlines()[2:4]:
+  for line in page.table(folder).splitlines()[2:4]:
     label, *cells = line.split()
     assert cells[4][-1] == {"best": "*", "tied": "~", None: "0"}[marks.get(label)]
 
@@ -116,7 +115,7 @@ def test_how_much_more_the_next_one_takes_is_the_ratio_that_was_tested(tmp_path)
   rows = rows_of(comparison(tmp_path, {"easgd": late, "local_sgd": early}))
   logs = np.log([40 / 20, 50 / 20, 60 / 30])
   mean, half = summary(logs)
-  found = table_rows.pairs(list(rows.values()), "examples")["easgd", "local_sgd"]
+  found = table.pairs(list(rows.values()), "examples")["easgd", "local_sgd"]
   assert found.ratio and found.sign == 1
   np.testing.assert_allclose((found.mean, *found.interval), np.exp([mean, mean - half, mean + half]))
   told = findings.versus(list(rows.values()), "examples", rows["easgd"], rows["local_sgd"])
@@ -135,7 +134,7 @@ def test_findings_where_some_seeds_or_none_reach_the_target_and_for_one_seed(tmp
   assert set(nobody) == {""}
   one = comparison(tmp_path / "one", {"easgd": [good], "local_sgd": [rising(0.1, 0.96, 0.97)], "dasgd": []})
   assert list(finding_of(one))[:2] == ["", "One seed only"] and "dasgd" in finding_of(one)[""]
-  assert rows_of(one)["easgd"].estimates["test_accuracy"].interval is None and "One seed" in report.table(one)
+  assert rows_of(one)["easgd"].estimates["test_accuracy"].interval is None and "One seed" in page.table(one)
 
 
 def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(tmp_path):
@@ -146,7 +145,7 @@ def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(t
     "local_sgd": [rising(0.1, 0.6, 0.7)] * 2,
   }
   folder = comparison(tmp_path, runs)
-  chart = line_data.chart(reader.read(folder), "bytes_sent", "test_accuracy")
+  chart = curve_data.chart(reader.read(folder), "bytes_sent", "test_accuracy")
   assert [line.label for line in chart.lines] == ["easgd", "local_sgd"]
   assert chart.absent.startswith("Sends nothing, so not on this axis: independent (ends at 96.00 %).")
   assert all((line.x > 0).all() for line in chart.lines)
@@ -159,7 +158,7 @@ def test_algorithms_that_send_nothing_are_named_beside_the_bytes_and_not_drawn(t
 def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
   whole = rising(0.1, 0.5, 0.9, 0.96)
   folder = comparison(tmp_path, {"easgd": [whole, rising(0.1, 0.4, math.nan), whole]})
-  (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
+  (line,) = curve_data.chart(reader.read(folder), "examples", "test_accuracy").lines
   np.testing.assert_array_equal(line.x, [0, 1280])
   np.testing.assert_allclose(line.mean, [0.1, 1.4 / 3])
   assert line.stopped == [("seed 1", (1280.0, 0.4))]
@@ -173,6 +172,6 @@ def test_the_table_fits_a_terminal(tmp_path):
   for line in far:
     line.update({name: 1e7 * line[name] for name in ("step", "examples", "bytes_sent", "seconds")})
   label = "sharded_sync_sgd with a very long label, longer than any terminal is wide, " * 2
-  text = report.table(comparison(tmp_path, {label: [far] * 3, "easgd": [far, far, rising(0.1)]}))
+  text = page.table(comparison(tmp_path, {label: [far] * 3, "easgd": [far, far, rising(0.1)]}))
   assert max(len(line) for line in text.splitlines()) <= 100
   assert "sharded_syn" in text and "12,800 M" in text and "3/3 reached" in text

@@ -6,12 +6,10 @@ import pandas as pd
 import pytest
 from helpers.comparisons import comparison, rising, rows_of, undrawn_page
 
-from experiments.report import frames, reader, report
-from experiments.report.cells import column
-from experiments.report.figures import curves, line_data
-from experiments.report.inference.statistics import summary
-from experiments.report.sections import interactive_chart
-from experiments.report.sentences import wording
+from ddl.report import frames, interactive_chart, page, reader, wording
+from ddl.report.cells import column
+from ddl.report.figures import curve_data, curves
+from ddl.report.statistics import summary
 
 HIGH, LOW = (0.999, 0.97, 0.998), (0.001, 0.02, 0.0)  # accuracies at the end of three seeds
 
@@ -36,7 +34,7 @@ def test_tables_and_files_agree(folder):
   cells = column(list(rows_of(folder).values()), "test_accuracy")
   mean, half = summary(HIGH)
   assert cells[0].text == f"{100 * mean:.2f} ({100 * (mean - half):.2f} to 100.00) %"
-  assert cells[0].text in report.table(folder) and wording.CUT in " ".join(wording.legend(reader.read(folder)))
+  assert cells[0].text in page.table(folder) and wording.CUT in " ".join(wording.legend(reader.read(folder)))
 
 
 def test_pictures_agree(folder, tmp_path):
@@ -45,7 +43,7 @@ def test_pictures_agree(folder, tmp_path):
     rows = [row for row in csv.DictReader(file) if row["line"] == "mean"]
   edges = [float(row[f"test_accuracy_{end}"]) for row in rows for end in ("low", "high")]
   assert min(edges) == 0 and max(edges) == 1
-  for line in line_data.chart(found, "examples", "test_accuracy").lines:
+  for line in curve_data.chart(found, "examples", "test_accuracy").lines:
     assert line.band[0].min() >= 0 and line.band[1].max() <= 1
   for line in interactive_chart.content(found)["lines"]:
     _, low, high = line["y"]["test_accuracy"]

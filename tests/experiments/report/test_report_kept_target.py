@@ -3,10 +3,9 @@
 import pandas as pd
 from helpers.comparisons import comparison, rising, rows_of, undrawn_page
 
-from experiments.report import report, table_rows
-from experiments.report.cells import column
-from experiments.report.inference import statistics
-from experiments.report.sentences.wording import AGAIN
+from ddl.report import page, statistics, table
+from ddl.report.cells import column
+from ddl.report.wording import AGAIN
 
 # Of one seed of each the mean keeps 95 %: 96, then 95.5 %.
 KEPT, LOST = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.94, 0.97)
@@ -17,20 +16,18 @@ def test_what_is_marked(tmp_path):
   rows = rows_of(folder)
   assert {label: row.fell_back for label, row in rows.items()} == {"easgd": 1, "local_sgd": 0, "dasgd": 2}
   for name in ("step", "examples", "bytes_sent", "seconds"):
-    marked = [cell.text.endswith(table_rows.FELL) for cell in column(list(rows.values()), name)]
+    marked = [cell.text.endswith(table.FELL) for cell in column(list(rows.values()), name)]
     assert marked == [False, False, True]
-  assert table_rows.FELL not in str(column(list(rows.values()), "test_accuracy"))
-  for text in (report.table(folder), undrawn_page(folder)):
+  assert table.FELL not in str(column(list(rows.values()), "test_accuracy"))
+  for text in (page.table(folder), undrawn_page(folder)):
     text = " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
-    assert f"{table_rows.FELL} {AGAIN}: dasgd (2); in brackets" in text
+    assert f"{table.FELL} {AGAIN}: dasgd (2); in brackets" in text
   assert list(pd.read_csv(folder / "table.csv").fell_back) == [1, 0, 2]
 
 
 def test_a_label_with_a_comma_is_quoted_without_its_number_of_seeds(tmp_path):
   folder = comparison(tmp_path, {"easgd": [KEPT] * 2, "dasgd, delay 2": [LOST] * 2})
-  assert f'{AGAIN}: "dasgd, delay 2" (2); in' in " ".join(
-    report.table(folder).replace("\N{NO-BREAK SPACE}", " ").split()
-  )
+  assert f'{AGAIN}: "dasgd, delay 2" (2); in' in " ".join(page.table(folder).replace("\N{NO-BREAK SPACE}", " ").split())
 
 
 def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
@@ -42,14 +39,14 @@ def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
   assert {label: (row.reached, row.fell_back) for label, row in rows.items()} == {
     "both": (2, 2), "none": (2, 0), "mean": (2, 0)
   }  # fmt: skip
-  assert [cell.text.endswith(table_rows.FELL) for cell in column(list(rows.values()), "step")] == [True, False, False]
+  assert [cell.text.endswith(table.FELL) for cell in column(list(rows.values()), "step")] == [True, False, False]
   apart = [rising(0.1, 0.97, 0.94, 0.97, 0.97), rising(0.1, 0.5, 0.97, 0.97, 0.949)]  # each, and their mean does not
-  assert rows_of(comparison(tmp_path / "apart", {"easgd": apart}))["easgd"].signs.endswith(table_rows.FELL)
+  assert rows_of(comparison(tmp_path / "apart", {"easgd": apart}))["easgd"].signs.endswith(table.FELL)
 
 
 def test_a_target_that_is_kept_is_not_told_of(tmp_path):
   folder = comparison(tmp_path, {"easgd": [KEPT] * 2, "local_sgd": [KEPT] * 2})
-  assert AGAIN not in report.table(folder) + undrawn_page(folder)
+  assert AGAIN not in page.table(folder) + undrawn_page(folder)
 
 
 def test_a_loss_rises_above_its_target():

@@ -10,15 +10,15 @@ from helpers.schedules import WORKERS, events_of, tiles, total, virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddl.config import default_experiment
+from ddl.engine import traffic
 from ddl.events import lockstep
 from ddl.events.times import TIMES
-from ddl.runtime import traffic
-from experiments.config import default_experiment
-from experiments.report import formats, reader
-from experiments.report.figures import schedule_plot
-from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
-from experiments.train import virtual_time
-from experiments.train.build import build
+from ddl.report import formats, reader
+from ddl.report.figures import schedule
+from ddl.report.figures.schedule import COMPUTING, EXCHANGING, LOST, WAITING, schedules, spans
+from ddl.run import virtual_time
+from ddl.run.build import build
 
 EXCHANGE = 0.5  # seconds
 
@@ -133,12 +133,12 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
   (folder / "comparison.json").write_text(json.dumps(info))
   comparison = reader.read(folder)
   assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
-  sync, late, _ = schedule_plot.pictures(folder, comparison)
+  sync, late, _ = schedule.pictures(folder, comparison)
   assert sync.title.startswith("sync_sgd and sharded (waiting ") and late.title.startswith("late (waiting ")
   assert sync.caption != late.caption
   assert all(picture.svg.startswith("<?xml") for picture in (sync, late))
   shown, *_ = schedules(folder, comparison)
-  assert schedule_plot.end_of(shown) == shown.record.released[3 * schedule_plot.ROUNDS - 1].max()
+  assert schedule.end_of(shown) == shown.record.released[3 * schedule.ROUNDS - 1].max()
   text = undrawn_page(folder)
   assert text.count('<figure id="schedule_') == 3 and (folder / "figures/schedule_late.png").is_file()
   (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")

@@ -3,8 +3,8 @@
 import numpy as np
 from helpers.comparisons import BATCH, WORKERS, comparison, rising
 
-from experiments.report import frames, reader
-from experiments.report.figures import curves, line_data
+from ddl.report import frames, reader
+from ddl.report.figures import curve_data, curves
 
 RISES = (0.1, 0.5, 0.9, 0.96)
 
@@ -22,7 +22,7 @@ def test_the_picture_has_the_global_batch(tmp_path):
     {"easgd": [noisy(20.0, None, 40.0, 60.0), noisy(20.0, 30.0, 40.0, None)], "local_sgd": [rising(*RISES)] * 2},
   )
   found = reader.read(folder)
-  chart = line_data.chart(found, "examples", "noise_scale")
+  chart = curve_data.chart(found, "examples", "noise_scale")
   (line,) = chart.lines  # the other was not asked
   np.testing.assert_allclose(line.mean, [20.0, 30.0, 40.0])  # where |G|^2 was not told from zero there is no point
   assert chart.target == WORKERS * BATCH and not line.stopped
@@ -33,9 +33,9 @@ def test_the_picture_has_the_global_batch(tmp_path):
 def test_other_batches_have_no_line_and_other_comparisons_no_picture(tmp_path):
   runs = {"easgd": [noisy(20.0, 30.0, 40.0, 60.0)] * 2, "local_sgd": [noisy(20.0, 30.0, 40.0, 60.0)] * 2}
   found = reader.read(comparison(tmp_path / "a", runs, settings={"easgd": {"workers": 1}}))
-  assert line_data.chart(found, "examples", "noise_scale").target is None
+  assert curve_data.chart(found, "examples", "noise_scale").target is None
   found = reader.read(comparison(tmp_path / "b", {"easgd": [rising(*RISES)] * 2}))
-  assert line_data.chart(found, "examples", "noise_scale") is None
+  assert curve_data.chart(found, "examples", "noise_scale") is None
 
 
 def test_the_frame_has_the_figures(tmp_path):

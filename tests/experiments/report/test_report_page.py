@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, rising, undrawn_page
 
-from experiments.report import reader, report
-from experiments.report.figures import curves, line_data
-from experiments.report.sentences import wording
+from ddl.report import page as report
+from ddl.report import reader, wording
+from ddl.report.figures import curve_data, curves
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_every_picture_has_the_algorithms_in_the_order_of_the_comparison(path):
 def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
   slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
   charts = reader.read(comparison(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
-  low, high = line_data.chart(charts, "examples", "test_accuracy").limits
+  low, high = curve_data.chart(charts, "examples", "test_accuracy").limits
   assert low == pytest.approx(0.92) and 0.975 < high < 0.985  # half of 97.5 - 94 % below 94 %, in steps of 0.5 %
 
 
@@ -75,7 +75,7 @@ def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
   runs = {"easgd": [good] * 2, "local_sgd": [worse] * 2, "dasgd": [bad] * 2}
   for labels, below in ((runs, ["dasgd"]), (("easgd", "local_sgd"), []), (("dasgd",), [])):
     found = reader.read(comparison(tmp_path / str(len(labels)), {label: runs[label] for label in labels}))
-    chart = line_data.chart(found, "examples", "test_accuracy")
+    chart = curve_data.chart(found, "examples", "test_accuracy")
     assert [label for label in runs if label in chart.absent] == below and ("12.00 %" in chart.absent) == bool(below)
     ends = [line.mean[-1] for line in chart.lines if line.label not in below]
     assert chart.limits[0] < min(ends) and (len(labels) == 1 or chart.limits[0] > 0.7)
@@ -83,7 +83,7 @@ def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
 
 def test_a_log_axis_begins_where_the_first_line_comes_into_sight(tmp_path):
   found = reader.read(comparison(tmp_path, {"easgd": [rising(0.1, *[0.2] * 50, 0.9, 0.96)] * 2}))
-  shown = line_data.chart(found, "bytes_sent", "test_accuracy")
+  shown = curve_data.chart(found, "bytes_sent", "test_accuracy")
   low, high = curves.pictures(found)[1].figure.axes[0].get_xlim()
   inside = shown.lines[0].x[shown.lines[0].mean >= shown.limits[0]]
   assert 0.8 * 50_000 < low < inside[0] and inside[-1] < high < 1.2 * inside[-1]
@@ -144,7 +144,7 @@ def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
   assert "keep is 3; the share lies in 0..1" in text and "no result" in text
   names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
   assert sorted(each.stem for each in tmp_path.glob("figures/*.png")) == names
-  chart = line_data.chart(reader.read(folder), "examples", "test_loss")
+  chart = curve_data.chart(reader.read(folder), "examples", "test_loss")
   assert chart.log_y and chart.target == 0.2
   assert "0.001" in report.table(folder)
 
@@ -168,16 +168,16 @@ def test_odd_values_are_drawn_without_a_warning(tmp_path):
   assert distance.name == "distance_vs_examples"
   assert "local_sgd 0.001" in distance.alt  # where it ends is its last figure above zero
   assert all(picture.svg.startswith("<?xml") and picture.narrow for picture in found)
-  lines = line_data.chart(reader.read(tmp_path), "examples", "distance")
+  lines = curve_data.chart(reader.read(tmp_path), "examples", "distance")
   assert lines.log_y and [line.label for line in lines.lines] == ["local_sgd"]
-  assert not line_data.chart(reader.read(tmp_path), "examples", "test_loss").log_y  # negative losses
+  assert not curve_data.chart(reader.read(tmp_path), "examples", "test_loss").log_y  # negative losses
   (tmp_path / "start").mkdir()
   assert "stopped at step 0" in undrawn_page(comparison(tmp_path / "start", {"easgd": [start]}))
 
 
 def test_the_axis_holds_a_target_that_nobody_comes_near(tmp_path):
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.2, 0.3)]})
-  low, high = line_data.chart(reader.read(folder), "examples", "test_accuracy").limits
+  low, high = curve_data.chart(reader.read(folder), "examples", "test_accuracy").limits
   assert low < 0.2 and 0.95 < high <= 1.005
 
 
@@ -197,7 +197,7 @@ def test_bad_folders_are_refused(tmp_path):
 
 
 def test_the_report_needs_no_jax_and_the_table_no_matplotlib():
-  code = "import sys, experiments.report.report, experiments.report.figures.style; "
+  code = "import sys, ddl.report.page, ddl.report.figures.style; "
   code += "print({'jax', 'matplotlib', 'jinja2'} & set(sys.modules))"
   root = Path(report.__file__).parents[2]
   done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

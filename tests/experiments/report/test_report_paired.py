@@ -8,14 +8,13 @@ import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of, undrawn_page
 from helpers.schedules import virtual
 
-from experiments.grid_point import Place
-from experiments.report import reader, table_rows
-from experiments.report.cells import column
-from experiments.report.figures import line_data
-from experiments.report.inference.statistics import summary
-from experiments.report.sections import cluster_section
-from experiments.report.sentences import findings
-from experiments.report.table_rows import Row
+from ddl.names import Place
+from ddl.report import clusters, findings, reader
+from ddl.report import table as table_rows
+from ddl.report.cells import column
+from ddl.report.figures import curve_data
+from ddl.report.statistics import summary
+from ddl.report.table import Row
 
 
 def meets_at(*evaluations):
@@ -79,7 +78,7 @@ def test_table_finding_expectation_and_cluster_give_one_verdict(tmp_path, first,
   (folder / "comparison.json").write_text(json.dumps(info))
   found = reader.read(folder)
   table = table_rows.rows(found)
-  (cluster,) = cluster_section.on_clusters(found)
+  (cluster,) = clusters.on_clusters(found)
   assert table_rows.marks(cluster.table, "virtual_seconds") == table_rows.marks(table, "virtual_seconds")
   winner, rivals = ranked(folder, "virtual_seconds")
   assert cluster.sentence.startswith(f"On same with 8 workers: {winner[0]} ")
@@ -134,7 +133,7 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
     folder = comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})
-    (line,) = line_data.chart(reader.read(folder), "examples", "test_accuracy").lines
+    (line,) = curve_data.chart(reader.read(folder), "examples", "test_accuracy").lines
     assert (line.band is not None, len(line.rest)) == (count == 3, 2 * (count == 2))
     text = undrawn_page(folder)
     assert ("its two seeds" in text) == (count == 2) and ("over the seeds as a band" in text) == (count == 3)
@@ -146,7 +145,7 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   for seed, values in zip(seeds, losses, strict=True):
     for line, loss in zip(seed, values, strict=True):
       line["test_loss"] = loss
-  chart = line_data.chart(reader.read(comparison(tmp_path, {"easgd": seeds})), "examples", "test_loss")
+  chart = curve_data.chart(reader.read(comparison(tmp_path, {"easgd": seeds})), "examples", "test_loss")
   (line,) = chart.lines
   assert chart.log_y and len(chart.notes) == 1
   np.testing.assert_allclose(line.mean, [2.0, 0.04])

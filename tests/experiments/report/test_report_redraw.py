@@ -7,10 +7,10 @@ import pytest
 from helpers.commands import Command, complaint
 from helpers.comparisons import comparison, rising, undrawn, undrawn_page
 
-from experiments.config import base, default_experiment
-from experiments.config.comparisons.variants import variants
-from experiments.report import report
-from experiments.train.folder.run_dir import RunFolder
+from ddl.config import base, default_experiment
+from ddl.config.comparison import variants
+from ddl.report import page as report
+from ddl.run.folder import RunFolder
 
 SMALL = (
   "--config=configs/digits_compare.py", "--config.steps=20", "--config.eval_every=10", "--config.workers=2",
@@ -22,7 +22,7 @@ def diverging(folder):
   """A config file whose one algorithm of two diverges; the other one has another number of workers."""
   file = folder / "two.py"
   file.write_text(
-    "from experiments.config import base\n\n\ndef get_config():\n  config = base()\n"
+    "from ddl.config import base\n\n\ndef get_config():\n  config = base()\n"
     "  config.steps, config.eval_every, config.workers, config.compare.seeds = 20, 10, 2, (0,)\n"
     "  config.compare.algorithms = {\n"
     "    'wild': {'optimizer': {'learning_rate': 1e30}},\n"

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
-from experiments.report import reader, report
-from experiments.report.figures import schedule_plot
-from experiments.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
+from ddl.report import page as report
+from ddl.report import reader
+from ddl.report.figures import schedule
+from ddl.report.figures.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
 
 BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 
@@ -131,7 +132,7 @@ def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
     {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
     {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
   )
-  drawn = schedule_plot.pictures(folder, reader.read(folder))
+  drawn = schedule.pictures(folder, reader.read(folder))
   assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
   assert "The first 16 of 40 workers are drawn." in drawn[1].caption
   assert all("schedule" in picture.alt.lower() and picture.svg.startswith("<?xml") for picture in drawn)
@@ -141,10 +142,10 @@ def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
 def test_a_short_run_is_shown_whole(tmp_path, turns):
   folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(visits=turns * WORKERS)})
   (shown,) = schedules(folder, reader.read(folder))
-  (drawn,) = schedule_plot.pictures(folder, reader.read(folder))
-  whole = shown.record.round.max() < schedule_plot.ROUNDS
+  (drawn,) = schedule.pictures(folder, reader.read(folder))
+  whole = shown.record.round.max() < schedule.ROUNDS
   assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
-  assert (schedule_plot.end_of(shown) == shown.record.released.max()) == whole
+  assert (schedule.end_of(shown) == shown.record.released.max()) == whole
 
 
 def test_bad_records_are_refused(tmp_path):

@@ -11,16 +11,15 @@ import pytest
 from absl import flags
 from helpers.commands import ROOT, metrics
 
-from ddl.runtime import hosts
-from experiments.compare.compare import compare
-from experiments.config import base, default_experiment
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.comparisons.variants import variants
-from experiments.config.experiment import Experiment
-from experiments.config.options import RunOptions
-from experiments.train import processes
-from experiments.train.build import build
-from experiments.train.train import train
+from ddl import hosts
+from ddl.comparison.compare import compare
+from ddl.config import base, default_experiment
+from ddl.config.comparison import Comparison, variants
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
+from ddl.run import processes
+from ddl.run.build import build
+from ddl.run.train import train
 
 SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}
 OPTIONS = {each.name for each in fields(RunOptions)} | {"only", "tuned", "cluster", "trials"}

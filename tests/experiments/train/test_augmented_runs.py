@@ -8,7 +8,7 @@ from helpers.commands import Command, metrics
 from helpers.data_files import examples, write_npz
 from helpers.sessions import at_call, send
 
-from ddl.runtime.checkpoint import Checkpoints
+from ddl.engine.checkpoint import Checkpoints
 
 SERVER = ("--config=configs/async_easgd_digits.py", "--config.workers=3", "--config.times.slow=()")
 COLLECTIVE = ("--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from helpers.commands import Command, metrics
 
-from ddl.runtime.ray_ps.connection import process_environment
-from experiments.train import compilation_cache
+from ddl.asynchronous.ray_cluster import process_environment
+from ddl.run import compilation_cache
 
 QUICK = ("train", "--config=configs/digits.py", "--config.steps=4", "--config.eval_every=2", "--devices=2")
 

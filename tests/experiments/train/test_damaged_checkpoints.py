@@ -10,10 +10,10 @@ from helpers.sessions import Run, at_call, config, snapshot
 from orbax import checkpoint as ocp
 
 import ddl
-from ddl.runtime.checkpoint import Checkpoints, Damaged
-from ddl.runtime.execution import ExecutionConfig
-from experiments.report import reader
-from experiments.train.folder.run_dir import RunFolder
+from ddl.engine.checkpoint import Checkpoints, Damaged
+from ddl.engine.execution import ExecutionConfig
+from ddl.report import reader
+from ddl.run.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from helpers.commands import metrics
 from helpers.comparisons import undrawn
 from helpers.sessions import at_call, config, snapshot
 
+from ddl.comparison.compare import compare
+from ddl.config.comparison import Comparison
+from ddl.config.options import RunOptions
 from ddl.events import lockstep, presence
-from experiments.compare.compare import compare
-from experiments.config.comparisons.comparison import Comparison
-from experiments.config.options import RunOptions
-from experiments.train.train import train
+from ddl.run.train import train
 
 DEATHS = {"death_rate": 0.2, "down_seconds": 0.05}
 ALGORITHM = {"name": "dasgd", "period": 4, "delay": 3, "keep": 0.25}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from helpers.commands import ROOT, metrics
 
-from ddl.runtime.checkpoint import Checkpoints
+from ddl.comparison import compare, sweep
+from ddl.config import config_file
+from ddl.config.experiment import Experiment
+from ddl.engine.checkpoint import Checkpoints
+from ddl.run import build, train
+from ddl.run.folder import RunFolder
+from ddl.run.workdir import without
 from experiments.command_line import cli
-from experiments.compare import compare, sweep
-from experiments.config import config_file
-from experiments.config.experiment import Experiment
-from experiments.train import build, train
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.folder.workdir import without
 
 RUNS = (train, compare, sweep)
 

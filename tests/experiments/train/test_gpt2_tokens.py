@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ddl.data.language import token_files
+from ddl.config.experiment import Experiment
+from ddl.data import token_files
+from ddl.run import build
+from ddl.run.metrics import with_perplexity
 from experiments.command_line import config_flag
-from experiments.config.experiment import Experiment
-from experiments.train import build
-from experiments.train.metrics.lines import with_perplexity
 
 CONFIG = "--config=configs/gpt2_tokens.py"
 SMALL = (

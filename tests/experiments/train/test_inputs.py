@@ -14,16 +14,14 @@ from helpers.streams import FEW
 from PIL import Image
 
 import ddl
-from ddl.data.images.image_folder import image_folder
-from ddl.data.images.npz import npz
-from ddl.data.language.text import text
-from ddl.data.language.tokens import tokens
+from ddl.config import default_experiment, trusted_code
+from ddl.config.trusted_code import Untrusted
+from ddl.data.image_arrays import npz
+from ddl.data.image_folder import image_folder
 from ddl.data.stream import from_grain_stream
-from experiments.config import default_experiment
-from experiments.config.parts import user_code
-from experiments.config.parts.user_code import Untrusted
-from experiments.train import agreement
-from experiments.train.folder import inputs, run_dir
+from ddl.data.tokens import text, tokens
+from ddl.run import folder as run_dir
+from ddl.run import inputs, processes
 
 NET = """
 from pathlib import Path
@@ -238,8 +236,8 @@ def test_prepared_files_of_tensorflow_datasets(tmp_path):
 def test_processes_must_have_the_same_inputs():
   source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
   data = ddl.Data(source, source, {"description": "zeros"})
-  one, other = (agreement.text({}, ddl.RunOptions(), data, {"data files": each}) for each in "ab")
-  assert "inputs" in agreement.difference(one, other, 1)
+  one, other = (processes.text({}, ddl.RunOptions(), data, {"data files": each}) for each in "ab")
+  assert "inputs" in processes.difference(one, other, 1)
 
 
 def test_files_of_an_address(tmp_path):
@@ -251,14 +249,14 @@ def test_files_of_an_address(tmp_path):
   (tmp_path / "nets/near.py").write_text("import near2\n")
   (tmp_path / "near2.py").write_text("")
   (package / "beside.py").write_text("import net\n")  # a circle
-  found = user_code.files(f"{package}/net.py:net")
+  found = trusted_code.files(f"{package}/net.py:net")
   names = {str(each.relative_to(tmp_path)) for each in found}
   assert names == {
     "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
     "near2.py", "nets/parts/beside.py",
   }  # fmt: skip
-  assert user_code.files("ddl.models:MODELS") == [] and user_code.files("no.such:net") == []
-  assert [each.name for each in user_code.files("textwrap:fill")] == ["textwrap.py"]
+  assert trusted_code.files("ddl.models:MODELS") == [] and trusted_code.files("no.such:net") == []
+  assert [each.name for each in trusted_code.files("textwrap:fill")] == ["textwrap.py"]
 
 
 # ---- resumes
@@ -383,7 +381,7 @@ def run(tmp_path):
 
 def forget():
   """As in a process that has not imported the files yet."""
-  from experiments.config.parts import modules
+  from ddl.config import user_code as modules
 
   modules._FILES.clear()
   modules._ASIDE.clear()
@@ -434,11 +432,11 @@ def test_processes_may_differ_in_what_they_allow(run, monkeypatch):
     seen.append(options)
     raise InterruptedError
 
-  monkeypatch.setattr(agreement, "check", compared)
+  monkeypatch.setattr(processes, "check", compared)
   for options in (ALLOW, TRUST, RESUME):
     with pytest.raises(InterruptedError):
       ddl.train(workdir=run[0], options=options)
-  assert {agreement.text({}, each) for each in seen} == {agreement.text({}, seen[0])}
+  assert {processes.text({}, each) for each in seen} == {processes.text({}, seen[0])}
 
 
 @pytest.mark.parametrize("way", ["inside", "with a hash", "..", "link in", "link out", "package", "no hash"])
@@ -463,7 +461,7 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     (folder / "code/__init__.py").touch()
   if way == "with a hash":
     found = json.loads((folder / "inputs.json").read_text())
-    found["inputs"] |= {str(each): user_code.digest(each) for each in (folder / "code").iterdir()}
+    found["inputs"] |= {str(each): trusted_code.digest(each) for each in (folder / "code").iterdir()}
     (folder / "inputs.json").write_text(json.dumps(found))
   address(folder, f"{named}:net")
   why = "records no hash of .*new.py" if way == "no hash" else "code inside of the run folder"
@@ -495,7 +493,7 @@ def test_a_folder_behind_a_link(run):
 
 
 def test_an_address_without_a_file(tmp_path, monkeypatch):
-  allow = user_code.check(tmp_path, {}, False, "advice")
+  allow = trusted_code.check(tmp_path, {}, False, "advice")
   for name in ("sys:net", "no.such:net"):
     with pytest.raises(Untrusted, match="has no file to compare; advice"):
       allow(name)

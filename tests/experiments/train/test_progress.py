@@ -7,8 +7,7 @@ import types
 import pytest
 
 from ddl import Data, Source
-from experiments.train import train
-from experiments.train.metrics import progress
+from ddl.run import progress, train
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from helpers.commands import Command, complaint, metrics
 
 from ddl.events import record
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.runners.ray_run import covered
+from ddl.run.folder import RunFolder
+from ddl.run.realtime import covered
 
 SMALL = (
   "--config=configs/async_easgd_digits.py", "--config.model.hidden=(8,)", "--config.steps=24", "--config.eval_every=8",

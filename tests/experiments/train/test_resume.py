@@ -11,11 +11,10 @@ import pytest
 from helpers.commands import Command, metrics
 from helpers.sessions import Run, at_call, config, normalized, send, snapshot
 
-from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.workers import make_workers
-from experiments.train import train_loop
-from experiments.train.metrics import progress
+from ddl.engine.checkpoint import Checkpoints
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import make_workers
+from ddl.run import loop, progress
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +73,7 @@ def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
       try:
         run(tmp_path / "stopped", resume=stopped > 0)
         break
-      except train_loop.Stopped as caught:
+      except loop.Stopped as caught:
         step, by = caught.args
         assert by == number and step > stopped
         stopped = step
@@ -90,7 +89,7 @@ def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
 
 def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch):
   run = Run(config(**IN_FLIGHT), how=ExecutionConfig("vmap", "scan", 1))
-  with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped) as stopped:
+  with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(loop.Stopped) as stopped:
     run(tmp_path)
   assert stopped.value.args[0] == 6  # a message leaves before step 4 and arrives after step 6
   like = run.trainer.saved(run.trainer.start(jax.random.key(0)))

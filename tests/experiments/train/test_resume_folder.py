@@ -11,15 +11,15 @@ from absl import flags
 from helpers.commands import ROOT, Command, complaint, metrics
 from sklearn.datasets import load_digits
 
+from ddl.config import config_file
+from ddl.config.comparison import in_order
+from ddl.run.workdir import without
 from experiments.command_line import cli, config_flag, resume
 from experiments.commands import compare as _  # noqa: F401 (its flags)
 from experiments.commands import sweep as __  # noqa: F401
-from experiments.config import config_file
-from experiments.config.comparisons.variants import in_order
-from experiments.train.folder.workdir import without
 
 CONFIG = """
-from experiments.config import base
+from ddl.config import base
 
 
 def get_config():

@@ -10,17 +10,17 @@ import pytest
 from helpers.commands import metrics
 from helpers.sessions import Run, config, normalized
 
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.rounds.consensus import Consensus
-from experiments.config.experiment import initial_key, training_key
-from experiments.config.options import RunOptions
-from experiments.train import train_loop
-from experiments.train.build import build
-from experiments.train.folder.run_dir import RunFolder
-from experiments.train.metrics.evaluate import Evaluator
-from experiments.train.runners.compiled import CompiledRun
-from experiments.train.runners.threads_run import ThreadsRun
-from experiments.train.trainers import make_trainer
+from ddl.config.experiment import initial_key, training_key
+from ddl.config.options import RunOptions
+from ddl.engine.consensus import Consensus
+from ddl.engine.execution import ExecutionConfig
+from ddl.run import loop as train_loop
+from ddl.run.build import build
+from ddl.run.compiled import CompiledRun
+from ddl.run.folder import RunFolder
+from ddl.run.metrics import Evaluator
+from ddl.run.realtime import ThreadsRun
+from ddl.run.trainers import make_trainer
 
 
 @pytest.fixture(autouse=True)

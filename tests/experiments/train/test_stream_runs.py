@@ -12,8 +12,8 @@ from helpers import streams
 from helpers.commands import Command, metrics
 from helpers.sessions import Run, at_call, config, send, snapshot
 
-from ddl.runtime.execution import ExecutionConfig
-from experiments.train import train_loop
+from ddl.engine.execution import ExecutionConfig
+from ddl.run import loop
 
 STREAM = {"data": {"name": f"{streams.__file__}:digits"}, "algorithm": {"name": "dasgd", "period": 4, "delay": 3}}
 SMALL = {"workers": 2, "batch": 4, "steps": 12, "eval_every": 6}
@@ -43,7 +43,7 @@ def test_killed_or_stopped_and_resumed(processes, tmp_path, monkeypatch):
   assert len([*(tmp_path / "killed" / "checkpoints").iterdir()]) > 0
   run(tmp_path / "killed", resume=True, checkpoint_every=3)
   assert run.outcome(tmp_path / "killed") == expected
-  with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped):
+  with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
     run(tmp_path / "stopped")
   run(tmp_path / "stopped", resume=True)
   assert run.outcome(tmp_path / "stopped") == expected
@@ -54,7 +54,7 @@ def test_killed_or_stopped_and_resumed(processes, tmp_path, monkeypatch):
 def test_runs_together_have_streams_of_their_own(tmp_path, monkeypatch):
   run = Run(config(**STREAM, **SMALL), how=HOW)
   run.together(tmp_path / "whole", {0: 0, 5: 1})
-  with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped):
+  with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
     run.together(tmp_path / "part", {0: 0, 5: 1})
   run.together(tmp_path / "part", {0: 0, 5: 1}, resume=True)
   found = [run.outcome(tmp_path / "whole" / f"seed-{seed}") for seed in (0, 5)]

@@ -10,10 +10,9 @@ import pytest
 from helpers.commands import metrics
 from helpers.sessions import Run, at_call, config, send
 
-from ddl.runtime.execution import ExecutionConfig
-from experiments.config.experiment import initial_key
-from experiments.train import train_loop
-from experiments.train.runners import compiled
+from ddl.config.experiment import initial_key
+from ddl.engine.execution import ExecutionConfig
+from ddl.run import compiled, loop
 
 SEEDS = {0: 0, 1: 1, 2: 2}  # seed -> lane
 HOW = ExecutionConfig("vmap", "scan", 4)
@@ -73,7 +72,7 @@ def test_all_are_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):
   made = run()
   made.together(tmp_path / "whole", SEEDS)
   for number, by in ((3, signal.SIGTERM), (4, signal.SIGINT)):
-    with at_call(monkeypatch, number, send(by)), pytest.raises(train_loop.Stopped) as stopped:
+    with at_call(monkeypatch, number, send(by)), pytest.raises(loop.Stopped) as stopped:
       made.together(tmp_path / "stopped", SEEDS, resume=number > 3)
     assert 0 < stopped.value.args[0] < made.steps
     assert not any((folder / "result.json").exists() for folder in folders(tmp_path / "stopped"))
@@ -111,14 +110,14 @@ def test_one_that_diverges_does_not_end_the_others(tmp_path, monkeypatch):
   plain.together(tmp_path / "plain", SEEDS)
   made = Run(config(algorithm=DASGD, noise_batches=2), how=HOW, model=huge_for_seed_one(plain.experiment.model))
   found = made.together(tmp_path / "found", SEEDS)
-  assert [isinstance(each, train_loop.Diverged) for each in found] == [False, True, False]
+  assert [isinstance(each, loop.Diverged) for each in found] == [False, True, False]
   assert "dasgd diverged: its" in str(found[1]) and "a config.optimizer.learning_rate below 0.05 may help" in str(
     found[1]
   )
   assert [(folder / "result.json").exists() for folder in folders(tmp_path / "found")] == [True, False, True]
   expected, there = all_metrics(tmp_path / "plain"), all_metrics(tmp_path / "found")
   assert there[0] == expected[0] and there[2] == expected[2] and len(there[1]) < len(expected[1])
-  with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(train_loop.Stopped):
+  with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
     made.together(tmp_path / "stopped", SEEDS)
   kept = [[*(folder / "checkpoints").glob("[0-9]*")] for folder in folders(tmp_path / "stopped")]
   assert kept[0] and kept[2] and not kept[1]  # no model that is not finite is saved
@@ -127,4 +126,4 @@ def test_one_that_diverges_does_not_end_the_others(tmp_path, monkeypatch):
 def test_if_all_diverge_each_says_so(tmp_path):
   made = Run(config(algorithm=DASGD, optimizer={"learning_rate": 1e30}), how=HOW)
   found = made.together(tmp_path, SEEDS)
-  assert all(isinstance(each, train_loop.Diverged) for each in found) and len(found) == 3
+  assert all(isinstance(each, loop.Diverged) for each in found) and len(found) == 3

@@ -11,8 +11,8 @@ import pytest
 from helpers.commands import Command, complaint
 from helpers.forks import ROOT
 
-from ddl.runtime import hosts
-from ddl.runtime.hosts import JOINED, membership, rendezvous
+from ddl import hosts
+from ddl.hosts import JOINED, membership, rendezvous
 
 TRAIN = (
   "train", "--config=configs/digits.py", "--config.workers=2", "--devices=2", "--config.steps=4",
@@ -35,9 +35,9 @@ def started(folder, coordinator, rank, count=2):
 
 ALONE = """
 import os, sys
-from ddl.runtime import hosts
+from ddl import hosts
 if os.environ[hosts.JOINED].startswith("1/"):
-  sys.modules["ddl.runtime.hosts.join"]._gloo_at = lambda address: os.kill(os.getpid(), 9)
+  sys.modules["ddl.hosts.join"]._gloo_at = lambda address: os.kill(os.getpid(), 9)
 hosts.declare()
 hosts.join(10, 2.0)
 """
@@ -62,8 +62,8 @@ def test_one_that_is_killed_before_its_devices_is_missed(where):
 
 EARLY = """
 import os, sys, threading, time
-from ddl.runtime import hosts
-joining, made = sys.modules["ddl.runtime.hosts.join"], []
+from ddl import hosts
+joining, made = sys.modules["ddl.hosts.join"], []
 service = joining._Service
 joining._Service = lambda *settings, **named: made.append(service(*settings, **named)) or made[0]
 hosts.declare()

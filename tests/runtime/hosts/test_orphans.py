@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from helpers.forks import ROOT
 
-from ddl.runtime.hosts import LAUNCHER, orphans
+from ddl.hosts import LAUNCHER
+from ddl.hosts import launcher as orphans
 
 MARK = "DDL_TESTS_ORPHANS"
 CHILD = """
 import ctypes, multiprocessing, signal, time
-from ddl.runtime.hosts import orphans
+from ddl.hosts import launcher as orphans
 orphans.SAVING = 1.0
 signal.signal(signal.SIGTERM, lambda *_: None)
 multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()  # as those that read ahead

@@ -13,11 +13,11 @@ import pytest
 from helpers.commands import Command, metrics
 from helpers.forks import ROOT
 
-from ddl.runtime import hosts
-from experiments.config.options import RunOptions
-from experiments.train import processes
-from experiments.train.exit_codes import Failed
-from experiments.train.folder.run_dir import RunFolder
+from ddl import hosts
+from ddl.config.options import RunOptions
+from ddl.run import processes
+from ddl.run.exit_codes import Failed
+from ddl.run.folder import RunFolder
 
 JOB = (
   "train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.workers=2", "--steps_per_call=4",
@@ -115,7 +115,7 @@ def test_a_process_of_a_group_gives_its_place_to_its_child(monkeypatch, capfd):
 
 
 def test_a_process_whose_launcher_no_longer_reads_ends_all_the_same():
-  script = "import os, sys; from experiments.train.exit_codes import exit_code; sys.stdin.read(); "
+  script = "import os, sys; from ddl.run.exit_codes import exit_code; sys.stdin.read(); "
   script += "sys.exit(exit_code('train', lambda: os.kill(os.getpid(), 15) or 0))"
   process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=-1, stdout=-1, stderr=-1)
   for pipe in (process.stdout, process.stderr, process.stdin):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from ddl.runtime import hosts
-from ddl.runtime.hosts import watch
-from ddl.runtime.hosts.supervision import Job, Supervisor
+from ddl import hosts
+from ddl.hosts import watch
+from ddl.hosts.supervision import Job, Supervisor
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ from jax.sharding import PartitionSpec
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Source
+from ddl.engine.checkpoint import Checkpoints
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.placement import Placement, gather
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import make_workers
 from ddl.models import MODELS
-from ddl.runtime.checkpoint import Checkpoints
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.placement import Placement, gather
-from ddl.runtime.layout.workers import make_workers
-from ddl.runtime.trainer import Trainer
+from ddl.run import metrics
 from ddl.sharding import MEMBER, Rules
-from experiments.train.metrics import evaluate
 
 
 @pytest.mark.parametrize("workers, members", [(1, 8), (2, 4), (4, 2), (2, 2), (1, 2)])
@@ -76,14 +76,14 @@ def test_initial_parameters_do_not_depend_on_what_holds_them(sharding):
 
 @pytest.mark.parametrize("sharding", ["fsdp", "tensor"])
 def test_a_model_in_pieces_is_tested_as_a_whole_one(monkeypatch, sharding):
-  monkeypatch.setattr(evaluate, "BATCH", 32)  # and a last one of 20, which the devices do not divide
+  monkeypatch.setattr(metrics, "BATCH", 32)  # and a last one of 20, which the devices do not divide
   trainer, carry = trained("mlp", 2, 4, sharding, 3)
   rng = np.random.default_rng(1)
   x, y = rng.normal(size=(84, 12)).astype(np.float32), rng.integers(8, size=84, dtype=np.int32)
   source = Source(84, lambda chosen: {"x": x[chosen], "y": y[chosen]})
   found = trainer.consensus(carry)
   whole = found._replace(params=jax.tree.map(jnp.asarray, gather(found.params)))
-  pieces, expected = (evaluate.Evaluator(network("mlp"), source)([each])[0] for each in (found, whole))
+  pieces, expected = (metrics.Evaluator(network("mlp"), source)([each])[0] for each in (found, whole))
   assert pieces.keys() == expected.keys() == {"loss", "accuracy"}
   np.testing.assert_allclose(pieces["loss"], expected["loss"], rtol=1e-5)
   assert pieces["accuracy"] == expected["accuracy"]

@@ -8,9 +8,9 @@ import pytest
 from helpers.members import BATCH, NETWORKS, of_a_step
 from jax.sharding import Mesh
 
+from ddl.engine.compiled_program import Collective, collectives
 from ddl.perf.planning.hybrid import volume
 from ddl.perf.tables.build import dense
-from ddl.runtime.xla.hlo import Collective, collectives
 
 FLOAT = 4
 

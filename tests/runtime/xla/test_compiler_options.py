@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import hashlib, signal, sys
-from ddl.runtime.xla import compiler_options
+from ddl.engine import execution as compiler_options
 
 class Lowered:
   def compile(self):  # not interrupted by signals, without the lock, as XLA

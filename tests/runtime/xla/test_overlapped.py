@@ -7,12 +7,10 @@ import pytest
 from helpers.runs import HYPER, equals_twin, make, record
 from helpers.twins import close
 
+from ddl.engine import device_functions, execution
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.workers import PackedGroup, Workers, make_workers
 from ddl.group import Group
-from ddl.runtime import device_functions
-from ddl.runtime.execution import ExecutionConfig
-from ddl.runtime.layout.packed_group import PackedGroup
-from ddl.runtime.layout.workers import Workers, make_workers
-from ddl.runtime.xla import compiler_options
 
 pytestmark = pytest.mark.usefixtures("x64")
 DELAYED = ("dasgd", "cocod", "streaming_diloco", "overlap_local_sgd", "pipe_sgd", "easgd")
@@ -79,4 +77,4 @@ def test_a_worker_of_several_members_keeps_its_leaves_apart(as_tpu):
 def test_an_option_that_the_compiler_does_not_know_is_left_out():
   lowered = jax.jit(lambda x: x + 1).lower(1.0)
   with pytest.warns(UserWarning, match="xla_no_such_option"):
-    assert compiler_options.compiled(lowered, {"xla_no_such_option": "1"})(1.0) == 2.0
+    assert execution.compiled(lowered, {"xla_no_such_option": "1"})(1.0) == 2.0

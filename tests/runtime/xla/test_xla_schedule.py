@@ -8,8 +8,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 
-from ddl.runtime.xla.hlo import collectives
-from ddl.runtime.xla.schedule import flop, nbytes, read
+from ddl.engine.compiled_program import collectives, flop, read, sent_bytes
 
 # A chain of a TPU program: the all-reduce is in its start, in the kernel that drives it and in its end.
 CHAIN = """HloModule jit_f, is_scheduled=true
@@ -127,7 +126,7 @@ def test_a_chain_is_one_collective_that_its_kernels_drive(mesh):
     ["start", 0, True], ["work", MATMUL, product, True], ["work", MATMUL, product, False], ["done", 0]
   ]  # fmt: skip
   assert [(each.nbytes, each.size, each.axis, each.starts) for each in found.collectives] == [(4096, 8, "worker", True)]
-  assert flop(found.events) == 3 * 2 * MATMUL and nbytes(found.events) == 3 * 2 * product
+  assert flop(found.events) == 3 * 2 * MATMUL and sent_bytes(found.events) == 3 * 2 * product
   assert len(collectives(CHAIN, mesh)) == 1
 
 
@@ -178,7 +177,7 @@ def test_convolutions_and_their_gradients_have_xlas_flop(strides, dilation, grou
 
 def test_bytes_are_those_of_xla_and_of_slices_alone(mesh):
   product = compiled(lambda x, w: x @ w, (64, 128), (128, 32))
-  assert nbytes(read(product.as_text(), mesh).events) == product.cost_analysis()["bytes accessed"]
+  assert sent_bytes(read(product.as_text(), mesh).events) == product.cost_analysis()["bytes accessed"]
 
   sliced = compiled(lambda x, w: lax.dynamic_slice(x, (3, 0), (1, 1000)) * w, (500, 1000), (1, 1000))
-  assert nbytes(read(sliced.as_text(), mesh).events) == pytest.approx(3 * 4 * 1000, rel=0.02)
+  assert sent_bytes(read(sliced.as_text(), mesh).events) == pytest.approx(3 * 4 * 1000, rel=0.02)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers.comparisons import comparison, metrics
 
-from experiments.report import reader
-from experiments.report.figures import curves, picture, style, svg_path
-from experiments.report.figures.compact_svg import compact
+from ddl.report import reader
+from ddl.report.figures import curves, picture, style, svg
+from ddl.report.figures.svg import compact
 
 MOST = 2.4e6 / 10  # of three megabytes of a page what its ten pictures, five of them for phones, may have each
 BOX = (0.0, 0.0, 100.0, 50.0)
@@ -68,10 +68,10 @@ def test_a_line_stays_where_it_is_within_the_box(seed):
   rng = np.random.default_rng(seed)
   line = np.column_stack([np.linspace(-20, 120, 300), 25 + 3 * rng.standard_normal(300).cumsum()])
   text = "M " + " L ".join(f"{x} {y}" for x, y in line)
-  drawn = points(svg_path.written(svg_path.seen(svg_path.parse(text), BOX)))
+  drawn = points(svg.written(svg.seen(svg.parse(text), BOX)))
   inside = line[((line > BOX[:2]) & (line < BOX[2:])).all(axis=1)]
-  assert len(inside) > 10 and distance(inside, drawn) < svg_path.SEEN + 0.08 and len(drawn) < len(line)
-  edge = np.array(BOX) + svg_path.BESIDE * np.array([-1, -1, 1, 1])
+  assert len(inside) > 10 and distance(inside, drawn) < svg.SEEN + 0.08 and len(drawn) < len(line)
+  edge = np.array(BOX) + svg.BESIDE * np.array([-1, -1, 1, 1])
   assert (drawn >= edge[:2] - 0.08).all() and (drawn <= edge[2:] + 0.08).all()
 
 
@@ -81,14 +81,14 @@ def test_equal_lines_in_equal_boxes_are_one_shape_although_the_figure_has_cut_th
   shapes = set()
   for corners, (x, y) in ((line, (0.0, 0.0)), (cut, (111.37, 77.91))):
     text = "M " + " L ".join(f"{a + x} {b + y}" for a, b in corners)
-    pieces = svg_path.seen(svg_path.parse(text), (x, y, x + 100, y + 50))
-    shapes.add(re.sub(r"M[-\d.]+ [-\d.]+", "M", svg_path.written(pieces)))
+    pieces = svg.seen(svg.parse(text), (x, y, x + 100, y + 50))
+    shapes.add(re.sub(r"M[-\d.]+ [-\d.]+", "M", svg.written(pieces)))
   assert len(shapes) == 1 and shapes.pop().count("M") == 2  # it leaves the box and comes back
 
 
 def test_a_band_is_cut_as_a_polygon():
   text = "M -50 10 L 150 10 L 150 40 L -50 90 z"
-  drawn = points(svg_path.written(svg_path.seen(svg_path.parse(text), BOX)))
+  drawn = points(svg.written(svg.seen(svg.parse(text), BOX)))
   x, y = drawn.T
   area = abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2
   across = np.linspace(-6, 106, 100_001)
@@ -98,7 +98,7 @@ def test_a_band_is_cut_as_a_polygon():
 @pytest.mark.parametrize("value, text", [(0.5, ".5"), (-0.5, "-.5"), (0.001, "0"), (-0.001, "0"),
                                          (100.25, "100.25"), (20.1, "20.1"), (0.0, "0"), (10.05, "10.05")])  # fmt: skip
 def test_numbers_are_short(value, text):
-  assert svg_path.number(value) == text
+  assert svg.number(value) == text
 
 
 def test_a_line_that_lies_outside_its_axes_as_a_whole_is_left_out():

@@ -9,11 +9,9 @@ import pytest
 from helpers.comparisons import comparison, rising
 from helpers.grids import grid
 
-from experiments.report import reader, report
-from experiments.report.figures import curves, line_data
-from experiments.report.figures.line_styles import MANY, line_styles
-from experiments.report.figures.style import COLOURS, DARK, DARK_SEQUENCE, PAPER, SEQUENCE
-from experiments.report.sections import interactive_chart
+from ddl.report import interactive_chart, page, reader
+from ddl.report.figures import curve_data, curves
+from ddl.report.figures.style import COLOURS, DARK, DARK_SEQUENCE, MANY, PAPER, SEQUENCE, line_styles
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +21,8 @@ def folder(realistic_page):
 
 def test_a_csv_holds_what_is_drawn(folder, tmp_path):
   found = reader.read(folder)
-  chart = line_data.chart(found, "examples", "test_accuracy")
-  path = report.pictures(folder, found).curves[0].save(tmp_path / "a.csv")
+  chart = curve_data.chart(found, "examples", "test_accuracy")
+  path = page.pictures(folder, found).curves[0].save(tmp_path / "a.csv")
   with path.open() as file:
     rows = list(csv.DictReader(file))
   assert list(rows[0])[:4] == ["label", "line", "examples", "test_accuracy"]

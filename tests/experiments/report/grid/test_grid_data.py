@@ -6,13 +6,12 @@ import pytest
 from helpers.comparisons import undrawn
 from helpers.grids import grid
 
-from experiments.report import reader, report, table_rows
-from experiments.report.grid import grid_data, grid_slopes
+from ddl.report import grid_data, page, reader, table
 
 
 def charts(folder, key):
   comparison = reader.read(folder)
-  return {chart.title: chart for chart in grid_data.charts(comparison, table_rows.rows(comparison), key)}
+  return {chart.title: chart for chart in grid_data.charts(comparison, table.rows(comparison), key)}
 
 
 def constant(group, point, seed):
@@ -51,7 +50,7 @@ def test_names_are_categories_in_their_order(tmp_path):
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert chart.ticks == {0: "linear", 1: "constant"} and not chart.numbers and not chart.log_x
   assert [panel.title for panel in chart.panels] == ["repeat True", "repeat False"]
-  assert grid_slopes.slope(chart, chart.panels[0].lines[0]) is None
+  assert grid_data.slope(chart, chart.panels[0].lines[0]) is None
 
 
 def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
@@ -81,13 +80,13 @@ def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
 
   path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
   chart = charts(path, "workers")["Final test loss against workers"]
-  found = grid_slopes.slope(chart, chart.panels[0].lines[0])
+  found = grid_data.slope(chart, chart.panels[0].lines[0])
   half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
   assert found is not None and found.mean == pytest.approx(-0.5) and found.seeds == 3
   assert found.interval == pytest.approx((-0.5 - half, -0.5 + half))
   two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
   chart = charts(two, "workers")["Final test loss against workers"]
-  assert grid_slopes.slope(chart, chart.panels[0].lines[0]) is None
+  assert grid_data.slope(chart, chart.panels[0].lines[0]) is None
 
 
 def test_a_mean_of_some_seeds_is_marked(tmp_path):
@@ -98,7 +97,7 @@ def test_a_mean_of_some_seeds_is_marked(tmp_path):
 
 def test_budgets_of_a_grid_with_steps_are_each_its_own(tmp_path):
   path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
-  assert all(row.finished == 3 for row in table_rows.rows(reader.read(path)))
+  assert all(row.finished == 3 for row in table.rows(reader.read(path)))
   assert list(grid_data.axes(reader.read(path))) == ["workers"]
 
 
@@ -107,4 +106,4 @@ def test_a_target_that_is_met_at_the_start_is_drawn_without_costs(tmp_path):
   found = charts(path, "workers")
   assert list(found) == ["Final test loss against workers"]
   with undrawn():
-    assert report.write_report(path).exists()
+    assert page.write_report(path).exists()

@@ -7,10 +7,10 @@ import pytest
 from helpers.comparisons import Tags, comparison, rising, rows_of, undrawn
 from helpers.grids import grid
 
-from experiments.grid_point import comparable
-from experiments.report import frames, reader, report, table_rows
-from experiments.report.grid import grid_data, grid_findings, grid_plot
-from experiments.report.sentences import wording
+from ddl.names import comparable
+from ddl.report import frames, grid_data, grid_page, grid_plot, reader, wording
+from ddl.report import page as report
+from ddl.report import table as table_rows
 
 AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
 LACKS = {"sync": ["algorithm.period"]}
@@ -80,7 +80,7 @@ def test_holms_correction_is_for_the_tested_pairs_alone(folder):
 
 def test_findings_tell_the_best_values_and_what_differs(folder):
   read = reader.read(folder)
-  found = dict(grid_findings.finding(read, table_rows.rows(read)))
+  found = dict(grid_page.finding(read, table_rows.rows(read)))
   assert set(found) >= {"", "local, period", "local, workers"}
   assert "All 8 points" in found[""] and "lowest mean test loss at 4," in found["local, period"]
   assert "local lower at 6 of 6" in found["sync and local at the same point"]
@@ -99,7 +99,7 @@ def test_the_first_sentence_names_a_cheapest_point_only_where_the_tests_do(tmp_p
     found = reader.read(comparison(tmp_path / name, runs, places=places, grid={"workers": [1, 2, 4]}))
     table = table_rows.rows(found)
     ranked = {cost: table_rows.ranking(table, cost)[:2] for cost in ("examples", "bytes_sent", "seconds")}
-    return grid_findings.headline(table, found), ranked
+    return grid_page.headline(table, found), ranked
 
   text, ranked = told("level", shapes[0] * 2, shapes[1] * 2, shapes[1] * 2)
   assert all(len(rivals) == 2 for _, rivals in ranked.values())  # the tests tell none apart
@@ -130,7 +130,7 @@ def test_one_worker_sends_nothing_and_is_not_called_the_lowest_in_bytes(tmp_path
     factor = (many - 1) * (1 if place["group"] == "a" else 2)
     runs[label] = [[line | {"bytes_sent": factor * line["bytes_sent"]} for line in seed] for seed in seeds]
   found = reader.read(comparison(tmp_path, runs, places=places, grid={"workers": [1, 2, 4]}))
-  told = dict(grid_findings.finding(found, table_rows.rows(found)))
+  told = dict(grid_page.finding(found, table_rows.rows(found)))
   assert "lowest mean bytes of those that send any at 2, 1 of 1 pairs" in told["a, workers"]
   assert "bytes: a lower at 2 of 2 tested points" in told["a and b at the same point"]
 
@@ -150,7 +150,7 @@ def test_a_point_that_is_not_tested_against_the_cheapest_is_not_called_so(tmp_pa
   assert [row.label for row in ranked] == ["few", "many"] and not rivals and unjudged == ranked[1:]
   assert table_rows.marks(table, "bytes_sent") == {"few": "best"}
   assert table_rows.marks(table, "examples") == {"few": "best", "many": "best"}  # the same means
-  assert "Cheapest" not in grid_findings.headline(table, found)
+  assert "Cheapest" not in grid_page.headline(table, found)
 
 
 def test_a_point_is_marked_by_its_tests_against_any_of_the_best(tmp_path):
@@ -188,13 +188,13 @@ def test_a_claim_says_how_many_points_no_test_compares_with_the_cheapest(tmp_pat
   read = reader.read(grid(tmp_path, {"workers": (2, 4), "algorithm.period": (1, 4)}, loss, groups=("local",), seeds=5))
   table = table_rows.rows(read)
   assert [row.label for row in table_rows.ranking(table, "examples").unjudged] == ["local, workers 4, period 4"]
-  told = grid_findings.headline(table, read)
+  told = grid_page.headline(table, read)
   assert '"local, workers 2, period 1" in examples (no test with 1 other)' in told
 
 
 def test_one_seed_claims_no_significance(tmp_path):
   read = reader.read(grid(tmp_path, AXES, noisy, lacks=LACKS, seeds=1))
-  found = dict(grid_findings.finding(read, table_rows.rows(read)))
+  found = dict(grid_page.finding(read, table_rows.rows(read)))
   assert "One seed only" in found and not any(
     "significant" in text for each, text in found.items() if each != "One seed only"
   )

@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.report.inference.paired_test import (
-  MOST,
-  hedges_gz,
-  holm,
-  more_seeds,
-  paired_tests,
-  power,
-  share_resolution,
-)
+from ddl.report.paired_test import MOST, hedges_gz, holm, more_seeds, paired_tests, power, share_resolution
 
 
 def seeds(values):

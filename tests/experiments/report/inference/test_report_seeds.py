@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 from helpers.comparisons import comparison, finding_of, ranked, rising, rows_of, undrawn_page
 
-from experiments.report import frames, reader, report, table_rows
-from experiments.report.cells import column
-from experiments.report.inference.seed_sets import APART
-from experiments.report.sections import cluster_section, pair_table
-from experiments.report.sentences import headline
+from ddl.report import clusters, findings, frames, pair_table, reader
+from ddl.report import page as report
+from ddl.report import table as table_rows
+from ddl.report.cells import column
+from ddl.report.seeds import APART
 
 NEVER = rising(*[0.1] * 20)
 
@@ -62,7 +62,7 @@ def test_without_a_common_seed_nothing_is_ranked(tmp_path):
   (folder / "comparison.json").write_text(json.dumps(info))
   found = reader.read(folder)
   table = table_rows.rows(found)
-  assert found.disjoint and headline.headline(table, found) == headline.UNRANKED
+  assert found.disjoint and findings.headline(table, found) == findings.UNRANKED
   assert table_rows.ranking(table, "step").ranked == [] and table_rows.marks(table, "test_accuracy") == {}
   assert "--config.compare.seeds=0,1,7,8" in finding_of(folder)[APART]
   page = undrawn_page(folder).replace("\N{NO-BREAK SPACE}", " ")
@@ -132,7 +132,7 @@ def on_cluster(folder, runs):
      "algorithms": {label: {"seconds": [clock] * len(each)} for label, each in runs.items()}}
   ]  # fmt: skip
   (folder / "comparison.json").write_text(json.dumps(info))
-  (found,) = cluster_section.on_clusters(reader.read(folder))
+  (found,) = clusters.on_clusters(reader.read(folder))
   return found.sentence.partition(": ")[2]
 
 

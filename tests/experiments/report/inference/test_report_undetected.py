@@ -5,10 +5,9 @@ import pytest
 from helpers.comparisons import comparison, finding_of, rising
 from helpers.grids import grid
 
-from experiments.report import reader, table_rows
-from experiments.report.grid import grid_findings
-from experiments.report.inference import undetected
-from experiments.report.inference.paired_test import LEVEL, POWER, detectable, power
+from ddl.report import grid_page, reader, undetected
+from ddl.report import table as table_rows
+from ddl.report.paired_test import LEVEL, POWER, detectable, power
 
 
 @pytest.mark.parametrize("seeds, pairs", [(3, 1), (3, 60), (5, 28), (10, 28), (100, 3)])
@@ -61,4 +60,4 @@ def _of(folder):
 def test_a_grid_says_it_too(tmp_path):
   loss = lambda group, point, seed: 0.01 * (1 + 0.1 * ((seed * 5 + point["workers"]) % 3))  # noqa: E731
   found, table = _of(grid(tmp_path, {"workers": (2, 4, 8)}, loss, seeds=3))
-  assert "What 3 seeds can show" in dict(grid_findings.finding(found, table))
+  assert "What 3 seeds can show" in dict(grid_page.finding(found, table))

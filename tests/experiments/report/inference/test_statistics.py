@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.report.inference.statistics import (
-  band,
-  crossing,
-  finite_prefix,
-  interval_ends,
-  log_summary,
-  summary,
-  unseen,
-)
+from ddl.report.statistics import band, crossing, finite_prefix, interval_ends, log_summary, summary, unseen
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])

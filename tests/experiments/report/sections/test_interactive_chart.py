@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from helpers.comparisons import ALGORITHMS, Tags, comparison, metrics, rising, undrawn_page
 
-from experiments.report import reader
-from experiments.report.inference.statistics import summary
-from experiments.report.sections import interactive_chart
+from ddl.report import interactive_chart, reader
+from ddl.report.statistics import summary
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from helpers.comparisons import Tags, comparison, rising
 
-from experiments.report import frames, reader, report, table_rows
-from experiments.report.figures import curves
-from experiments.report.sections import pair_table
+from ddl.report import frames, pair_table, reader, table
+from ddl.report import page as report
+from ddl.report.figures import curves
 
 
 def tables_of(folder):
   found = reader.read(folder)
-  return {each.title: each for each in pair_table.tables(found, table_rows.rows(found))}
+  return {each.title: each for each in pair_table.tables(found, table.rows(found))}
 
 
 def at(*numbers, end=40):

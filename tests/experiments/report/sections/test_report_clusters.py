@@ -12,10 +12,10 @@ import pytest
 from helpers.comparisons import undrawn, undrawn_page
 
 import ddl
-from experiments.config.options import RunOptions
-from experiments.report import formats, reader, report
-from experiments.report.cells import column
-from experiments.report.sections import cluster_section
+from ddl.config.options import RunOptions
+from ddl.report import clusters, formats, reader
+from ddl.report import page as report
+from ddl.report.cells import column
 
 
 def numbers(text):
@@ -28,15 +28,15 @@ def test_where_another_would_be_first():
     "winner": "a", "searched": [1e3, 1e15], "crossings": [],
     "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
   }}  # fmt: skip
-  assert numbers(cluster_section.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
+  assert numbers(clusters.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
   level = {"winner": "a", "ends": [{"first": "0", "second": "a", "ratio": 1.0}] * 2}
-  level = cluster_section.break_even({**entry, "break_even": entry["break_even"] | level})
+  level = clusters.break_even({**entry, "break_even": entry["break_even"] | level})
   assert level.count("as long as 0") == 2  # never as long as itself
   entry["break_even"]["crossings"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
   ]
-  below, above = cluster_section.break_even(entry).split("; ")[:2]
+  below, above = clusters.break_even(entry).split("; ")[:2]
   half = 12.7062047361747 * math.log(11 / 9) / 2  # t(0.975, 1) s / sqrt(2) of two logarithms
   mean, low, high = (float(value.split()[0]) for value in numbers(below)[:3])
   assert mean == pytest.approx(math.sqrt(99), rel=1e-2) and numbers(below)[3:] == ["2", "3"]
@@ -91,7 +91,7 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   path = folder[0]
   before = (path / "report.html").read_text()
   assert undrawn_page(path) == before
-  for each in cluster_section.on_clusters(reader.read(path)):
+  for each in clusters.on_clusters(reader.read(path)):
     for row in each.table:
       figures = each.entry["algorithms"][row.label]["seconds"]
       reached = row.estimates["virtual_seconds"].seeds.values()
@@ -105,9 +105,9 @@ def test_the_report_is_made_from_the_folder_alone(folder):
 def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
   found = reader.read(folder[0])
   words, label = "to choose, round or decompose", found.results[1].info["label"]
-  assert not any(words in note for note in cluster_section.section(found)["notes"])
+  assert not any(words in note for note in clusters.section(found)["notes"])
   found.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
-  assert [note for note in cluster_section.section(found)["notes"] if words in note and note.endswith(f": {label}.")]
+  assert [note for note in clusters.section(found)["notes"] if words in note and note.endswith(f": {label}.")]
 
 
 def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
@@ -128,11 +128,11 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
   comparison = reader.read(folder[0])._replace(info=info)
   with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync_SGD/seed-1"):
-    cluster_section.on_clusters(comparison)
+    clusters.on_clusters(comparison)
 
 
 def test_a_target_that_no_algorithm_reaches(folder):
-  found = cluster_section.on_clusters(reader.read(folder[0])._replace(target=1.1))
+  found = clusters.on_clusters(reader.read(folder[0])._replace(target=1.1))
   assert "no algorithm reaches 110 %" in found[0].sentence
   cells = column(found[0].table, "virtual_seconds")
   assert [cell.text for cell in cells] == ["never", "never"]

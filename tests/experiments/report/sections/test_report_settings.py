@@ -4,8 +4,8 @@ import json
 
 from helpers.comparisons import comparison, rising, undrawn_page
 
-from experiments.config.comparisons.variants import trials
-from experiments.report.sections import settings_table
+from ddl.config.comparison import trials
+from ddl.report import settings as settings_table
 
 COMMON = {
   "batch": 16, "workers": 8, "steps": 400, "eval_every": 10, "model": {"name": "mlp", "hidden": [64, 32]},

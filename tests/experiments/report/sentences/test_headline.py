@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from helpers.comparisons import ALGORITHMS, comparison, metrics, ranked, realistic, rising
 
-from experiments.report import formats, reader, table_rows
-from experiments.report.sentences import headline
+from ddl.report import findings, formats, reader
+from ddl.report import table as table_rows
 
 
 def told(folder):
   """The sentence's parts between semicolons."""
   found = reader.read(folder)
-  return headline.headline(table_rows.rows(found), found).strip(".").split("; ")
+  return findings.headline(table_rows.rows(found), found).strip(".").split("; ")
 
 
 def meets_at(*steps, **columns):
@@ -46,7 +46,7 @@ def test_without_a_significant_difference_nobody_is_ahead(tmp_path, several):
   labels = ("easgd", "local_sgd", "dasgd", "slowmo", "cocod")[:several]
   (only,) = told(comparison(tmp_path, {label: meets_at(4, 5, 6) for label in labels}))
   assert all(word in only for word in ("examples", "bytes", "measured time"))
-  assert [label for label in labels if label in only] == (list(labels) if several <= headline.FEW else [])
+  assert [label for label in labels if label in only] == (list(labels) if several <= findings.FEW else [])
 
 
 def test_one_algorithm_one_of_several_and_none(tmp_path):
@@ -77,7 +77,7 @@ def test_it_stays_short_and_names_whom_the_tests_name(tmp_path, count, seeds):
   }
   folder = comparison(tmp_path, runs)
   clauses = told(folder)
-  assert len(" ".join(clauses).split()) <= headline.WORDS and ("one seed" in clauses[0]) == (seeds == 1)
+  assert len(" ".join(clauses).split()) <= findings.WORDS and ("one seed" in clauses[0]) == (seeds == 1)
   complete = [row for row in table_rows.rows(reader.read(folder)) if row.reached == row.seeds]
   if len(complete) > 1:
     for name, word in (("examples", "fewest examples"), ("bytes_sent", "fewest bytes")):

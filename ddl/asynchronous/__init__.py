@@ -1,0 +1,1 @@
+"""Algorithms with a server or peers: in virtual time, on threads, and on Ray."""

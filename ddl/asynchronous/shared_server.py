@@ -1,0 +1,350 @@
+"""The server of a run on threads, in the host's memory: a clock, a fair lock, a lock-free center, and the barrier."""
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl.api import ServerAlgorithm, Tree, Visit
+from ddl.asynchronous.flat_params import check_lock_free
+from ddl.asynchronous.server_state import from_blocks, to_blocks
+from ddl.asynchronous.worker_round import visit_step
+from ddl.engine.consensus import Progress
+from ddl.events.barriers import Bounded, MembershipBarrier
+from ddl.events.cluster import draw_peers
+from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
+from ddl.events.record import Events, Row, make_events
+
+PIECE = 500  # elements up to which NumPy holds the interpreter's lock while it adds
+
+
+class Clock:
+  """Monotonic seconds of training, stopped during evaluation."""
+
+  def __init__(self):
+    """Start at 0."""
+    self._guard, self._zero, self._stopped = threading.Lock(), time.perf_counter(), None
+
+  def now(self) -> float:
+    """Return the seconds so far."""
+    with self._guard:  # or the clock could stop, and go again, between two reads
+      return (time.perf_counter() if self._stopped is None else self._stopped) - self._zero
+
+  @contextmanager
+  def paused(self) -> Iterator[None]:
+    """Stop the clock for a while."""
+    with self._guard:
+      self._stopped = time.perf_counter()
+    yield
+    with self._guard:
+      self._zero, self._stopped = self._zero + time.perf_counter() - self._stopped, None
+
+
+class FairLock:
+  """A lock for `with` that serves threads in the order of their requests, unlike threading.Lock."""
+
+  def __init__(self, now: Callable[[], float] = time.perf_counter):
+    """now: the clock of the requests."""
+    self._guard, self._line, self._now = threading.Lock(), deque[threading.Lock](), now
+
+  def __enter__(self) -> float:
+    """Wait for the lock. Return the time of the request; these times are in the order of service."""
+    mine = threading.Lock()
+    mine.acquire()
+    with self._guard:
+      requested = self._now()
+      self._line.append(mine)
+      if len(self._line) == 1:
+        mine.release()
+    mine.acquire()
+    return requested
+
+  def __exit__(self, *_: object) -> None:
+    with self._guard:
+      self._line.popleft()
+      if self._line:
+        self._line[0].release()
+
+
+class SharedCenter:
+  """One NumPy buffer [blocks, size] that all threads read and add to in place, block by block, without a lock.
+
+  `np.add(a, u, out=a)` loses increments of single elements: above 500 elements NumPy releases the interpreter's lock,
+  and two threads that add to an element at the same moment can both start from the same value (2 threads on 2 cores,
+  5,000 to 1,000,000 elements: 1e-5 to 5e-4 of the increments, and of the worst element 6 to 18 %). So a block is added
+  to in pieces of at most 500, whose loop runs in C without a step of Python in between: CPython (with its global lock)
+  then runs no other thread, nothing is lost, and `places` numbers the operations as they happened. The price is 2 ms
+  per million elements. No visit waits for another, and the blocks of concurrent visits interleave. On a free-threaded
+  Python elements can be lost, and neighbours in `places` swapped; whole increments cannot.
+  """
+
+  def __init__(self, start: np.ndarray, places: Iterator[int]):
+    """start: [blocks, size]; places: an itertools.count, of which each operation takes the next."""
+    self._blocks, self._places = start.copy(), places
+    self._pieces = [_pieces(block) for block in self._blocks]
+
+  def add(self, block: int, increment: np.ndarray) -> int:
+    """center[block] += increment, [size]. Return its place in the order of all operations."""
+    center = self._pieces[block]
+    place, *_ = chain(islice(self._places, 1), map(np.add, center, _pieces(increment), center))
+    return int(place)
+
+  def look(self, block: int, out: np.ndarray) -> int:
+    """out <- center[block], [size]. Return its place in the order of all operations."""
+    place, *_ = chain(islice(self._places, 1), map(np.positive, self._pieces[block], _pieces(out)))
+    return int(place)
+
+  def copy(self) -> np.ndarray:
+    """Return all blocks, read one after the other: [blocks, size]."""
+    out = np.empty_like(self._blocks)
+    for block, row in enumerate(out):
+      self.look(block, row)
+    return out
+
+
+class RoundGate:
+  """Admits workers to their next round, by the barrier or round robin, until the run is over."""
+
+  def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
+    """All workers may start; in a round robin rank 0."""
+    self._members = MembershipBarrier(barrier, workers=workers, seed=seed)
+    self.held = self._members.held  # worker -> one that it waits for
+    self._go = [threading.Event() for _ in range(workers)]
+    self.over = False
+    self.admit(list(range(1 if round_robin else workers)))
+
+  def wait(self, worker: int) -> None:
+    """Wait until the worker may go on, or the run is over."""
+    self._go[worker].wait()
+
+  def finish(self, worker: int) -> list[int]:
+    """Count a finished round. Return the workers that may go on, for `admit`. Callers hold a lock."""
+    free = self._members.finish(worker)
+    if worker not in free:
+      self._stop(worker)
+    return free
+
+  def admit(self, workers: list[int]) -> None:
+    """Let these workers go on."""
+    for worker in workers:
+      self._go[worker].set()
+
+  def next_rank(self, worker: int) -> None:
+    """Let the next worker of the round robin go on."""
+    self._stop(worker)
+    self._go[(worker + 1) % len(self._go)].set()
+
+  def halt(self) -> None:
+    """End the run: no worker waits any more."""
+    self.over = True
+    self.admit(list(range(len(self._go))))
+
+  def _stop(self, worker: int) -> None:
+    self._go[worker].clear()
+    if self.over:  # in this order, as `halt` may come in between
+      self._go[worker].set()
+
+
+def _pieces(array: np.ndarray) -> list[np.ndarray]:
+  return [array[i : i + PIECE] for i in range(0, len(array), PIECE)]
+
+
+class Rules(NamedTuple):
+  """The compiled functions of a visit; the last two are None with a lock."""
+
+  serve: Callable[..., Any]
+  read: Callable[..., Any] | None
+  increment: Callable[..., Any] | None  # (message, seen [blocks, size]) -> [blocks, size]
+  reply: Callable[..., Any] | None  # (message, seen [blocks, size]) -> reply
+
+
+def make_rules(algorithm: ServerAlgorithm) -> Rules:
+  """Compile the functions of a visit, lock-free if the algorithm has a lock-free rule and blocks."""
+  blocks = algorithm.arrivals.blocks
+  serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
+  if not (rule and blocks):
+    return Rules(serve, read, None, None)
+  increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
+  return Rules(serve, read, increment, jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message))))
+
+
+class SharedServer:
+  """The server of one run. As in a schedule, with delay 0 the barrier holds back the reply."""
+
+  def __init__(
+    self,
+    algorithm: ServerAlgorithm,
+    rules: Rules,
+    params: Tree,
+    *,
+    workers: int,
+    seed: int,
+    barrier: Bounded,
+    visits: int,
+  ):
+    """params: the initial model; visits: the number after which the run is over."""
+    self._algorithm, self._rules, self._visits, self._params = algorithm, rules, visits, params
+    self.host = jax.local_devices(backend="cpu")[0]
+    _, server, reply = jax.device_put(algorithm.init(params), self.host)
+    self._server, self._replies = server, [reply] * workers
+    self.gate = RoundGate(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
+    self._bounded = barrier.bound != np.inf
+    self._peers = [
+      draw_peers(np.full(visits, worker), np.arange(visits), workers=workers, arrivals=algorithm.arrivals, seed=seed)
+      for worker in range(workers)
+    ]
+    self.open()
+    self._line, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
+    self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
+    self._exchanges = 0
+    self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
+    if rules.increment:
+      check_lock_free(algorithm, params)
+      blocks = algorithm.arrivals.blocks
+      self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
+      self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
+
+  def open(self) -> None:
+    """Start the clock."""
+    self._clock = Clock()
+
+  def now(self) -> float:
+    """Return the seconds since the clock started, without those of `then`."""
+    return self._clock.now()
+
+  def progress(self) -> Progress:
+    """Return the progress. Callers hold the lock, or all threads have ended."""
+    return Progress(len(self._rows), self._exchanges, self.now())
+
+  def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
+    """Compile the functions of a visit without a change of the server. Return an example of a reply."""
+    if self._rules.increment and self._rules.reply:
+      seen = self._seen[worker]
+      jax.block_until_ready(self._rules.increment(message, seen))
+      return self._rules.reply(message, seen)
+    visit = Visit(np.int32(worker), np.int32(-1), np.int32(0))
+    done = self._rules.serve(self._server, jax.device_put(message, self.host), visit)
+    if self._rules.read:
+      done = self._rules.read(*done, visit)
+    return jax.device_put(done[1], device)
+
+  def visit(self, row: Row, message: Tree, then: Callable[[int], None]) -> bool:
+    """Serve the worker's message and call then(visits done), one visit at a time. Return False once the run is over."""
+    worker = row.worker
+    if self._rules.increment:
+      jax.block_until_ready(message)
+      if self.gate.over or next(self._tickets) >= self._visits:
+        return False
+      row.arrival = self.now()
+      mine = self._use_center(worker, message)
+      with self._line:
+        event = len(self._rows)
+        self._operations += [(place, kind, worker, event, block) for place, kind, block in mine]
+        self._book(row, then)
+      return True
+    message = jax.block_until_ready(jax.device_put(message, self.host))
+    with self._line as requested:
+      if self.gate.over or next(self._tickets) >= self._visits:
+        return False
+      row.arrival = requested
+      visit = self._visit_of(row)
+      done = jax.block_until_ready(self._rules.serve(self._server, message, visit))
+      self._server, self._replies[worker] = done
+      self._operations.append((next(self._places), SERVE, worker, len(self._rows), 0))
+      self._book(row, then)
+      return True
+
+  def reply(self, row: Row, message: Tree, device: Any) -> Tree:
+    """Wait for the barrier and return the reply on the worker's device. message: of this visit."""
+    worker, event = row.worker, self._latest[row.worker]
+    self.gate.wait(worker)
+    if not self._rules.reply:
+      return jax.device_put(self._replies[worker], device)
+    if self._rules.read and row.answered > event + 1:
+      looks = self._look(worker)
+      self._operations += [(place, LOOK, worker, event, block) for place, _, block in looks]
+    return self._rules.reply(message, self._seen[worker])
+
+  def leave(self, worker: int) -> None:
+    """Finish the worker's round, the steps after the reply included."""
+    if self._algorithm.arrivals.round_robin:
+      self.gate.next_rank(worker)
+    elif self._algorithm.delay and self._bounded:
+      with self._line:
+        self.gate.admit(self.gate.finish(worker))
+
+  def state(self) -> Tree:
+    """Return the algorithm's server."""
+    if not self._rules.reply:
+      return self._server
+    return from_blocks(jax.device_put(self._center.copy(), self.host), self._params)
+
+  def record(self) -> tuple[Events, Operations]:
+    """Return the record of the run, once all threads have ended. Workers that the barrier still holds are released."""
+    self._answer(list(self.gate.held) if not self._algorithm.delay else [])
+    rows, order = self._rows, sorted(self._operations)
+    if not self._rules.reply:  # the last visit released some, the end the others: merged by their events
+      served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
+      order[served:] = sorted(order[served:], key=lambda done: done[3])
+    peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
+    _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
+    operations = Operations(
+      kind.astype(np.int8),
+      worker.astype(np.int32),
+      event.astype(np.int32),
+      block.astype(np.int32),
+      np.ones(len(order)),
+      len(self._latest),
+    )
+    return make_events(rows)._replace(peer=peer), operations
+
+  def _visit_of(self, row: Row) -> Visit:
+    step = visit_step(self._algorithm.delay, row.round, self._algorithm.period)
+    return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
+
+  def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
+    """Read and add to all blocks. Return (place, kind, block) of each operation."""
+    assert self._rules.increment and self._algorithm.lock_free
+    first = self._algorithm.lock_free.reads_first
+    done = self._look(worker) if first else []
+    increments = np.asarray(self._rules.increment(message, self._seen[worker]))
+    done += [(self._center.add(block, increments[block]), ADD, block) for block in self._blocks]
+    return done if first else done + self._look(worker)
+
+  def _look(self, worker: int) -> list[tuple[int, int, int]]:
+    seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old one's memory
+    return [(self._center.look(block, seen[block]), LOOK, block) for block in self._blocks]
+
+  def _book(self, row: Row, then: Callable[[int], None]) -> None:
+    """Record a finished visit. Callers hold the lock."""
+    row.served = self.now()
+    self._rows.append(row)
+    self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
+    self._latest[row.worker] = len(self._rows) - 1
+    if self._algorithm.delay:
+      row.answered = len(self._rows)
+    else:
+      free = self.gate.finish(row.worker)
+      self._answer(free)
+      self.gate.admit(free)
+    with self._clock.paused():
+      then(len(self._rows))
+    if len(self._rows) == self._visits:
+      self.gate.halt()
+
+  def _answer(self, workers: list[int]) -> None:
+    """Answer workers, with a new reply to those that the barrier held back. Callers hold the lock."""
+    for event, worker in sorted((self._latest[worker], worker) for worker in workers):
+      row = self._rows[event]
+      row.answered = len(self._rows)
+      if self._rules.read and not self._rules.reply and row.answered > event + 1:
+        done = self._rules.read(self._server, self._replies[worker], self._visit_of(row))
+        self._server, self._replies[worker] = jax.block_until_ready(done)
+        self._operations.append((next(self._places), READ, worker, event, 0))

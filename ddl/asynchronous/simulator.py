@@ -1,0 +1,185 @@
+"""Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
+
+The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
+workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
+server holds the parameters as one vector where that is faster (`execution.packs`) and its functions are known to be
+element-wise (`flat_params.divides`).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ddl.api import Model, ServerAlgorithm
+from ddl.asynchronous.flat_params import check_lock_free, divides, packed
+from ddl.asynchronous.wave_program import Arrays, Shape, SimulatorCall, SimulatorCarry, WavePlan, WaveProgram
+from ddl.contract import of_model, of_server
+from ddl.engine.consensus import Consensus
+from ddl.engine.execution import ExecutionConfig, compiled, packs
+from ddl.engine.traffic import visit_nbytes
+from ddl.engine.workers import Workers, nbytes, placed
+from ddl.events.operations import COLLECT, READ, Operations
+from ddl.events.record import Events
+
+RoundFeed = Callable[
+  [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
+]  # ([(worker, first step)], steps) -> [rounds, steps, ...]
+
+
+class Simulator:
+  """One server algorithm on one model and layout, for any number of schedules."""
+
+  def __init__(
+    self,
+    algorithm: ServerAlgorithm,
+    model: Model,
+    workers: Workers,
+    execution: ExecutionConfig,
+    events: Events,
+    operations: Operations,
+    widest: int | None = None,
+  ):
+    """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
+    self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
+    params, extra = jax.eval_shape(model.init, jax.random.key(0))
+    check_lock_free(algorithm, params)
+    algorithm = of_server(algorithm, params)
+    self.is_packed = packs(params) and divides(algorithm, params)  # whether the server holds one vector
+    self.algorithm = packed(algorithm, params) if self.is_packed else algorithm
+    self.widest = widest or workers.count
+    self.compile_seconds = 0.0
+    self._shape: Shape | None = None
+    self._program: WaveProgram | None = None
+    self._compiled: dict[Any, Any] = {}
+    self.follow(events, operations)
+    self._message, self._reply = visit_nbytes(algorithm, params)
+    self._extra = nbytes(extra)
+
+  def follow(self, events: Events, operations: Operations) -> None:
+    """Follow this schedule from now on. What is compiled is used again if the calls fit.
+
+    Raises:
+      ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    """
+    self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
+    kinds = frozenset(int(k) for k in np.unique(operations.kind))
+    blocks = int(operations.block.max(initial=0)) + 1
+    self.events, self.operations, self._quorum = events, operations, COLLECT in kinds
+    if self._program and (kinds, blocks) == (self._program.kinds, self._program.blocks):
+      return
+    how, self._shape = self.execution, None
+    self._program = WaveProgram(self.algorithm, self.model, self.workers, how.gradients, how.steps, kinds, blocks)
+    self._start = jax.jit(self.workers.lift(self._program.start, (False, False), True))
+    self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
+
+  def start(self, key: jax.Array) -> SimulatorCarry:
+    """Return the carry before the first step: every worker and the server with the model that `key` gives.
+
+    Raises:
+      ValueError: if it does not fit into the devices' memory.
+    """
+    shapes = jax.eval_shape(self.model.init, key)
+    carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
+    self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
+    params, extra = jax.jit(self.model.init)(key)
+    return self._start(self.workers.replicate(params), self.workers.replicate(extra))
+
+  def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
+    """Return the carry for a checkpoint, which this layout alone can open."""
+    return carry
+
+  def restored(self, saved: SimulatorCarry) -> SimulatorCarry:
+    """Invert `saved`."""
+    return saved
+
+  def consensus(self, carry: SimulatorCarry) -> Consensus:
+    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
+    return self._consensus(carry)
+
+  def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
+    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`.
+
+    Raises:
+      ValueError: one line, if the schedule ends before.
+    """
+    longest, boundaries = max(self.execution.steps_per_call, 1), [0]
+    while boundaries[-1] < last:
+      at = boundaries[-1]
+      boundaries.append(min(last, (at // every + 1) * every, at + longest))
+    calls = self.plans.calls(boundaries, self.widest)
+    needed = self.plans.shape(calls)
+    if self._shape is None or any(n > have for n, have in zip(needed, self._shape, strict=True)):
+      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth more, for the next schedule
+    return [call for call in calls if call.first >= first]
+
+  def run(
+    self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
+  ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
+    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `Trainer.run`).
+
+    Yields (call, carry after it, losses [workers, waves, period]). The next call donates a yielded carry.
+    """
+    key = self.workers.replicate(jax.random.key_data(key))
+    before_last = last = None
+    for call in calls:
+      if self._shape is None:
+        raise ValueError("a simulator plans its calls before it runs them")
+      arrays = self.plans.arrays(call, self._shape)
+      batches, rounds = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
+      server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
+      jax.block_until_ready(before_last)
+      args = (carry, batches, rounds, server, key)
+      carry, losses = self._executable(args)(*args)
+      before_last, last = last, losses
+      yield call, carry, losses
+
+  def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
+    """Return the losses of the steps that were made: [steps made]."""
+    made = np.zeros(losses.shape[:2], bool)
+    for k, wave in enumerate(call.waves):
+      for event in wave.visits:
+        made[self.events.worker[event], k] = self.plans.has_steps(event)
+    return np.asarray(losses)[made].ravel()
+
+  def nbytes(self, call: SimulatorCall) -> float:
+    """Return the bytes that a worker sends and receives in a call, on average over the workers."""
+    visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
+    if self.algorithm.arrivals.peers != "none":
+      visits = [event for event in visits if self.events.peer[event] >= 0]
+    done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
+    read = self.operations.event[done[self.operations.kind[done] == READ]]
+    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum answers these too
+    extra = self._extra if self._quorum else 0  # sent along with a quorum's messages and replies
+    total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
+    return total / self.workers.count
+
+  def virtual_seconds(self, step: int) -> float:
+    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
+    return self.plans.seconds(step)
+
+  def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
+    """Return the batches of this process's devices: [devices, rows, period, batch, ...]."""
+    parts = []
+    for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
+      rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]
+      rows = feed(rounds, self.algorithm.period)
+      short = arrays.most_rows - len(rounds)
+      parts.append({k: np.concatenate([x, np.repeat(x[:1], short, axis=0)]) if short else x for k, x in rows.items()})
+    return {k: np.stack([part[k] for part in parts]) for k in parts[0]}
+
+  def _own(self, arrays: Arrays) -> tuple[np.ndarray, ...]:
+    mine = self.workers.local
+    return arrays.mode[mine], arrays.row[mine], arrays.first[mine]
+
+  def _executable(self, args: Any) -> Callable[..., tuple[SimulatorCarry, jax.Array]]:
+    assert self._program
+    kind = (self._shape, self._program.kinds, self._program.blocks)
+    if kind not in self._compiled:
+      began = time.perf_counter()
+      lifted = self.workers.lift(self._program.call, (True, True, True, False, False), (True, False))
+      self._compiled[kind] = compiled(jax.jit(lifted, donate_argnums=0).lower(*args))
+      self.compile_seconds += time.perf_counter() - began
+    return self._compiled[kind]

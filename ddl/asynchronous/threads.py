@@ -1,0 +1,201 @@
+"""Server algorithms in real time: one thread and one device per worker, the server in the host's memory.
+
+The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
+lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
+one, it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses
+the increment's product into the addition.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.asynchronous.shared_server import SharedServer, make_rules
+from ddl.asynchronous.worker_round import Worker
+from ddl.contract import of_model, of_server
+from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
+from ddl.engine.local_step import make_local_step
+from ddl.events.barriers import Barrier, Quorum
+from ddl.events.operations import Operations
+from ddl.events.record import Events, Row
+from ddl.group import Group
+
+Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
+Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, snapshot)
+STOP = -1
+
+
+class Threads:
+  """One algorithm on one model with real threads.
+
+  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit, as in `Sequential`.
+  """
+
+  def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
+    """Worker w runs on local device w modulo their number.
+
+    Args:
+      algorithm: of this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks; 0: a lock.
+      model: the model to train.
+      workers: number of threads.
+      seed: of peers and of samples of the barrier; the same as a schedule's.
+      barrier: a bounded one.
+
+    Raises:
+      ValueError: for a quorum barrier, one beside a round robin, or invalid numbers.
+    """
+    if isinstance(barrier, Quorum):
+      raise ValueError("threads cannot drop late messages as backup and cutoff do; invalid: must be another barrier")
+    if algorithm.arrivals.round_robin and barrier.bound != np.inf:
+      raise ValueError('a round robin has no barrier of its own; invalid: must be "asp"')
+    if workers < 1 or algorithm.arrivals.blocks < 0:
+      blocks = algorithm.arrivals.blocks
+      raise ValueError(f"workers is {workers} and blocks {blocks}; invalid: must be at least 1 and at least 0")
+    devices, model = jax.local_devices(), of_model(model)
+    algorithm = of_server(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0])
+    self.algorithm, self.workers = algorithm, workers
+    self.devices = [devices[worker % len(devices)] for worker in range(workers)]
+    self._about: Any = {"workers": workers, "seed": seed, "barrier": barrier}
+    self._step = jax.jit(make_local_step(model, algorithm.local))
+    self._merge, self._request = jax.jit(algorithm.merge), jax.jit(algorithm.request)
+    self._rules, self._consensus = make_rules(algorithm), jax.jit(self._consensus_of)
+    self._ended = SimpleQueue[int]()  # ranks of ended threads, and STOP
+
+  def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
+    """Train from this model until `visits` visits are served, or `stop`. The clock starts after the compilation.
+
+    watch: called after each visit, one at a time; no other visit ends meanwhile.
+
+    Raises:
+      NotFinite: one line with the worker and its step.
+      Exception: any other of a thread, with a note of its worker and step; all threads have ended then.
+      KeyboardInterrupt: likewise.
+    """
+    if visits < 1:
+      raise ValueError(f"visits is {visits}; invalid: must be at least 1")
+    self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
+    self._shared = SharedServer(self.algorithm, self._rules, params, visits=visits, **self._about)
+    state, _, self._first_reply = self.algorithm.init(params)
+    start = [jax.device_put((params, state, extra), device) for device in self.devices]
+    self.params, self.state, self.extra = map(list, zip(*start, strict=True))
+    self._errors, self._at, running = list[BaseException](), [0] * self.workers, self.workers
+    self._ready = threading.Barrier(self.workers, action=self._shared.open)
+    threads = [threading.Thread(target=self._live, args=(worker,), daemon=True) for worker in range(self.workers)]
+    try:
+      for thread in threads:
+        thread.start()
+      while running:
+        if self._ended.get() == STOP:  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11)
+          self._halt()
+        else:
+          running -= 1
+    finally:
+      self._halt()
+      for thread in threads:
+        if thread.ident is not None:
+          thread.join()
+    if self._errors:
+      raise self._errors[0]
+    record = self._shared.record()
+    self.server = self._shared.state()
+    return record
+
+  def progress(self) -> Progress:
+    """Return the progress; for `watch`, and after the run."""
+    return self._shared.progress()
+
+  def stop(self) -> None:
+    """End the run after the visits under way; safe in a signal's handler, as SimpleQueue is."""
+    self._ended.put(STOP)
+
+  def _live(self, worker: int) -> None:
+    try:
+      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are per thread
+        self._worker_rounds(worker)
+    except BaseException as error:  # of the run, unless it is over
+      if not self._shared.gate.over:
+        error.add_note(f"in the thread of worker {worker}, at its step {self._at[worker] + 1}")
+        self._errors.append(error)
+        self._halt()
+    finally:
+      self._ended.put(worker)
+
+  def _halt(self) -> None:
+    self._shared.gate.halt()
+    self._ready.abort()
+
+  def _worker_rounds(self, worker: int) -> None:
+    delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
+    me = Worker(self.params[worker], self.state[worker], self.extra[worker])
+    reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
+    self._warm_up(worker, me, reply)
+    self._ready.wait()
+    for round_ in itertools.count():
+      shared.gate.wait(worker)
+      first, row = round_ * period, Row(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+      if not delay:
+        me, made = self._steps(worker, self._merged(me, reply), first, period)
+        losses = self._checked(worker, first, made)
+      message = self._request(me.state, me.params)
+      ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
+      if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
+        return
+      reply = shared.reply(row, message, here)
+      jax.block_until_ready((ahead, reply))
+      row.released = shared.now()
+      if delay:
+        me, after = self._steps(worker, self._merged(ahead, reply), first + delay, period - delay)
+        losses = self._checked(worker, first, before + after)
+        jax.block_until_ready(me)
+      shared.leave(worker)
+
+  def _merged(self, me: Worker, reply: Tree) -> Worker:
+    params, state = self._merge(reply, me.state, me.params)
+    return me._replace(params=params, state=state)
+
+  def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
+    """Make the steps first, ..., first + count - 1, fewer once the run is over."""
+    carry, losses = tuple(me), []
+    for step in range(first, first + count):
+      if self._shared.gate.over:
+        break
+      self._at[worker] = step
+      carry, loss = self._step(carry, jax.device_put(self._take(worker, step), self.devices[worker]))
+      losses.append(loss)
+    return Worker(*carry), losses
+
+  def _checked(self, worker: int, first: int, losses: list[jax.Array]) -> np.ndarray:
+    values = np.array([float(loss) for loss in losses])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+      raise NotFinite(f"worker {worker}: the loss is {values[bad[0]]} at its step {first + bad[0] + 1}")
+    return values
+
+  def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
+    """Compile the functions of a round; twice, as the results of a first round may have other types."""
+    for _ in range(2):
+      me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
+      reply = self._shared.warm_up(worker, self._request(me.state, me.params), self.devices[worker])
+    jax.block_until_ready(me)
+
+  def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:
+    """Publish the worker's state and call `watch`; the lock is held."""
+    self.params[worker], self.state[worker], self.extra[worker] = me[:3]
+    self._watch(done, losses, self._snapshot)
+
+  def _snapshot(self) -> Consensus:
+    shared = self._shared
+    return self._consensus(shared.state(), *jax.device_put((self.params, self.extra), shared.host))
+
+  def _consensus_of(self, server: Tree, params: list[Tree], extra: list[Tree]) -> Consensus:
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *zip(params, extra, strict=True))
+    agreed = jax.vmap(partial(agree, Group("workers")), axis_name="workers")(*stacked)
+    return Consensus(self.algorithm.evaluate(server), *jax.tree.map(lambda x: x[0], agreed))

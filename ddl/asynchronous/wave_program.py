@@ -1,0 +1,270 @@
+"""Simulated waves: a schedule cut into compiled calls of one shape, and the program of such a call."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl.api import Model, ServerAlgorithm, Tree
+from ddl.asynchronous.server_state import Sent, ServerState, Step, from_blocks, make_serving, open_server
+from ddl.asynchronous.worker_round import (
+  DROPPED,
+  FULL,
+  REST,
+  RESTART,
+  Worker,
+  first_step,
+  make_worker_round,
+  visit_step,
+)
+from ddl.engine.consensus import Consensus, agree
+from ddl.engine.workers import AXIS, Workers
+from ddl.events.operations import COLLECT, DROP, LOOK, Operations, Wave, stops, waves
+from ddl.events.record import Events
+from ddl.events.schedule import check_schedule, visits
+from ddl.group import Group
+
+
+class SimulatorCall(NamedTuple):
+  """The visits that bring the workers, on average, from step `first` to step `end`."""
+
+  first: int
+  end: int
+  waves: tuple[Wave, ...]
+
+  @property
+  def steps(self) -> int:
+    """Number of steps of a worker, on average."""
+    return self.end - self.first
+
+
+class Shape(NamedTuple):
+  """The shape to which all calls are padded, so that there is one executable."""
+
+  waves: int
+  operations: int  # per wave
+  rows: int  # worker rounds with steps, per device
+
+
+class Arrays(NamedTuple):
+  """A call as arrays."""
+
+  mode: np.ndarray  # [workers, waves] int32
+  row: np.ndarray  # [workers, waves] int32: place of the round among its device's batches
+  first: np.ndarray  # [workers, waves] int32: number of the round's first step
+  count: np.ndarray  # [waves] int32: operations
+  steps: Step  # [waves, operations]
+  rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
+  most_rows: int  # per device
+
+
+class WavePlan:
+  """The calls of a run and their arrays."""
+
+  def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
+    """events, operations: of the whole run. ValueError as of `check_schedule`."""
+    check_schedule(algorithm, events, operations, workers)
+    self.algorithm, self.events, self.operations = algorithm, events, operations
+    self.workers, self.virtual, self.devices = workers, workers // devices, devices
+    self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
+
+  def visits(self, step: int) -> int:
+    """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
+    count, there = visits(self.algorithm, self.workers, step), len(self.events.worker)
+    if count > there:
+      raise ValueError(f"the schedule has {there} visits; invalid: must have {count} for step {step}")
+    return count
+
+  def seconds(self, step: int) -> float:
+    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
+    count = self.visits(step)
+    return float(self.events.served[count - 1]) if count else 0.0
+
+  def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
+    """Return the calls between successive steps in `boundaries`, from 0 on. ValueError beyond the schedule's end."""
+    cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
+    parts = waves(self.operations, cuts, widest)
+    return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]
+
+  def shape(self, calls: Sequence[SimulatorCall]) -> Shape:
+    """Return the smallest shape that fits all calls."""
+    rows = 1
+    for call in calls:
+      events = [event for wave in call.waves for event in wave.visits if self.has_steps(event)]
+      rows = max(rows, *np.bincount(self.events.worker[events] // self.virtual), 0)
+    most = max((w.last - w.first for call in calls for w in call.waves), default=1)
+    return Shape(max(len(call.waves) for call in calls) or 1, most, int(rows))
+
+  def arrays(self, call: SimulatorCall, shape: Shape) -> Arrays:
+    """Return the call, padded to `shape`."""
+    mode = np.full((self.workers, shape.waves), REST, np.int32)
+    row, first = np.zeros_like(mode), np.zeros_like(mode)
+    count = np.zeros(shape.waves, np.int32)
+    size = (shape.waves, shape.operations)
+    kind, who, peer, at, block = np.zeros((5, *size), np.int32)
+    steps = Step(kind, who, peer, at, block, np.zeros(size))
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
+    for k, wave in enumerate(call.waves):
+      for event in wave.visits:
+        worker = int(self.events.worker[event])
+        mode[worker, k], first[worker, k] = self._mode(event), self._first(event)
+        if self.has_steps(event):
+          mine = rounds[worker // self.virtual]
+          row[worker, k] = len(mine)
+          mine.append((worker, self._first(event)))
+      count[k] = wave.last - wave.first
+      part = slice(wave.first, wave.last)
+      event = self.operations.event[part]
+      steps.kind[k, : count[k]] = self.operations.kind[part]
+      steps.worker[k, : count[k]] = self.operations.worker[part]
+      steps.peer[k, : count[k]] = self.events.peer[event]
+      steps.step[k, : count[k]] = self._visit_steps[event]
+      steps.block[k, : count[k]] = self.operations.block[part]
+      steps.weight[k, : count[k]] = self.operations.weight[part]
+    return Arrays(mode, row, first, count, steps, rounds, shape.rows)
+
+  def _first(self, event: int) -> int:
+    return first_step(self.algorithm.delay, int(self.events.round[event]), self.algorithm.period)
+
+  def _mode(self, event: int) -> int:
+    if self.events.dropped[event]:
+      return DROPPED
+    if self.events.restarted[event]:
+      return RESTART
+    return FULL if self.has_steps(event) else REST
+
+  def has_steps(self, event: int) -> bool:
+    """Return whether steps precede the visit: not for a dropped worker, nor for the first request with a delay."""
+    if self.events.dropped[event]:
+      return False
+    delayed = self.algorithm.delay > 0
+    return not delayed or bool(self.events.round[event] > 0 and not self.events.restarted[event])
+
+
+class SimulatorCarry(NamedTuple):
+  """The state between two calls."""
+
+  worker: Worker  # [workers, ...]
+  server_state: ServerState  # [devices, ...]
+
+
+class WaveProgram(NamedTuple):
+  """The functions on one device, for schedules with these kinds of operations and this number of blocks."""
+
+  algorithm: ServerAlgorithm
+  model: Model
+  workers: Workers
+  gradients: str  # as in `ExecutionConfig`
+  steps: str
+  kinds: frozenset[int]
+  blocks: int
+
+  def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
+    """Return a device's carry, every worker and the server with this model."""
+    virtual = self.workers.virtual
+    state, _, _ = self.algorithm.init(params)
+    worker = Worker(params, state, extra)
+    server = open_server(self.algorithm, params, extra, self.kinds, virtual + 1, self.workers.count, self.blocks)
+    several = jax.tree.map(lambda x: jnp.broadcast_to(x, (virtual, *x.shape)), worker)
+    return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
+
+  def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
+    """Carry out some waves. Return (carry, losses [workers, waves, period])."""
+    virtual, period = self.workers.virtual, self.algorithm.period
+    apart = self.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    rank = lax.axis_index(AXIS[0]) * virtual
+    key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
+    worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
+    serve = make_serving(self.algorithm, self.kinds, self.blocks)
+
+    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
+      def take() -> Any:
+        numbers = first + jnp.arange(period, dtype=first.dtype)
+        keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
+        return jax.tree.map(lambda x: x[row], batches), keys
+
+      return worker_round(mode, first, worker, reply, fresh, take)
+
+    def wave(k: Any, carry: tuple[Any, ServerState, jax.Array]) -> Any:
+      workers, state, all_losses = carry
+      (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
+      replies, fresh = self._replies(workers, state, rank), state.fresh if jax.tree.leaves(state.fresh) else None
+      if not apart:
+        own = jax.tree.map(lambda x: x[:virtual], fresh)
+        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
+        batched = self.gradients == "vmap"
+        workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
+      else:
+        done = []
+        for i in range(virtual):
+          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
+          done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
+        workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
+      messages = _of_each(workers, self._message_of)
+      if self.workers.devices > 1:  # XLA copies what one device gathers
+        messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
+      state = serve(state, messages, steps, count, rank)
+      if DROP in self.kinds:
+        workers = _replace_extra(workers, mode, state.extra)
+      return workers, state, all_losses.at[k].set(losses.astype(all_losses.dtype))
+
+    workers: Any = carry.worker
+    if apart:
+      workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
+    state = jax.tree.map(lambda x: x[0], carry.server_state)
+    waves, *tasks = server
+    inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rounds), tasks)
+    losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
+    workers, state, losses = lax.fori_loop(0, waves, wave, (workers, state, losses))
+    if apart:
+      workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
+    losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
+    return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], state)), losses
+
+  def consensus(self, carry: SimulatorCarry) -> Consensus:
+    """Return the model to test and the workers' distance from their mean."""
+    lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
+    extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
+    server = jax.tree.map(lambda x: x[0], carry.server_state.server)
+    return Consensus(self.algorithm.evaluate(server), extra, distance)
+
+  def _replies(self, workers: Any, state: ServerState, rank: Any) -> Tree:
+    """Return the replies of each worker's last visit: [virtual, ...]."""
+    rule, virtual = self.algorithm.lock_free, self.workers.virtual
+    if rule is None or LOOK not in self.kinds:
+      return jax.tree.map(lambda x: x[:virtual], state.replies)
+    message = _of_each(workers, self._request_of)  # of its last visit, as its state has not changed since
+    mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
+    seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
+    return jax.vmap(rule.reply)(message, seen)
+
+  def _request_of(self, worker: Worker) -> Tree:
+    return self.algorithm.request(worker.state, worker.params)
+
+  def _message_of(self, worker: Worker) -> Tree:
+    message = self._request_of(worker)
+    return Sent(message, worker.extra) if COLLECT in self.kinds else message
+
+
+def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
+  """Return fn of each worker, [virtual, ...]; workers: stacked, or a tuple."""
+  if isinstance(workers, Worker):
+    return jax.vmap(fn)(workers)
+  return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))
+
+
+def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
+  """Give the mean `extra` of the served workers to those that a quorum has dropped."""
+
+  def one(worker: Worker, mode: Any) -> Worker:
+    return worker._replace(
+      extra=jax.tree.map(lambda mean, own: jnp.where(mode == DROPPED, mean, own), extra, worker.extra)
+    )
+
+  if isinstance(workers, Worker):
+    return jax.vmap(one)(workers, mode)
+  return tuple(one(worker, mode[i]) for i, worker in enumerate(workers))

@@ -1,0 +1,88 @@
+"""One worker's worker round of a server algorithm: what it does between two visits, as one pure function."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl.api import Model, ServerAlgorithm, Tree, at_step
+from ddl.engine.local_step import make_local_step, over_steps
+
+REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; back after a failure
+
+
+class Worker(NamedTuple):
+  """The state that a worker keeps between rounds."""
+
+  params: Tree
+  state: Tree
+  extra: Tree  # the model's non-trained state
+
+
+def first_step(delay: int, round_: int, period: int) -> int:
+  """Return the number of the first step that a worker computes before its visit `round_`; negative for none."""
+  return (round_ - 1 if delay else round_) * period
+
+
+def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
+  """Return `Visit.step` of the visits `round_`: [...] int32. The two middle steps of an even period take turns."""
+  round_ = np.asarray(round_) - (delay > 0)
+  return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
+
+
+def make_worker_round(
+  algorithm: ServerAlgorithm, model: Model, steps: str, drops: bool
+) -> Callable[..., tuple[Worker, jax.Array]]:
+  """Return worker_round(mode, first, worker, reply, fresh, take) -> (worker, losses [period]).
+
+  mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, number of the round's first step, as of
+  `first_step`; reply: of the last visit; fresh: the model from which a worker restarts, None where no worker does;
+  take() returns the batches [period, batch, ...] and keys [period]. Losses are 0 where no step was made. After a
+  restart or a dropped round the schedules of the worker's optimizer continue at the number of its next step.
+
+  Args:
+    steps: "scan" or "unroll".
+    drops: some workers are DROPPED: they merge the reply of the last visit and make no steps.
+  """
+  step, delay = make_local_step(model, algorithm.local), algorithm.delay
+
+  def run(worker: Worker, batches_and_keys: Any) -> tuple[Worker, list[jax.Array]]:
+    if not len(batches_and_keys[1]):
+      return worker, []
+    carry, losses = over_steps(step, (worker.params, worker.state, worker.extra), batches_and_keys, steps)
+    params, state, extra = carry
+    return Worker(params, state, extra), [losses]
+
+  def full(worker: Worker, reply: Tree, batches_and_keys: Any) -> tuple[Worker, jax.Array]:
+    worker, before = run(worker, jax.tree.map(lambda x: x[:delay], batches_and_keys))
+    params, state = algorithm.merge(reply, worker.state, worker.params)
+    worker = worker._replace(params=params, state=state)
+    worker, after = run(worker, jax.tree.map(lambda x: x[delay:], batches_and_keys))
+    return worker, jnp.concatenate(before + after)
+
+  def worker_round(
+    mode: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree | None, take: Callable[[], Any]
+  ) -> Any:
+    losses = jax.eval_shape(lambda: full(worker, reply, take())[1])
+    nothing = jnp.zeros(losses.shape, losses.dtype)
+
+    def restart() -> tuple[Worker, jax.Array]:
+      state, _, first_reply = algorithm.init(fresh)
+      next_step = first + algorithm.period if delay else first
+      restarted = worker._replace(params=fresh, state=at_step(state, next_step))
+      return (restarted, nothing) if delay else full(restarted, reply if algorithm.read else first_reply, take())
+
+    def rest() -> tuple[Worker, jax.Array]:
+      return worker, nothing
+
+    def dropped() -> tuple[Worker, jax.Array]:
+      params, state = algorithm.merge(reply, worker.state, worker.params)
+      return worker._replace(params=params, state=at_step(state, first + algorithm.period)), nothing
+
+    branches = [rest, lambda: full(worker, reply, take()), dropped if drops else rest, restart]
+    return lax.switch(mode, branches[: (3 if drops else 2) if fresh is None else 4])
+
+  return worker_round

@@ -1,0 +1,187 @@
+"""Several algorithms over several seeds on the same budget of examples, and a report, as an ordinary function."""
+
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddl import files, hosts
+from ddl.comparison import label_runs, predict, record
+from ddl.config.comparison import Comparison, trials
+from ddl.config.options import RunOptions, check_read
+from ddl.costs import cluster_clock
+from ddl.costs import clusters as local_cluster
+from ddl.names import slug
+from ddl.perf.hardware import Cluster
+from ddl.perf.units import counted
+from ddl.report.formats import listed
+from ddl.report.reader import common_runs
+from ddl.run import build as made
+from ddl.run import compilation_cache, folder, inputs, processes, trainers
+from ddl.run.build import Components
+from ddl.run.exit_codes import Failed, resumable
+from ddl.run.hooks import resolved
+from ddl.run.metrics import judged_by
+from ddl.run.processes import check_processes, launch, launches, say, start_devices
+from ddl.run.workdir import check_folder, resume_command, workdir
+
+REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "findings.json")
+
+
+def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
+  """Runs the comparison and writes its report; returns what comparison.json holds, and "folder".
+
+  Raises:
+    Stopped: after SIGTERM or Ctrl-C; what was run is saved.
+    Failed: if every run diverged, or one of several processes failed.
+    ValueError: for an invalid folder, options or comparison.
+  """
+  options, began = options or RunOptions(), time.perf_counter()
+  check_read("compare", options)
+  resolved(options.hooks)
+  first, tuned = comparison.first, trials(comparison.tuned)
+  path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
+  resumable(resume_command("compare", path, options.command))
+  if not options.resume:
+    folder.RunFolder(path).check_unused()
+  _check_outputs(path)
+  asked = comparison.experiments
+  for label, experiment in asked.items():
+    for seed in comparison.seeds:
+      check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
+  given, (comparison, options, read, kept) = (comparison, options), record.joined(path, comparison, options)
+  there = label_runs.there(path, read)
+  label_runs.check_metrics(path, there)
+  workers = {each.workers for each in asked.values()}
+  for count in workers:
+    check_processes(count, max(options.processes, hosts.processes()), options)
+  data = made.load(first)
+  components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
+  for each in components.values():
+    trainers.check_members(each, options)
+  clusters = {
+    name: cluster
+    for each in comparison.experiments.values()
+    for name, cluster in cluster_clock.chosen(comparison.clusters, each, options.members).items()
+  }
+  if launches(options):
+    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
+    return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
+  compilation_cache.start(options.compilation_cache)
+  start_devices(max(workers), options)
+  computed_from = inputs.of(comparison.experiments.values(), data, options.init_from, comparison.tuned)
+  processes.check(comparison.to_json(), options, data, computed_from)
+  if options.resume:
+    inputs.check(path, computed_from, options.allow_changed_inputs)
+  metric = _metric(comparison, components)  # tracing a model needs the devices
+  if clusters:
+    if any(each.elastic for each in comparison.experiments.values()):
+      raise ValueError("--cluster with config.elastic: other workers would be lost there than in the runs made here")
+    cluster_clock.check_devices(options.members)
+  if hosts.is_main():
+    if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
+      path.mkdir(parents=True, exist_ok=True)
+      shutil.copyfile(comparison.tuned, path / folder.TUNED)
+    folder.record(path, folder.about(options.command), options.recorded, computed_from, there.done(path))
+  groups = dict.fromkeys(comparison.place(label).group for label in asked)
+  if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
+    say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
+  what = counted(len(asked), "label" if comparison.grid else "algorithm")
+  what += " at points of the grid" * bool(comparison.grid)
+  what += f" x {counted(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
+  say(f"{what}; {data.meta['description']}")
+  if options.resume and (path / folder.COMPARISON).exists():
+    labels = label_runs.to_train(comparison, path, there)
+    if labels:
+      say(f"not all seeds of {listed(labels)} are there: the others are trained first")
+  runs, failed, ended = label_runs.run(comparison, components, path, there, options, computed_from)
+  page = {}
+  if hosts.is_main():
+    page = record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
+    record.write(path / folder.COMPARISON, page)
+    try:
+      if clusters:
+        _write_tables(path)  # before predictions, which may fail
+        page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
+        paths = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
+        page["clusters"] = [entry | {"file": paths[entry["name"]]} for entry in page["clusters"]]
+        record.write(path / folder.COMPARISON, page)
+      _report(path, began, options.print_table)
+    except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
+      raise Failed(1, _late(path, error)) from error
+  if not ended:
+    raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
+  return page | {"folder": str(path)}
+
+
+def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
+  """The metric of the target. Raises ValueError for a target that no run can meet, or that all meet at once."""
+  (model, data), target = next((each.model, each.data) for each in components.values()), comparison.target
+  metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
+  wrong = {
+    "accuracy": "an accuracy must be above 0 and at most 1, e.g. 0.95 for 95 %" * (not 0 < target <= 1),
+    "loss": "the target of a loss must be finite" * (not math.isfinite(target)),
+    "perplexity": "a perplexity must be above 1 and finite, e.g. 30" * (not 1 < target < math.inf),
+  }[metric]
+  if wrong:
+    raise ValueError(f"config.compare.target is {target:g}; invalid: {wrong}")
+  return metric
+
+
+def _predicted(
+  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, list[str]],
+  target: Mapping[str, Any], options: RunOptions,
+) -> list[dict[str, Any]]:  # fmt: skip
+  """Of the seeds that all labels have; without any each label by itself, as none is compared with another."""
+  common, members = common_runs(runs), (options.members, options.sharding)
+  if any(common.values()):
+    return predict.predict(path, clusters, components, common, target, *members)
+  each = [
+    predict.predict(path, clusters, {label: components[label]}, {label: runs[label]}, target, *members)
+    for label in runs
+  ]
+  return [
+    entries[0] | {"algorithms": {label: found for entry in entries for label, found in entry["algorithms"].items()}}
+    for entries in zip(*each, strict=True)
+  ]
+
+
+def _check_outputs(path: Path) -> None:
+  """Raise ValueError, before any run, where a file or a folder is in the way of the report's."""
+  names = (folder.COMPARISON, *REPORT_FILES)
+  wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
+  if wrong:
+    what = "is a file" if wrong[0] == "figures" else "is a folder"
+    raise ValueError(f"{path / wrong[0]} {what}, where the report is to be written; move it, or give another --workdir")
+
+
+def _write_tables(path: Path) -> None:
+  from ddl.report import page as report  # which imports matplotlib and pandas
+
+  report.write_tables(path)
+
+
+def _late(path: Path, error: Exception) -> str:
+  """Return one line on an error after the last run: what failed, what is complete, and how to go on."""
+  what = " ".join(f"{type(error).__name__}: {error}".split())
+  tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
+  written = f", and so are {' and '.join(tables)}" if tables else ""
+  return (
+    f"the report failed ({what}); all runs are complete in {path}{written}; "
+    f"`{resume_command('compare', path)}` writes the report from them"
+  )
+
+
+def _report(path: Path, began: float, table: bool) -> None:
+  """Write the page and say where it lies, after the table if that is wanted."""
+  from ddl.report import clusters as cluster_section  # matplotlib takes a second to import
+  from ddl.report import page as report
+
+  page = report.write_report(path)
+  if table:
+    told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
+    say(f"\n{report.table(path)}{told}\n")
+  say(f"{time.perf_counter() - began:.0f} s; report: {page}")

@@ -1,0 +1,187 @@
+"""Predictions of `compare --cluster` for comparison.json: every run's clock on every cluster, and the break-even."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.api import Algorithm, ServerAlgorithm
+from ddl.config.experiment import Experiment
+from ddl.costs import cluster_clock, step_cost
+from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
+from ddl.costs.step_cost import param_shapes
+from ddl.perf.hardware import Cluster
+from ddl.perf.hardware.device import Step, step_parts
+from ddl.perf.patterns import Pattern
+from ddl.perf.planning import bounds
+from ddl.report.reader import read_run
+from ddl.report.statistics import crossing, log_summary
+from ddl.run import folder, virtual_time
+from ddl.run.build import Components, params_bytes
+
+BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
+
+
+class Entrant(NamedTuple):
+  """An algorithm of the comparison, with its runs."""
+
+  experiment: Experiment
+  algorithm: Algorithm | ServerAlgorithm
+  pattern: Pattern
+  seeds: list[int]
+  steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
+  hits: list[float]  # steps at which the target is met, interpolated between evaluations, NaN for never
+  members: Members = ALONE  # of each worker
+
+
+def predict(
+  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
+  target: Mapping[str, Any], members: int = 1, sharding: str = "",
+) -> list[dict[str, Any]]:  # fmt: skip
+  """Return an entry of comparison.json for each cluster.
+
+  Args:
+    path: of the comparison.
+    clusters, components, runs: clusters by name; experiments and folders of the runs by label.
+    target: "metric" and "value".
+    members, sharding: devices of a worker, and the rules by which these hold its parameters.
+  """
+  first = next(iter(components.values()))
+  split = cluster_clock.of(first, members, sharding)
+  entrants = {label: _entrant(path, each, runs[label], target, split) for label, each in components.items()}
+  step = step_cost.step_parts(first, first.experiment.batch // first.experiment.microbatches, members, sharding)
+  nbytes = params_bytes(first.model)
+  return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
+
+
+def _entrant(
+  path: Path, components: Components, runs: Sequence[str], target: Mapping[str, Any], members: Members
+) -> Entrant:
+  seeds, steps, hits = [], [], []
+  for run in runs:
+    columns = read_run(path / run).columns if (path / run / folder.METRICS).exists() else None
+    seeds.append(int(run.rpartition("-")[2]))
+    steps.append(columns["step"] if columns else np.empty(0))
+    values = columns[target["metric"]] if columns else np.empty(0)
+    hit = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
+    hits.append(np.nan if hit is None else hit)
+  experiment, algorithm = components.experiment, components.algorithm
+  pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
+  return Entrant(experiment, algorithm, pattern, seeds, steps, hits, members)
+
+
+def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
+  """Return the entry of comparison.json on one cluster. nbytes: of the parameters."""
+  algorithms, means = {}, {}
+  for label, entrant in entrants.items():
+    algorithm = entrant.algorithm
+    there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(each, algorithm) for each in there]
+    seconds = [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)]
+    if not np.isnan(entrant.hits).any():
+      reached = [np.interp(*each) for each in zip(entrant.hits, entrant.steps, seconds, strict=True)]
+      means[label] = log_summary(reached)[0]
+    algorithms[label] = {
+      "seconds": seconds,
+      **_figures(entrant, there, clocks),
+    }
+  devices, members = max((each.experiment.workers * each.members.count, each.members) for each in entrants.values())
+  link = cluster.network.main_link(devices)
+  complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
+  return {
+    "name": name,
+    "title": cluster.title,
+    "source": cluster.source,
+    "flop_per_example": sum(part.flop for part in step_parts(step)),
+    "params_bytes": nbytes,
+    "link": "between nodes" if link == cluster.network.between else "inside a node",
+    "latency": link.latency,
+    "bandwidth": link.bandwidth,
+    "algorithms": algorithms,
+    "members": {"count": members.count, "seconds": members.seconds(cluster)},
+    "break_even": break_even(cluster, devices, complete, step),
+  }
+
+
+def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
+  there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
+  return there._replace(config=replace(there.config, seed=seed))
+
+
+def _figures(
+  entrant: Entrant, there: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
+) -> dict[str, Any]:
+  """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
+  algorithm, first = entrant.algorithm, there[0].config  # parts are the same with every seed
+  out: dict[str, Any] = {
+    "step_seconds": first.times.seconds,
+    "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
+  }
+  if not isinstance(algorithm, ServerAlgorithm):
+    charged = [each for each in (there[0].charged.local, *there[0].charged.exchanges) if isinstance(each, float)]
+    return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
+  stale: dict[str, list[float]] = {"trained": [], "there": []}
+  for config in (each.config for each in there):
+    trained = replace(entrant.experiment, seed=config.seed)
+    stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
+    stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
+  parts = {key: getattr(first.network, key) for key in ("message_seconds", "service_seconds")}
+  return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
+
+
+def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
+  """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
+
+  By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where it sees none.
+
+  Args:
+    devices: of all workers.
+    complete: those that reach the target with every seed, the soonest on average first.
+
+  Returns:
+    None for fewer than two of them, or where the target is met without training.
+  """
+  if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
+    return None
+  winner, here = next(iter(complete)), cluster.network.main_link(devices).bandwidth
+
+  def seconds(entrant: Entrant, index: int) -> Any:
+    steps, hit = entrant.steps[index], entrant.hits[index]
+    after = int(np.searchsorted(steps, hit))
+    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after
+
+    @cache
+    def at(bandwidth: float) -> float:
+      other = cluster.with_bandwidth(devices, bandwidth)
+      there = _there(entrant, entrant.seeds[index], other, step)
+      there = there._replace(config=replace(there.config, steps=int(around[-1])))  # later ones do not matter
+      clock = cluster_clock.clock(there, entrant.algorithm)
+      return float(np.interp(hit, around, [clock(each) for each in around]))
+
+    return at
+
+  each = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
+  means: dict[str, bounds.Seconds] = {
+    label: lambda bandwidth, seeds=seeds: log_summary([at(bandwidth) for at in seeds])[0]
+    for label, seeds in each.items()
+  }
+  changes = []
+  for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
+    change = bounds.overtaken(means, here, end)
+    if change is None:
+      continue
+    pairs = [{name: each[name][i] for name in (winner, change[0])} for i in range(len(each[winner]))]
+    # In a seed where the other is ahead already, the winner has to come from the other side.
+    ways = [end if pair[winner](here) <= pair[change[0]](here) else opposite for pair in pairs]
+    over = [bounds.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
+    changes.append({"other": change[0], "mean": change[1], "bandwidths": [one and one[1] for one in over]})
+  ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
+  return {
+    "winner": winner,
+    "crossings": changes,  # with less bandwidth, with more; of those that there are
+    "searched": list(BANDWIDTHS),
+    "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
+  }

@@ -1,0 +1,180 @@
+"""Optuna's studies of a sweep: one per label, in a journal in the sweep's folder.
+
+A journal is a text file that is only appended to: it needs no SQL, and it works on NFS, where SQLite's locks do not.
+The main process writes it. The others hold what it held when they started, and tell themselves the same results.
+"""
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
+from ddl.run.folder import STUDY, differences
+
+STARTUP = 4  # Halton points before TPE, which needs results to go by
+RUNGS = (1, 3)  # ninths of the steps, after each of which about a third of the trials go on
+COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid"
+
+
+class Halton(optuna.samplers.BaseSampler):
+  """The n-th trial is the n-th Halton point.
+
+  Optuna's QMCSampler draws its first trial at random and takes the corner of the box as its second; after a trial that
+  was stopped it goes on with other points.
+  """
+
+  def __init__(self, space: Space, trials: int):
+    """Raises ValueError for more points than there is memory for."""
+    self._distributions = {key: distribution(bounds) for key, bounds in space.items()}
+    self._points = points(space, trials)
+
+  def infer_relative_search_space(self, study: Any, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    """All keys."""
+    return self._distributions
+
+  def sample_relative(self, study: Any, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Point:
+    """The point of this trial's number."""
+    return self._points[trial.number]
+
+  def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+    """No key is left."""
+    raise NotImplementedError(param_name)
+
+
+class LabelStudy:
+  """The trials of one label: `next` gives one that is unfinished or new, `tell` ends it."""
+
+  def __init__(self, storage: JournalStorage, chosen: Sweep, label: str, metric: str):
+    """metric: "accuracy" or "loss"."""
+    self._space, self._trials, self._metric = chosen.spaces[label], chosen.trials, metric
+    self._halton, self._tpe = Halton(self._space, chosen.trials), chosen.sampler == "tpe"
+    self._key = f"{chosen.experiments[label].seed}/{label}"
+    self._study = optuna.create_study(
+      storage=storage,
+      study_name=label,
+      direction="maximize" if metric == "accuracy" else "minimize",
+      pruner=optuna.pruners.SuccessiveHalvingPruner(1, 3) if chosen.pruning else optuna.pruners.NopPruner(),
+      load_if_exists=True,
+    )
+    if not self._study.user_attrs:
+      self._study.set_user_attr("sweep", chosen.to_json(label))
+
+  def next(self) -> tuple[optuna.Trial, Point] | None:
+    """A trial that a stop left unfinished, else a new one; None once all are finished."""
+    there = self._study.get_trials(deepcopy=False)
+    running = [each for each in there if each.state == TrialState.RUNNING]
+    number = running[0].number if running else len(there)
+    if number >= self._trials:
+      return None
+    self._study.sampler = self._sampler(number)
+    trial = optuna.Trial(self._study, running[0]._trial_id) if running else self._study.ask()
+    return trial, {key: _suggest(trial, key, bounds) for key, bounds in self._space.items()}
+
+  def tell(self, trial: optuna.Trial, outcome: str, score: dict[str, float] | None, seeds: list[Any]) -> None:
+    """End a trial. score: the mean over seeds of a complete one; seeds: the score of each that was run."""
+    trial.set_user_attr("outcome", outcome)
+    trial.set_user_attr("score", score)
+    trial.set_user_attr("seeds", seeds)
+    if score:
+      self._study.tell(trial, score[self._metric])
+    else:
+      self._study.tell(trial, state=TrialState.PRUNED)  # a sampler learns from these, but not from failed ones
+
+  def finished(self) -> list[tuple[Point, dict[str, Any]]]:
+    """(point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
+    return [
+      ({key: each.params[key] for key in self._space}, each.user_attrs)
+      for each in self._study.get_trials(deepcopy=False)
+      if each.state.is_finished()
+    ]
+
+  def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
+    """Report a line of metrics at a rung. Raises TrialPruned for a trial that is not among the better third there."""
+    if not 0 < line["step"] < steps:
+      return
+    rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
+    reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    if rung and rung not in reported:
+      trial.report(line[f"test_{self._metric}"], rung)
+      if trial.should_prune():
+        raise optuna.TrialPruned
+
+  def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+    """The same for the same number: a resumed sweep tries what it would have tried."""
+    if not self._tpe or number < STARTUP:
+      return self._halton
+    return optuna.samplers.TPESampler(n_startup_trials=1, seed=zlib.crc32(f"{self._key}/{number}".encode()))
+
+
+class _Memory(BaseJournalBackend):
+  """A journal that is not written to a file."""
+
+  def __init__(self, logs: list[dict[str, Any]]):
+    self._logs = list(logs)
+
+  def read_logs(self, log_number_from: int) -> Any:
+    return iter(self._logs[log_number_from:])
+
+  def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    self._logs += logs
+
+
+def saved(folder: Path, chosen: Sweep) -> list[dict[str, Any]]:
+  """The records of a folder's journal, before anything is written; [] where there is none.
+
+  Raises:
+    ValueError: for a damaged journal, one of another sweep, or one with more trials of a label than it is to have.
+  """
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+  if not (file := folder / STUDY).exists():
+    return []
+  try:
+    logs = list(JournalFileBackend(str(file)).read_logs(0))
+    storage = JournalStorage(_Memory(logs))
+    there = {each: optuna.load_study(study_name=each, storage=storage) for each in optuna.get_all_study_names(storage)}
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f"{file} is damaged ({error}); sweep again in another --workdir") from error
+  for label in {*there} & {*chosen.experiments}:
+    if (found := there[label].user_attrs.get("sweep")) and (differ := differences(found, chosen.to_json(label))):
+      raise ValueError(
+        f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])}); give its own to resume it"
+      )
+    if (count := len(there[label].trials)) > chosen.trials:
+      raise ValueError(f"{folder} holds {count} trials of '{label}': --trials={chosen.trials} must be at least that")
+  return logs
+
+
+def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalStorage:
+  """The storage of all labels. logs: of `saved`, for a process that does not write."""
+  if not writes:
+    return JournalStorage(_Memory(logs))
+  if (file := folder / STUDY).exists():
+    whole = file.read_bytes().rpartition(b"\n")
+    os.truncate(file, len(whole[0]) + len(whole[1]))  # without a last line that a killed process left in part
+  return JournalStorage(JournalFileBackend(str(file)))
+
+
+def distribution(bounds: Bounds) -> BaseDistribution:
+  """Optuna's name for a range or for choices."""
+  if isinstance(bounds, list):
+    return CategoricalDistribution(bounds)
+  low, high = bounds
+  if isinstance(low, int) and isinstance(high, int):
+    return IntDistribution(low, high, log=logarithmic(bounds))
+  return FloatDistribution(low, high, log=logarithmic(bounds))
+
+
+def _suggest(trial: optuna.Trial, key: str, bounds: Bounds) -> Any:
+  if isinstance(bounds, list):
+    return trial.suggest_categorical(key, bounds)
+  low, high = bounds
+  if isinstance(low, int) and isinstance(high, int):
+    return trial.suggest_int(key, low, high, log=logarithmic(bounds))
+  return trial.suggest_float(key, low, high, log=logarithmic(bounds))

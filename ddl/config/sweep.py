@@ -1,0 +1,222 @@
+"""A sweep as a frozen value: an experiment per label, the space that is searched for each, and points of a space."""
+
+import copy
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ml_collections import ConfigDict
+from scipy.stats import qmc
+
+from ddl import memory
+from ddl.config import comparison
+from ddl.config.comparison import of_label, only, variants
+from ddl.config.experiment import Experiment
+from ddl.config.parts import jsonable
+from ddl.config.registry import Config, as_type, factory, keywords, named
+from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
+
+Bounds = tuple[float, float] | list[Any]  # (low, high), or the choices
+Space = Mapping[str, Bounds]  # by "optimizer.learning_rate", "algorithm.period", ...
+Point = dict[str, Any]
+SAMPLERS = ("halton", "tpe")
+RATE = "optimizer.learning_rate"
+STEP = 0.05  # share of a linear range beyond an edge at which a value has to be possible
+
+
+@dataclass(frozen=True)
+class Sweep:
+  """Each label is tried `trials` times, a trial with each of the seeds."""
+
+  experiments: Mapping[str, Experiment]
+  spaces: Mapping[str, Space]
+  trials: PositiveInt = 9
+  seeds: tuple[Seed, ...] = ()  # (): the experiment's own
+  sampler: str = "halton"  # or "tpe"
+  pruning: bool = False
+  validation: Fraction = 0.2  # share of the training examples, for data that does not set any apart itself
+  metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
+
+  def __post_init__(self) -> None:
+    """Raises ValueError where nothing can be tried or judged."""
+    check_fields(self, "config.sweep.")
+    if not self.validation or any(each.data.get("validation") == 0 for each in self.experiments.values()):
+      raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
+    if len(set(self.seeds)) < len(self.seeds):
+      raise ValueError(f"config.sweep.seeds must be different, got {self.seeds}.")
+    named("sampler of config.sweep", dict.fromkeys(SAMPLERS), self.sampler)
+    if self.pruning and any(each.eval_every >= each.steps for each in self.experiments.values()):
+      raise ValueError("config.sweep.pruning judges before the end; set config.eval_every to less than config.steps")
+    if self.pruning and len({each.eval_every / each.steps for each in self.experiments.values()}) > 1:
+      raise ValueError("config.sweep.pruning is equal for all; give all labels the same config.steps and eval_every")
+
+  @property
+  def first(self) -> Experiment:
+    """The first label's: model and data are those of all."""
+    return next(iter(self.experiments.values()))
+
+  @classmethod
+  def from_config(cls, config: Config, only_labels: Sequence[str] = (), trials: int = 0) -> "Sweep":
+    """From `config.sweep`. trials: 0 for the config's. Raises as `variants` and `Experiment.from_config` do."""
+    if keys := comparison.values(config):
+      raise ValueError(
+        f"config.compare.grid must be empty for a sweep, got {', '.join(keys)}; sweep a config without a grid, and "
+        "let compare --tuned use the result at every point"
+      )
+    config, section = copy.deepcopy(config), config.sweep
+    check_all(Fraction, section.validation, "config.sweep.validation")
+    if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
+      config.data.validation = section.validation
+    every = variants(config)
+    for label in section.space:
+      named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
+    experiments = {label: of_label(label, every[label]) for label in only(every, only_labels)}
+    spaces = {label: _space(section, label, each) for label, each in experiments.items()}
+    return cls(
+      experiments, spaces, trials or section.trials, section.seeds, section.sampler, section.pruning,
+      section.validation, config.compare.metric,
+    )  # fmt: skip
+
+  def to_json(self, label: str) -> dict[str, Any]:
+    """All that decides the trials of a label, but their number: what a resume must have in common with its folder."""
+    rules = {"sampler": self.sampler, "pruning": self.pruning, "validation": self.validation, "seeds": self.seeds}
+    rules |= {"metric": self.metric} if self.metric else {}
+    return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
+
+
+def points(space: Space, trials: int) -> list[Point]:
+  """The first points of a Halton sequence: evenly spread for any number, the same for every algorithm.
+
+  Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
+  """
+  memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
+  sequence = qmc.Halton(len(space), scramble=False)
+  sequence.fast_forward(1)  # the first point is the corner of the box
+  return [
+    {key: _at(bounds, u) for u, (key, bounds) in zip(row, space.items(), strict=True)}
+    for row in sequence.random(trials)
+  ]
+
+
+def logarithmic(bounds: tuple[float, float]) -> bool:
+  """Whether the scale is, as the bounds span a decade."""
+  low, high = bounds
+  return low > 0 and high / low >= 10
+
+
+def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
+  """Return the keys whose best value is the smallest or the largest of those tried -> "low" or "high".
+
+  Left out are a key of which one value was tried, choices that are not three numbers or more, and a bound that the
+  algorithm or the optimizer allows nothing beyond, such as a delay of 0.
+
+  Args:
+    experiment: of the label.
+    space: that was searched.
+    point: the best.
+    tried: all points that were tried, whatever came of them.
+  """
+  out = {}
+  for key, bounds in space.items():
+    ends = _ends(bounds)
+    found = sorted({each[key] for each in tried}) if ends else []
+    if not ends or len(found) < 2 or found[0] < point[key] < found[-1]:
+      continue
+    side = "low" if point[key] == found[0] else "high"
+    width = 1 if isinstance(ends[0], int) else STEP * (ends[1] - ends[0])
+    beyond = ends[1] + width if side == "high" else ends[0] / 2 if logarithmic(ends) else ends[0] - width
+    try:
+      experiment.changed(by_section(point | {key: type(ends[0])(beyond)})).make_algorithm()
+    except ValueError:
+      continue
+    out[key] = side
+  return out
+
+
+def _ends(bounds: Bounds) -> tuple[float, float] | None:
+  """Return the bounds of a range, or of three or more numbers to choose from; None for other choices."""
+  if not isinstance(bounds, list):
+    return bounds
+  ordered = len(bounds) > 2 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in bounds)
+  return (min(bounds), max(bounds)) if ordered else None
+
+
+def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """A point as `Experiment.changed` and a config take it."""
+  out: dict[str, dict[str, Any]] = {}
+  for path, value in point.items():
+    section, _, key = path.partition(".")
+    out.setdefault(section, {})[key] = value
+  return out
+
+
+def _at(bounds: Bounds, u: float) -> Any:
+  """The value at a share u in [0, 1) of the bounds' scale, or of the choices."""
+  if isinstance(bounds, list):
+    return bounds[int(u * len(bounds))]
+  low, high = bounds
+  value = low * (high / low) ** u if logarithmic(bounds) else low + (high - low) * u
+  if isinstance(low, int) and isinstance(high, int):
+    return round(value)
+  return min(max(float(f"{value:.4g}"), low), high)
+
+
+def _space(section: Config, label: str, experiment: Experiment) -> Space:
+  """What is tuned: the learning rate, and what config.sweep.space names for this label."""
+  space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
+  for bound in space[RATE]:
+    check_all(PositiveFloat, bound, "config.sweep.learning_rate")
+  where = f"config.sweep.space['{label}']"
+  own = _section(where, section.space.get(label, {}))
+  optimizer = _section(f"{where}.optimizer", own.pop("optimizer", {}))
+  space |= _searched(where, own, "algorithm", experiment.algorithm.name, keywords(experiment.spec.factory))
+  made = factory("optimizer", experiment.optimizer.name)
+  return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name, keywords(made))
+
+
+def _section(where: str, found: Any) -> dict[str, Any]:
+  if not isinstance(found, Mapping | ConfigDict):
+    raise ValueError(f"{where} is {found!r}; it maps keys to bounds, such as {{'period': (1, 16)}}")
+  return {**found}
+
+
+def _searched(
+  where: str, section: Mapping[str, Any], kind: str, name: str, taken: Mapping[str, Any]
+) -> dict[str, Bounds]:
+  """The keys of one section, with the bounds or choices of each."""
+  out: dict[str, Bounds] = {}
+  for key, bounds in section.items():
+    if key not in taken:
+      known = f"it takes {', '.join(taken)}" if taken else "it takes no settings"
+      raise ValueError(f"{where}.{key}: {kind} '{name}' does not read it; {known}")
+    read = _choices if isinstance(bounds, list) else _range
+    out[f"{kind}.{key}"] = read(f"{where}.{key}", bounds, taken[key].annotation)
+  return out
+
+
+def _range(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
+  """The pair low < high as numbers of the key's type. ValueError for anything else."""
+  if annotation not in (int, float):
+    raise ValueError(f"{where} is {bounds!r}, but it is no number; give a list of choices, such as ['a', 'b']")
+  try:
+    low, high = (as_type(bound, annotation) for bound in bounds)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"{where} is {bounds!r}; give two of type {annotation.__name__}, (low, high), or a list of choices"
+    ) from error
+  if not (low < high and math.isfinite(high - low)):
+    raise ValueError(f"{where} is {(low, high)}; invalid: bounds must be finite, the first below the second")
+  return low, high
+
+
+def _choices(where: str, values: list[Any], annotation: Any) -> list[Any]:
+  """At least two different values of the key's type. ValueError for anything else."""
+  try:
+    found = [as_type(value, annotation) for value in values]
+  except TypeError as error:
+    raise ValueError(f"{where} is {values!r}; each choice must be {error}") from error
+  if len(set(map(repr, found))) < max(2, len(found)) or not all(isinstance(v, bool | int | float | str) for v in found):
+    raise ValueError(f"{where} is {values!r}; invalid: must be two or more different numbers, texts or truth values")
+  return found

@@ -1,0 +1,290 @@
+"""The cost of an experiment's step, compiled by XLA without data: FLOP, bytes and memory, by parameter array too.
+
+XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
+The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
+what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone, and has one microbatch:
+a step of k microbatches costs as much as k steps.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
+from ddl.costs.workloads import published_kind
+from ddl.engine.calls import Call, Kind
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.trainer import Trainer
+from ddl.engine.workers import Workers, on_devices
+from ddl.group_recorder import Recorder
+from ddl.perf import units
+from ddl.perf.hardware.device import Part
+from ddl.perf.planning.batch import Job
+from ddl.perf.step.memory import COPIES, StepMemory
+from ddl.perf.tables.totals import FLOAT
+from ddl.run.build import Components, params_bytes
+from ddl.run.trainers import with_auto
+from ddl.schedule import Due
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+class Leaf(NamedTuple):
+  """A parameter array."""
+
+  name: str
+  nbytes: int  # of its gradient
+  share: float  # of the step's FLOP
+
+
+def param_shapes(model: Model) -> Tree:
+  """Return the shapes of a model's parameters."""
+  return jax.eval_shape(model.init, jax.random.key(0))[0]
+
+
+def loss_jaxpr(model: Model, batch: Tree) -> Any:
+  """Return the traced loss of a batch of these shapes; its first inputs are the parameters."""
+  key = jax.random.key(0)
+  return jax.make_jaxpr(model.loss)(*jax.eval_shape(model.init, key), batch, key).jaxpr
+
+
+def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
+  """Return the parameter arrays in the order of their first use in the forward pass; gradients appear in the reverse.
+
+  An array's share is that of its products among all arrays' multiply-accumulates in the forward pass, where each of
+  its elements is used once per position of the result. Arrays without a product (biases, scales, embeddings) have 0;
+  work of no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
+  is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
+
+  Args:
+    model: its loss is traced.
+    batch: shapes of a batch.
+  """
+  traced = loss_jaxpr(model, batch)
+  arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
+  index = {var: i for i, var in enumerate(traced.invars[: len(arrays)])}
+  macs: dict[int, int] = {}
+  for eqn in traced.eqns:
+    for var in eqn.invars:
+      if isinstance(var, core.Var) and var in index:
+        i = index[var]
+        positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if any(products([eqn])) else 0
+        macs[i] = macs.get(i, 0) + arrays[i][1].size * positions
+  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # unused arrays come last
+  weights = macs if any(macs.values()) else {i: arrays[i][1].size for i in macs}
+  total = sum(weights.values())
+  return tuple(
+    Leaf(
+      jax.tree_util.keystr(arrays[i][0], simple=True, separator="/"),
+      arrays[i][1].size * arrays[i][1].dtype.itemsize,
+      weights[i] / total,
+    )
+    for i in macs
+  )
+
+
+def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+  """Yield (matrix product or convolution, number of runs), through all functions and loops of these equations."""
+  for eqn in equations:
+    if eqn.primitive.name in PRODUCTS:
+      yield eqn, 1
+    repeats = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    for called in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr):
+      if _is_jaxpr(called):
+        yield from ((product, repeats * times) for product, times in products(getattr(called, "jaxpr", called).eqns))
+
+
+def _is_jaxpr(x: Any) -> bool:
+  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+
+
+class Compiled(NamedTuple):
+  """A compiled program on this backend; memory in bytes."""
+
+  flop: float  # all arithmetic, additions and comparisons too; taps of a convolution on padding are left out
+  nbytes: float  # read and written by the fused operations
+  arguments: int
+  outputs: int
+  aliased: int  # outputs in the place of donated arguments
+  temporary: int
+  code: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes while it runs: arguments + outputs - aliased + temporary + code.
+
+    XLA's own peak is not it: on a CPU that leaves out the temporary buffers.
+    """
+    return self.arguments + self.outputs - self.aliased + self.temporary + self.code
+
+
+def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
+  """Analyse `step_program`; with members the figures are those of one of them."""
+  return analyse(step_program(components, examples, members, sharding))
+
+
+def step_program(components: Components, examples: int, members: int = 1, sharding: str = "") -> Any:
+  """Compile the step of the experiment's algorithm, optimizer and model on one microbatch of so many examples.
+
+  Members, this process's first devices, hold the worker's parameters as the model's rules of that name say. A
+  collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
+  reply, makes the step and sends a request.
+  """
+  batch, model = batch_shapes(components, examples), components.model._replace(microbatches=1)
+  if isinstance(components.algorithm, Algorithm):
+    algorithm = _silent(components.algorithm, components.experiment.workers)
+    model = with_auto(model, components.experiment, members)
+    return _round(algorithm, model, batch, on_devices(1, jax.local_devices()[:members], members), sharding)
+  return _worker_round(components.algorithm, model, batch)
+
+
+def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[Part, ...]:
+  """Return a microbatch's step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline, as XLA counts it.
+
+  The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
+  parameters and the optimizer's update, by the arrays' sizes.
+  """
+  arrays = leaves(components.model, batch_shapes(components, examples))
+  one, two = (compiled_step(components, n, members, sharding) for n in (examples, 2 * examples))
+  moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
+  held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
+  return tuple(
+    Part(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
+    for array in arrays
+  )
+
+
+def batch_shapes(components: Components, examples: int) -> Tree:
+  """Return the shapes [examples, ...] of one batch, of 1 example or more."""
+  units.count("number of examples", examples)
+  one = components.data.train.take(np.arange(1))
+  return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
+
+
+def analyse(compiled: Any) -> Compiled:
+  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
+  cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
+  return Compiled(
+    flop=cost.get("flops", 0.0),
+    nbytes=cost.get("bytes accessed", 0.0),
+    arguments=memory.argument_size_in_bytes,
+    outputs=memory.output_size_in_bytes,
+    aliased=memory.alias_size_in_bytes,
+    temporary=memory.temp_size_in_bytes,
+    code=memory.generated_code_size_in_bytes,
+  )
+
+
+def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
+  """The algorithm of one of so many workers, whose collectives send nothing: one of its own groups would not fit."""
+
+  def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda group, *args: fn(Recorder(workers), *args)
+
+  exchanges = tuple(x._replace(launch=alone(x.launch), merge=alone(x.merge)) for x in algorithm.exchanges)
+  init, local, evaluate = map(alone, (algorithm.init, algorithm.local, algorithm.evaluate))
+  return Algorithm(init, local, exchanges, evaluate)
+
+
+def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
+  """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
+  trainer = Trainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1), sharding)
+  delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
+  at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
+  due = (Due(launch=delayed, merge=delayed, exchange=at_once),)
+  kind = Kind(due, 1, (0,) * len(algorithm.exchanges))
+  carry, batches, step, key, _ = trainer.shapes(Call(0, kind, due, ()), batch)
+  return trainer.compiled(kind, carry, batches, step, key, ())
+
+
+def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
+  """One step of a worker: the reply merged, the gradient, the local update, the request."""
+  algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
+  worker_round = make_worker_round(algorithm, model, "unroll", drops=False)
+
+  def start(key: jax.Array) -> tuple[Worker, Tree]:
+    params, extra = model.init(key)
+    state, _, reply = algorithm.init(params)
+    return Worker(params, state, extra), reply
+
+  def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
+    worker, _ = worker_round(FULL, np.int32(0), worker, reply, None, lambda: (batches, keys))
+    return worker, algorithm.request(worker.state, worker.params)
+
+  batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+  return jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys).compile()
+
+
+def experiment_job(components: Components, workers: int | None = None) -> Job:
+  """Return FLOP, bytes and exact memory by XLA, and the memory model's count; ValueError for too many workers.
+
+  All are of one of the config's microbatches; where there are several, the sums of their gradients and the examples of
+  the others take memory too.
+
+  workers: None: the experiment's.
+  """
+  config = components.experiment
+  count, size, k = workers or config.workers, components.data.train.size, config.microbatches
+  least, nbytes = config.batch // k, params_bytes(components.model)
+  example = _nbytes(batch_shapes(components, 1))
+
+  @cache
+  def exact(examples: int) -> int:
+    others = nbytes + (k - 1) * examples * example if k > 1 else 0
+    return compiled_step(components, examples).peak + others
+
+  if count > size:
+    raise ValueError(
+      f"{count} workers are more than the {size} examples of {config.data.short_name}; give at most {size}"
+    )
+  return Job(
+    title=f"{model_title(components)} on {config.data.short_name}",
+    params_bytes=nbytes,
+    step=step_parts(components, least),
+    memory=counted(components),
+    kind=published_kind(str(config.model.name)),
+    exact=exact,
+    least=least,
+    most=size // (count * k),
+    data=size,
+  )
+
+
+def model_title(components: Components) -> str:
+  """Return the model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
+  part, meta = components.experiment.model, components.data.meta
+  name, sizes, hidden = part.short_name, part.settings, part.get("hidden")
+  if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
+    return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
+  words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())
+  return f"{name} {', '.join(words)}".strip()
+
+
+def counted(components: Components) -> StepMemory:
+  """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
+
+  The optimizer's state is added; that of an algorithm is in the compiled step alone.
+  """
+  params = param_shapes(components.model)
+  state = jax.eval_shape(components.experiment.make_optimizer().init, params)
+  batch = batch_shapes(components, 1)
+  return StepMemory(
+    per_example=_nbytes(batch) + feature_maps(components.model, batch),
+    fixed=COPIES * _nbytes(params) + _nbytes(state),
+  )
+
+
+def feature_maps(model: Model, batch: Tree) -> int:
+  """Return the bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
+  found = products(loss_jaxpr(model, batch).eqns)
+  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in found)
+
+
+def _nbytes(tree: Any) -> int:
+  return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))

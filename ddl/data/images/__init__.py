@@ -1,1 +1,0 @@
-"""Sets of images: their files, decoding, and what is done to a picture."""

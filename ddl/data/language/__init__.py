@@ -1,1 +1,0 @@
-"""Sets of text: bytes, tokens, and files of them."""

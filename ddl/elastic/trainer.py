@@ -1,0 +1,289 @@
+"""Elastic runs: between two changes of the membership it is exactly the algorithm of the workers that are present.
+
+A run whose workers come and go: between two changes it is exactly the algorithm of those that are present.
+Each of them keeps its id, and with it its batches and its keys, whoever else is there.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl.api import Algorithm, Tree
+from ddl.engine.calls import Call
+from ddl.engine.consensus import Consensus
+from ddl.engine.device_functions import Carry
+from ddl.engine.trainer import Feed, Trainer
+from ddl.events.presence import Ids, Presence
+from ddl.group_recorder import record
+from ddl.schedule import Schedule
+
+
+def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
+  """Check that the algorithm can be made for every number of workers that comes, which can go on from each other.
+
+  Args:
+    make: number of workers -> the algorithm.
+    params: of one worker, as shapes.
+    presence: who is there.
+
+  Raises:
+    ValueError: one line; also of `make`.
+  """
+
+  def shapes(count: int) -> Tree:
+    algorithm = make(count)
+    state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=count)[1]
+    return jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+  whole = shapes(presence.workers)
+  for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
+    if shapes(count) != whole:
+      raise ValueError(
+        f"a worker's state depends on how many there are: with {count} it is another than with {presence.workers}, so "
+        "that nobody can go on from it"
+      )
+  for (_, before), (step, now) in pairwise(presence.changes):
+    under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
+    if under_way[0] != under_way[1] and any(map(any, under_way)):
+      raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and no use to {len(now)}")
+
+
+class Rows(NamedTuple):
+  """A process's part of what is held, in its own memory."""
+
+  carry: Carry  # [its workers, ...], or [1, ...] of what is equal on all workers
+  own: Carry  # bools: which of the two
+  ids: Ids  # of its workers
+
+
+def rows_of(trainer: Trainer, carry: Carry, ids: Ids) -> Rows:
+  """Return this process's part of a carry of these workers, which on a CPU is the memory of the carry itself."""
+
+  def leaf(own: bool, x: jax.Array) -> np.ndarray:
+    parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    found = [np.asarray(each.data) for each in (parts if own else parts[:1])]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+  return Rows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
+
+
+def put(
+  after: Trainer, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None
+) -> Carry:
+  """Return the carry of these workers, whose trainer is `after`, from the rows that this process has.
+
+  first: one worker's, of the first that stays, by default of this process; new: of a start, for those that join.
+  """
+  mine, copies = local(after, ids), len(after.workers.local_rows)
+  if first is None:
+    assert rows
+    first = one_of(rows, next(i for i in rows.ids if i in ids))
+
+  def leaf(now: bool, one: np.ndarray, old: Any, own: Any, begun: Any) -> np.ndarray:
+    if not now:  # what is equal on all workers
+      return np.repeat(one[None], copies, 0)
+    stays = {} if rows is None else {i: old[k] if own else one for k, i in enumerate(rows.ids)}
+    return np.stack([stays[i] if i in stays else one if begun is None else begun[k] for k, i in enumerate(mine)])
+
+  def part(name: str) -> Tree:
+    now, one = (getattr(x, name) for x in (after.own, first))
+    old, own = (getattr(x, name) for x in rows[:2]) if rows else (now, now)
+    begun = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, now)
+    return after.workers.put(jax.tree.map(leaf, now, one, old, own, begun))
+
+  if any(after.schedule.in_flight(step)):
+    messages = part("messages")
+  else:  # of other exchanges, perhaps
+    messages = after.workers.put(
+      jax.tree.map(
+        lambda own, x: np.zeros((len(mine) if own else copies, *x.shape[1:]), x.dtype),
+        after.own.messages,
+        after.carry.messages,
+      )
+    )
+  return Carry(part("params"), part("state"), part("extra"), messages)
+
+
+def local(trainer: Trainer, ids: Ids) -> Ids:
+  """Return this process's of the workers of a trainer."""
+  return tuple(ids[i] for i in trainer.workers.local)
+
+
+def one_of(rows: Rows, worker: int) -> Carry:
+  """Return one worker's carry."""
+  at = rows.ids.index(worker)
+  return jax.tree.map(lambda own, x: x[at if own else 0], rows.own, rows.carry)
+
+
+def shapes_of_one(own: Carry, carry: Carry) -> Carry:
+  """Return the shapes of one worker's carry."""
+  return jax.tree.map(lambda _, x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own, carry)
+
+
+class Held(NamedTuple):
+  """The state between two calls."""
+
+  carry: Carry
+  ids: Ids  # of the workers that have its rows
+  read: bool = False  # from a checkpoint of other workers than those of now, by each process for itself
+
+
+# (a tree of host arrays in the process that has it, None in the others; its shapes) -> the tree, in all processes
+Share = Callable[[Tree | None, Tree], Tree]
+
+
+class Elastic:
+  """The trainers of a run, each of the workers that are present at some time, made when it comes to it.
+
+  What a run needs of a `Trainer` is here too, with `Held` for its `Carry`.
+  """
+
+  def __init__(
+    self,
+    make: Callable[[Ids], Trainer],
+    presence: Presence,
+    fed: Ids = (),
+    share: Share = lambda tree, _: tree,
+    reader: Callable[[Ids], Trainer] | None = None,
+  ):
+    """make: workers -> their trainer, which may serve others too. Workers that stay are all of one process, or of none.
+
+    fed: those whose batches a feed has, by default all; share: to the processes of workers that join; reader: workers
+    of a checkpoint -> their trainer in this process alone, where some of them are elsewhere or lost.
+
+    Raises:
+      ValueError: as `make` does for the workers that come last.
+    """
+    self.presence = presence
+    self._make, self._made, self._initial = make, dict[int, Trainer](), jax.random.key(0)
+    self._reader = reader
+    self._fed, self._share = fed or tuple(range(presence.workers)), share
+    self._now = presence.changes[-1][1]
+    self.all = self.of(self._now)
+    self.workers, self.execution, self.placement = self.all.workers, self.all.execution, self.all.placement
+
+  def of(self, ids: Ids) -> Trainer:
+    """Return the trainer of these workers."""
+    found = self._make(ids)
+    return self._made.setdefault(id(found), found)
+
+  @property
+  def compile_seconds(self) -> float:
+    """Seconds that compiling the calls has taken so far."""
+    return sum(each.compile_seconds for each in self._made.values())
+
+  @property
+  def fed(self) -> Ids:
+    """The workers whose batches a feed has."""
+    return self._fed
+
+  def start(self, key: jax.Array, step: int = 0) -> Held:
+    """Return what is held before the first step; with a step the same of those that have made the step before it."""
+    self._initial, ids = key, self.presence.at(max(step - 1, 0))
+    trainer, read = self._of_checkpoint(ids)
+    return Held(trainer.start(key), ids, read)
+
+  def saved(self, held: Held) -> Carry:
+    """Return the carry for a checkpoint, which has a row for each worker that has just been there."""
+    return self._of_held(held).saved(held.carry)
+
+  def restored(self, saved: Carry, step: int) -> Held:
+    """Invert `saved` after so many steps."""
+    ids = self.presence.at(max(step - 1, 0))
+    trainer, read = self._of_checkpoint(ids)
+    return Held(trainer.restored(saved), ids, read)
+
+  def consensus(self, held: Held) -> Consensus:
+    """See `Trainer.consensus`."""
+    return self.of(held.ids).consensus(held.carry)
+
+  def plan(self, first: int, last: int, every: int) -> list[Call]:
+    """Return the calls of a run from step `first` to `last`, each with one set of workers."""
+    parts: dict[int, tuple[Trainer, list[tuple[int, int]]]] = {}
+    for each in self.presence.segments(first, last):
+      trainer = self.of(each.ids)
+      parts.setdefault(id(trainer), (trainer, []))[1].append((each.first, each.last))
+    calls = [call for trainer, own in parts.values() for call in trainer.plan_parts(own, every)]
+    return sorted(calls, key=lambda call: call.first)
+
+  def run(self, held: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
+    """Dispatch the calls as `Trainer.run` does. feed: of the workers `fed`, those that are absent included."""
+    for ids, group in groupby(calls, lambda call: self.presence.at(call.first)):
+      own = [*group]
+      held = self.regroup(held, ids, own[0].first)
+      for call, carry, losses in self.of(ids).run(held.carry, own, self._rows_of(feed, ids), key, ids):
+        held = Held(carry, ids)
+        yield call, held, losses
+
+  def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
+    """See `Trainer.losses`; means over those that are present."""
+    return self.all.losses(call, losses)
+
+  def nbytes(self, call: Call) -> float:
+    """Return the bytes that a worker that is present sends in a call."""
+    return self.of(self.presence.at(call.first)).nbytes(call)
+
+  def regroup(self, held: Held, ids: Ids, step: int) -> Held:
+    """Return what these workers hold before a step, from what those before it held, as `placed` does."""
+    return held if ids == held.ids else self.placed(self.rows(held), held.ids, ids, step, self._initial)
+
+  def rows(self, held: Held) -> Rows:
+    """Return this process's part."""
+    return rows_of(self._of_held(held), held.carry, held.ids)
+
+  def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
+    """Return what these workers hold before a step, from the rows of those before it.
+
+    Who stays keeps its own. Who joins begins with the model on which those that stay agree (`Algorithm.evaluate`), the
+    state of a start with it, and the mean of their statistics. What is equal on all workers is kept, and of messages in
+    flight who joins has a copy of the first one's that stays.
+
+    Args:
+      rows: of this process; None if it has no workers that stay.
+      before, ids: the workers before and now, of all processes.
+      step: that comes next.
+      key: of the start, for those that join.
+
+    Raises:
+      ValueError: if nobody stays.
+    """
+    stay = tuple(i for i in before if i in ids)
+    if not stay:
+      raise ValueError(f"of the workers {[*before]} none stays at step {step}")
+    among, after, told = self.of(stay), self.of(ids), None
+    if stay == ids:
+      assert rows
+      return Held(put(after, rows, ids, step), ids)
+    if rows and local(among, stay):
+      model = self._model(Held(put(among, rows, stay, step), stay))
+      told = (model, one_of(rows, stay[0])) if stay[0] in local(among, stay) else None
+    like = (jax.eval_shape(self.all.model.init, key), shapes_of_one(among.own, among.carry))
+    model, first = self._share(told, like)
+    params, extra = model
+    new = self.rows(Held(after.start_from(params, extra, key), ids))
+    return Held(put(after, rows, ids, step, first, new), ids)
+
+  def _of_checkpoint(self, ids: Ids) -> tuple[Trainer, bool]:
+    """Return the trainer that a checkpoint of these workers is read for, and whether it is a reader's."""
+    if self._reader is None or ids == self._now:
+      return self.of(ids), False
+    return self._reader(ids), True
+
+  def _of_held(self, held: Held) -> Trainer:
+    return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)
+
+  def _model(self, held: Held) -> tuple[Tree, Tree]:
+    found = self.consensus(held)
+    return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (found.params, found.extra))
+
+  def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
+    """Return the feed of this process's among these workers."""
+    at = [self._fed.index(i) for i in local(self.of(ids), ids)]
+
+    def rows(first: int, steps: int) -> dict[str, np.ndarray]:
+      return {name: x if at == [*range(len(x))] else x[at] for name, x in feed(first, steps).items()}
+
+    return rows

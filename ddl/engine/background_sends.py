@@ -1,0 +1,163 @@
+"""Calls whose messages are under way beside the steps on CPUs, where XLA overlaps no collective with compute.
+
+A call is made of several programs here, cut where something is launched or merged. One thread issues all that
+communicate, in the algorithm's order, which is the same in all processes; steps that need nothing go on meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl.api import Algorithm, Tree
+from ddl.engine.calls import Kind
+from ddl.engine.compiled_program import collectives
+from ddl.engine.device_functions import Carry
+from ddl.engine.execution import compiled
+from ddl.engine.replication import pack, unpack
+from ddl.engine.rounds import Rounds, over_unit, step_keys
+from ddl.engine.workers import Workers
+from ddl.group import Group
+from ddl.group_recorder import record
+
+Program = Callable[..., Any]
+
+
+def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
+  """Return whether messages are under way between processes beside independent steps, and only a thread hides them."""
+  delayed = any(exchange.delay for exchange in algorithm.exchanges)
+  return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
+
+
+class BackgroundCalls:
+  """The calls of `Rounds`, with the results of the compiled ones."""
+
+  def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
+    """rounds: of workers of one device each; params: of one worker, as shapes."""
+    self._kept = _kept_by_steps(algorithm, params, rounds.workers.count)
+    self.compile_seconds = 0.0
+    self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers
+    self._params, self._state, self._messages = rounds.replication
+    self._thread = ThreadPoolExecutor(1, "collectives")
+    self._programs: dict[Any, tuple[Program, bool]] = {}
+
+  def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
+    """Return the function of a kind of calls with a unit, as `Rounds.make_call` does; it donates nothing."""
+    return partial(self._call, kind)
+
+  def _call(
+    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, _: tuple[()]
+  ) -> tuple[Carry, jax.Array]:
+    losses: list[jax.Array] = []
+    for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
+      # No `beside`: it is for the compilers of GPUs and TPUs.
+      steps = partial(self._steps, begin, batches, step, keys)
+      carry, found = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
+      losses += found
+    messages = tuple(tuple(map(_arrived, slots)) for slots in carry.messages)
+    return carry._replace(messages=messages), self._now(self._program("losses", 0, losses), losses)
+
+  def _steps(
+    self, begin: int, batches: Tree, step: jax.Array, keys: jax.Array, carry: Carry, first: int, last: int, _: bool
+  ) -> tuple[Carry, jax.Array]:
+    at = self._workers.replicate(np.int32(begin + first))
+    args = carry._replace(messages=()), batches, at, step, keys
+    now, losses = self._now(self._program("steps", last - first, *args), *args)
+    return now._replace(state=_filled(now.state, carry.state), messages=carry.messages), losses
+
+  def _launch(self, i: int, carry: Carry) -> tuple[Future[Tree], Carry]:
+    now = carry.params, carry.state
+    message = self._thread.submit(_finished, self._program("message", i, *now)[0], *now)
+    if not self._rounds.execution.overlap:
+      wait([message])
+    state = self._now(self._program("state", i, *now), *now)
+    return message, carry._replace(state=_filled(state, carry.state))
+
+  def _merge(self, i: int, message: Any, carry: Carry) -> Carry:
+    now = _arrived(message), carry.params, carry.state
+    params, state = self._now(self._program("merge", i, *now), *now)
+    return carry._replace(params=_filled(params, carry.params), state=_filled(state, carry.state))
+
+  def _exchange(self, i: int, carry: Carry) -> Carry:
+    return self._merge(i, *self._launch(i, carry))
+
+  def _now(self, program: tuple[Program, bool], *args: Any) -> Any:
+    run, communicates = program
+    return self._thread.submit(_finished, run, *args).result() if communicates else run(*args)
+
+  def _program(self, name: str, number: int, *args: Any) -> tuple[Program, bool]:
+    """Return the executable of `_on_device_NAME(number, ...)` for such arguments, and whether it communicates."""
+    key = (name, number, jax.tree.structure(args), *[(x.shape, x.dtype) for x in jax.tree.leaves(args)])
+    if key not in self._programs:
+      began = time.perf_counter()
+      split = jax.tree.map(lambda x: not x.sharding.is_fully_replicated or len(x.sharding.spec) > 0, args)
+      out, where = (True, self._workers.split()) if name != "losses" else (False, self._workers.everywhere)
+      lifted = self._workers.lift(partial(getattr(self, f"_on_device_{name}"), number), split, out)
+      program = compiled(jax.jit(lifted, out_shardings=where).lower(*args))
+      self._programs[key] = program, bool(collectives(program.as_text() or "", self._workers.mesh))
+      self.compile_seconds += time.perf_counter() - began
+    return self._programs[key]
+
+  def _on_device_steps(self, length: int, carry: Carry, batches: Tree, at: Any, step: Any, keys: Any) -> Any:
+    part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, at, length, 1), batches)
+    carry = carry._replace(params=unpack(carry.params, self._params), state=unpack(carry.state, self._state))
+    carry, losses = self._functions.steps(carry, part, step_keys(keys, step + at, length))
+    state = jax.tree.map(lambda kept, x: None if kept else x, self._kept, pack(carry.state, self._state))
+    return carry._replace(params=pack(carry.params, self._params), state=state), losses
+
+  def _on_device_message(self, i: int, params: Tree, state: Tree) -> Tree:
+    return pack(self._functions.launch(i, self._unpacked(params, state))[0], self._messages[i])
+
+  def _on_device_state(self, i: int, params: Tree, state: Tree) -> Tree:
+    before = self._unpacked(params, state)
+    return _changed(before.state, self._functions.launch(i, before)[1].state, self._state)
+
+  def _on_device_merge(self, i: int, message: Tree, params: Tree, state: Tree) -> tuple[Tree, Tree]:
+    before = self._unpacked(params, state)
+    after = self._functions.merge(i, unpack(message, self._messages[i]), before)
+    return _changed(before.params, after.params, self._params), _changed(before.state, after.state, self._state)
+
+  def _unpacked(self, params: Tree, state: Tree) -> Carry:
+    return Carry(unpack(params, self._params), unpack(state, self._state), (), ())
+
+  def _on_device_losses(self, _: int, losses: Sequence[jax.Array]) -> jax.Array:
+    return self._functions.mean(jnp.concatenate(losses, axis=1))
+
+
+def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
+  """Return of each leaf of a worker's state whether a local step returns it as it got it, as an outer momentum."""
+  _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
+  kept: list[Tree] = []
+
+  def step(group: Group, grads: Tree, before: Tree, params: Tree) -> None:
+    kept.append(jax.tree.map(lambda x, y: y is x, before, algorithm.local(group, grads, before, params)[1]))
+
+  record(step, params, state, params, workers=workers)
+  return kept[0]
+
+
+def _changed(before: Tree, after: Tree, own: Tree) -> Tree:
+  """Return what changed, packed, and None in place of the leaves that a function returned as it got them.
+
+  A program would copy these, and a state may hold several models.
+  """
+  return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, own))
+
+
+def _filled(changed: Tree, before: Tree) -> Tree:
+  return jax.tree.map(lambda x, y: y if x is None else x, changed, before, is_leaf=lambda x: x is None)
+
+
+def _finished(program: Program, *args: Any) -> Any:
+  """Return the result, so that the thread's next program begins when it is there."""
+  return jax.block_until_ready(program(*args))
+
+
+def _arrived(message: Any) -> Any:
+  return message.result() if isinstance(message, Future) else message

@@ -1,0 +1,162 @@
+"""Checkpoints of a run, with orbax: the carry and a few figures as JSON."""
+
+import asyncio
+import contextlib
+import errno
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax import lax
+
+from ddl.hosts import exchange
+
+KEPT = 2  # the newest ones: a run goes on from the last but one if the last was damaged
+MARGIN = 2**17  # bytes beside its arrays that a checkpoint takes at most, of a small model
+SECONDS = 600.0  # that one process may take longer than another to read
+
+
+class Damaged(ValueError):
+  """A checkpoint that cannot be read."""
+
+
+class Checkpoints:
+  """The checkpoints of one run folder. Orbax writes them atomically."""
+
+  def __init__(self, folder: Path):
+    """Create the folder if it is missing."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, create=True, enable_async_checkpointing=True)
+    self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+  def steps(self) -> list[int]:
+    """Return the steps of the checkpoints, the newest first."""
+    return sorted(self._manager.all_steps(), reverse=True)
+
+  def save(self, step: int, carry: Any, figures: dict[str, Any], wait: bool = False) -> None:
+    """Save in the background; the carry may be donated right after the call. Nothing if there is one of this step."""
+    if self._manager.latest_step() == step:
+      return
+    leaves = _plain(carry)
+    self._wait()
+    self._check_room(sum(x.nbytes for x in leaves.values()))
+    self._manager.save(
+      step,
+      args=ocp.args.Composite(
+        carry=ocp.args.StandardSave(leaves),
+        figures=ocp.args.JsonSave(figures),
+        checksums=ocp.args.JsonSave(_checksums(leaves)),
+      ),
+    )
+    if wait:
+      self._wait()
+
+  def _wait(self) -> None:
+    """Wait for the writes, but not for other processes where this one's has failed: they wait for it."""
+    while self._manager.is_saving_in_progress():
+      self._manager.check_for_errors()
+      time.sleep(0.002)
+    self._manager.wait_until_finished()
+
+  def _check_room(self, nbytes: int) -> None:
+    """OSError where that many do not fit: of a full disk orbax tells in many pages, from several threads."""
+    if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
+      raise OSError(
+        errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
+      )
+
+  def figures(self, step: int) -> dict[str, Any]:
+    """Return the figures of `step`. Raises Damaged."""
+    return self._read(step, "figures", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
+
+  def carry(self, step: int, like: Any) -> Any:
+    """Return the carry of `step`; `like`: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
+
+    Raises Damaged.
+    """
+    kept = self._read(step, "checksums", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
+    leaves = self._read(step, "carry", ocp.StandardCheckpointHandler(), ocp.args.StandardRestore(_plain(like)))
+    if kept != _checksums(leaves):
+      raise Damaged(f"{self._manager.directory / str(step)} cannot be read (its arrays are not those that were saved)")
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
+
+  def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
+    """Read in all processes, or raise Damaged in all; orbax's manager would wait for those that it failed in."""
+    where, found, reason = self._manager.directory / str(step), None, ""
+    try:
+      with _patient_loops():
+        found = handler.restore(where / item, args=args)
+    except Exception as error:  # orbax, tensorstore and json each raise their own
+      reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
+    if reasons := [each for each in exchange(reason, SECONDS) if each]:
+      raise Damaged(f"{where} cannot be read ({reasons[0]})")
+    return found
+
+  def delete(self, step: int) -> None:
+    """Remove the checkpoint of `step`."""
+    self._manager.delete(step)
+
+  def close(self) -> None:
+    """Wait for the writes."""
+    self._wait()
+    self._manager.close()
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+  """An event loop that waits for its tasks before it closes."""
+
+  def close(self) -> None:
+    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    super().close()
+
+
+class _PatientLoops(asyncio.DefaultEventLoopPolicy):
+  def new_event_loop(self) -> asyncio.AbstractEventLoop:
+    return _PatientLoop()
+
+
+@contextlib.contextmanager
+def _patient_loops() -> Iterator[None]:
+  """Let orbax wait for all of its reads: it closes their loop when the first fails, and each other one complains."""
+  before = asyncio.get_event_loop_policy()
+  asyncio.set_event_loop_policy(_PatientLoops())
+  try:
+    yield
+  finally:
+    asyncio.set_event_loop_policy(before)
+
+
+def _checksums(leaves: dict[str, Any]) -> dict[str, int]:
+  """Return a number of each array's bits, on any layout. Orbax itself finds files that end early, but no other bits."""
+  return {name: int(x) for name, x in jax.device_get(_on_devices(leaves)).items()}
+
+
+@jax.jit
+def _on_devices(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  """sum_i (2 i + 1) w_i modulo 2^32 over an array's words w; as the factors are odd, no single word can differ."""
+
+  def one(x: jax.Array) -> jax.Array:
+    x = x.astype(jnp.uint8) if x.dtype == bool else x
+    word = jnp.dtype(f"uint{min(8 * x.dtype.itemsize, 32)}")
+    words = lax.bitcast_convert_type(x, word).astype(jnp.uint32)  # of 64 bits: [..., 2]
+    place = jnp.zeros((), jnp.uint32)
+    for axis, size in enumerate(words.shape):  # without a reshape, which would gather what is split
+      place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    return jnp.sum((2 * place + 1) * words, dtype=jnp.uint32)
+
+  return jax.tree.map(one, leaves)
+
+
+def _names(tree: Any) -> list[str]:
+  return [f"{i:04d}" for i in range(len(jax.tree.leaves(tree)))]
+
+
+def _plain(tree: Any) -> dict[str, Any]:
+  """Return the leaves in order, so that a checkpoint does not depend on the names of optax's states."""
+  return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))

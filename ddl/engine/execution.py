@@ -1,0 +1,169 @@
+"""How programs are compiled and run for a backend and a model: defaults measured by `python run.py bench`.
+
+How programs are compiled for each kind of device, so that collectives run beside the compute that can hide them.
+XLA:GPU makes collectives asynchronous by itself, XLA:CPU never does. XLA:TPU has a schedule with asynchronous
+all-reduces only with these options (openxla.org/xla/flags_guidance; MaxText's benchmarks/xla_flags_library.py,
+CF_FOR_ALL_REDUCE), and not for arrays that it has combined to one all-reduce, so that the combiner is off.
+
+Two more things that compiled schedules show are in the programs themselves. XLA:TPU hides one long all-reduce better
+than several that leave together, and even in a loop, so that what is in flight is packed (`Workers.overlapped_group`).
+XLA:GPU, and XLA:TPU with leaves that cannot be packed, overlap no collective with a loop: the steps beside a message
+are unrolled (`DeviceFunctions.steps`). docs/howto/dryrun.md has figures.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from ddl.api import Model, Tree
+from ddl.engine.workers import Workers, divisors, nbytes
+
+CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
+PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
+TOGETHER_BYTES = 2**17  # of parameters, above which runs side by side lose more in caches than they save in dispatch
+THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
+LONGEST_CALL = 64  # steps; dispatch then takes less than a hundredth even of a 0.1 ms step
+
+
+class ExecutionConfig(NamedTuple):
+  """Options that change the results by rounding only, through the order of operations."""
+
+  gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
+  steps: Literal["unroll", "scan"]
+  steps_per_call: int
+  overlap: bool = True  # False: the steps after a launch wait for its message
+
+
+def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
+  """Return the CPU devices of this process: at most one per core if that is enough for one worker's members."""
+  even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
+  cores = len(os.sched_getaffinity(0)) // processes
+  return max((d for d in even if d <= cores), default=even[0])
+
+
+def check_threads(count: int, what: str) -> None:
+  """ValueError if `what` needs more threads than the system allows a process. A CPU device takes one."""
+  limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
+  limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
+  if count >= min(limits, default=count + 1):
+    raise ValueError(f"{what} take a thread each; invalid: must be below {min(limits)}, the threads of this machine")
+
+
+def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
+  """Return vmap and scan for GPUs and TPUs; for CPUs unrolled gradients, and unrolled steps unless the model is dense.
+
+  Args:
+    workers: the layout.
+    dense: `Model.dense`.
+    step_bytes: input of all workers of one process for one step.
+  """
+  cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
+  if workers.platform != "cpu":
+    return ExecutionConfig("vmap", "scan", cap)
+  if dense:
+    return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
+  # Each unrolled gradient is compiled separately; a few per call hide the dispatch of a convolution.
+  return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
+
+
+def most_together(model: Model, workers: int, call_bytes: int) -> int:
+  """Return how many runs that differ in their seeds are made side by side: where a step is mostly dispatch.
+
+  call_bytes: input of one call of one run. Inputs, and all workers' parameters, are at most four times CALL_BYTES.
+  """
+  size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
+  fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
+  return max(1, min(16, fits)) if model.dense and size <= TOGETHER_BYTES else 1
+
+
+def packs(params: Tree) -> bool:
+  """Return whether a server holds the parameters as one vector: with small leaves of one type, and always on GPUs and
+  TPUs, where copies are assumed to be cheap beside calls."""
+  leaves = jax.tree.leaves(params)
+  small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
+  return small and len({x.dtype for x in leaves}) == 1
+
+
+GRACE = 10.0  # seconds
+OVER = b"\0"  # in place of a signal's number
+ASYNC = {
+  "xla_tpu_enable_async_collective_fusion": "true",
+  "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
+  "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+  "xla_tpu_overlap_compute_collective_tc": "true",
+  "xla_enable_async_all_reduce": "true",
+}
+COMBINER = {  # by the begin of the device's kind; how the combiner is switched off differs
+  "TPU v5 lite": {"xla_jf_crs_combiner_threshold_in_bytes": "1"},
+  "TPU": {"xla_jf_crs_combiner_threshold_count": "1"},
+}
+
+
+def options(device: Any) -> dict[str, str]:
+  """Return the options for programs of such devices (`jax.Device`), of this machine or of a topology."""
+  if device.platform != "tpu":
+    return {}
+  combiner = next(found for kind, found in COMBINER.items() if device.device_kind.startswith(kind))
+  return ASYNC | combiner
+
+
+def compiled(lowered: jax.stages.Lowered, chosen: Mapping[str, str] | None = None) -> jax.stages.Compiled:
+  """Compile with these options; without any, and a warning, where this compiler does not know one of them."""
+  with _ended_by_sigterm():
+    if not chosen:
+      return lowered.compile()
+    try:
+      return lowered.compile(compiler_options=dict(chosen))
+    except jax.errors.JaxRuntimeError as error:
+      if "No such compile option" not in str(error):
+        raise
+      told = str(error).partition("\n")[0]
+      warnings.warn(f"compiled without the options that overlap collectives: {told}", stacklevel=2)
+      return lowered.compile()
+
+
+def end_by_sigterm(last_words: Callable[[], object] | None) -> None:
+  """Let SIGTERM end the process where a compilation goes on for GRACE seconds after it: Python's handlers wait for it.
+
+  last_words: called before the process ends with 143; None: compilations are waited for again.
+  """
+  _last_words[:] = [last_words] if last_words else []
+
+
+_last_words: list[Callable[[], object]] = []
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+  if not _last_words or threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  (reads, writes), over = os.pipe(), threading.Event()
+  os.set_blocking(writes, False)
+
+  def watch() -> None:
+    while (number := os.read(reads, 1)) != OVER:
+      if number == bytes([signal.SIGTERM]) and not over.wait(GRACE):
+        _last_words[0]()
+        os._exit(128 + signal.SIGTERM)
+
+  thread = threading.Thread(target=watch, daemon=True)
+  thread.start()
+  before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(before)
+    over.set()
+    os.write(writes, OVER)
+    thread.join()
+    os.close(reads)
+    os.close(writes)

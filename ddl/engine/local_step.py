@@ -1,0 +1,98 @@
+"""The local step of every runtime (loss, gradient, update), and its repetition over steps and a device's workers."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ddl.api import Batch, Model, Tree
+from ddl.engine.replication import axes
+
+Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
+
+
+def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
+  """(params, extra, batch, key) -> ((loss, extra), grads), the means over `model.microbatches`.
+
+  Microbatch i of k has examples i, i + k, i + 2k, ..., so that each of a worker's devices has a part of each. Its key
+  is fold_in(key, i), and it gets the `extra` (batch statistics) of the one before it.
+  """
+  whole, k = jax.value_and_grad(model.loss, has_aux=True), model.microbatches
+  if k == 1:
+    return whole
+
+  def gradient(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[tuple[Any, Tree], Tree]:
+    parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, k, *x.shape[1:]), 0, 1), dict(batch))
+    keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(k))
+
+    def add(carry: Any, part: Any) -> tuple[Any, None]:
+      extra, sums = carry
+      (loss, extra), grads = whole(params, extra, *part)
+      return (extra, jax.tree.map(jnp.add, sums, (loss, grads))), None
+
+    (loss, _), grads = jax.eval_shape(whole, params, extra, jax.tree.map(lambda x: x[0], parts), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
+    loops = model.dense or jax.default_backend() != "cpu"
+    (extra, sums), _ = over_steps(add, (extra, zeros), (parts, keys), "scan" if loops else "unroll")
+    loss, grads = jax.tree.map(lambda x: x / k, sums)
+    return (loss, extra), grads
+
+  return gradient
+
+
+def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[Any, Any]]:
+  """step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), as `lax.scan` takes it."""
+  gradient = gradient_of(model)
+
+  def step(carry: Any, batch_and_key: Any) -> tuple[Any, Any]:
+    params, state, extra = carry
+    (loss, extra), grads = gradient(params, extra, *batch_and_key)
+    params, state = local(grads, state, params)
+    return (params, state, extra), loss
+
+  return step
+
+
+def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
+  """Run `lax.scan`, or the same unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  count = jax.tree.leaves(xs)[0].shape[0]
+  if how == "scan" and count > 1:
+    return lax.scan(step, carry, xs)
+  out = []
+  for i in range(count):
+    carry, y = step(carry, jax.tree.map(lambda x, i=i: x[i], xs))
+    out.append(y)
+  return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
+
+
+def over_workers(fn: Callable[..., Any], how: str, own_in: tuple[Tree, ...], own_out: Tree) -> Callable[..., Any]:
+  """Return `fn` for all workers of a device: vmapped without a named axis, as a loop, or unrolled, one copy per worker.
+
+  Args:
+    fn: of one worker.
+    how: "vmap", "map" or "unroll".
+    own_in: for each argument, a prefix of its tree: True where a leaf is [workers, ...], False where all workers agree.
+    own_out: the same for the result; of leaves on which all workers agree, the last one's is taken.
+  """
+  if how == "vmap":
+    return jax.vmap(fn, axes(own_in), axes(own_out))
+
+  def run(*args: Any) -> Any:
+    own = jax.tree.broadcast(own_in, args)
+    count = next(x.shape[0] for is_own, x in zip(*map(jax.tree.leaves, (own, args)), strict=True) if is_own)
+
+    def pick(i: Any) -> Any:
+      return fn(*jax.tree.map(lambda is_own, x: x[i] if is_own else x, own, args))
+
+    if how == "map" and count > 1:
+      result = lax.map(pick, jnp.arange(count))
+      return jax.tree.map(lambda is_own, x: x if is_own else x[-1], jax.tree.broadcast(own_out, result), result)
+    results = [pick(i) for i in range(count)]
+    return jax.tree.map(
+      lambda is_own, *x: jnp.stack(x) if is_own else x[-1], jax.tree.broadcast(own_out, results[0]), *results
+    )
+
+  return run

@@ -1,0 +1,152 @@
+"""Where everything of a run lies: workers over the rows of the mesh, and inside of a worker by the model's rules."""
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ddl.api import Batch, Model, Tree
+from ddl.engine.workers import Workers, placed
+from ddl.precision import cast
+from ddl.sharding import BATCH, SPLIT, WHOLE, Rules, activations, fsdp, like, named, specs
+
+FSDP = Rules(activations={BATCH: SPLIT}, gather=True)  # what any model has
+
+
+class Placement:
+  """The shardings of one model's runs on these workers."""
+
+  def __init__(self, model: Model, workers: Workers, sharding: str):
+    """sharding: "fsdp", or a key of `Model.rules`; without members nothing is read.
+
+    Raises:
+      ValueError: for rules that the model does not have or that do not fit it.
+    """
+    self.workers, self.sharding, self.rules = workers, sharding, Rules()
+    self._shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
+    if workers.members == 1:
+      self.model, self._specs, self._batch = model, jax.tree.map(lambda _: WHOLE, self._shapes), WHOLE
+      return
+    rules = self.rules = find_rules(model, sharding)
+    by_size = rules.gather and not rules.params
+    self._specs = (fsdp if by_size else partial(specs, rules))(self._shapes, workers.members)
+    self._batch = rules.batch
+    self.model = _kept_to(model, rules, self._specs)
+
+  @property
+  def params(self) -> Tree:
+    """Shapes and shardings of one worker's parameters, on the devices of each row."""
+    return placed(self._shapes, jax.tree.map(lambda spec: NamedSharding(self.workers.mesh, spec), self._specs))
+
+  @property
+  def batch(self) -> tuple[str | None, ...]:
+    """Axes [steps, batch, ...] of a worker's batches."""
+    return (None, *self._batch)
+
+  def carry(self, shapes: Tree) -> Tree:
+    """Shapes and shardings of a tree [copies, ...]: what has a parameter's name and shape is split as it is."""
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+    return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
+
+  def one_copy(self, x: jax.Array) -> jax.Array:
+    """Return the copy that each row has, [rows, ...] -> [1, ...] on every row, as the same memory."""
+    return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
+
+  def copies(self, x: jax.Array) -> jax.Array:
+    """Invert `one_copy`."""
+    return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
+
+
+def find_rules(model: Model, name: str) -> Rules:
+  """Return the rules of this name. ValueError, with those that there are, if the model has none of it."""
+  if name in model.rules:
+    return model.rules[name]
+  if name == "fsdp":
+    return FSDP
+  raise ValueError(
+    f"the model has no rules named {name!r} for --sharding; there are {', '.join(sorted({'fsdp', *model.rules}))}"
+  )
+
+
+def shardings(tree: Tree) -> Tree:
+  """Return those of shapes or arrays."""
+  return jax.tree.map(lambda x: x.sharding, tree)
+
+
+def local(tree: Tree) -> Tree:
+  """Return this process's copy of arrays that all devices hold, or where some are split the arrays themselves."""
+  whole = all(x.is_fully_replicated for x in jax.tree.leaves(tree))
+  return jax.tree.map(lambda x: x.addressable_data(0), tree) if whole else tree
+
+
+def is_split(params: Tree) -> bool:
+  """Whether parameters of `local` are on several devices, so that a program of them has collectives."""
+  return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
+
+
+def beside(batch: Any, params: Tree) -> Any:
+  """Put examples, equal in all processes, where parameters of `local` are: over all their devices if these are many."""
+  if not is_split(params):
+    return jax.device_put(batch)
+  sharding: Any = jax.tree.leaves(params)[0].sharding
+
+  def one(x: Any) -> jax.Array:
+    over = PartitionSpec(sharding.mesh.axis_names if x.shape[0] % sharding.mesh.size == 0 else None)
+    return jax.make_array_from_callback(x.shape, NamedSharding(sharding.mesh, over), x.__getitem__)
+
+  return jax.tree.map(one, batch)
+
+
+def gather(tree: Tree) -> Tree:
+  """Return NumPy arrays, equal in all processes; a collective for each that is split over several of them."""
+
+  def one(x: Any) -> Any:
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+      return x
+    sharding: Any = x.sharding
+    return np.asarray(_everywhere(sharding.mesh)(x))  # at once, so that one array alone is whole on a device
+
+  return jax.device_get(jax.tree.map(one, tree))
+
+
+def _inside(x: Any) -> tuple[str | None, ...]:
+  """Return how an array is split but for its leading axis."""
+  return tuple(x.sharding.spec)[1:]
+
+
+def _same_memory(x: jax.Array, lead: int, sharding: NamedSharding) -> jax.Array:
+  parts = [shard.data for shard in x.addressable_shards]
+  return jax.make_array_from_single_device_arrays((lead, *x.shape[1:]), sharding, parts)
+
+
+@cache
+def _everywhere(mesh: Any) -> Any:
+  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _kept_to(model: Model, rules: Rules, of_params: Tree) -> Model:
+  """The model whose loss keeps to the rules."""
+
+  def loss(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[Any, Tree]:
+    with activations(rules):
+      batch = jax.tree.map(lambda x: named(x, BATCH), dict(batch))
+      params = params if model.compute_dtype is None else cast(params, model.compute_dtype)  # before it is gathered
+      return model.loss(jax.tree.map(_used(rules.gather), params, of_params), extra, batch, key)
+
+  return model._replace(loss=loss)
+
+
+def _used(gather: bool) -> Any:
+  """(parameter, spec) -> it where it is used; its gradient is split as it is."""
+
+  def used(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    def placed(x: jax.Array) -> jax.Array:
+      return jax.lax.with_sharding_constraint(x, WHOLE if gather else spec)
+
+    use = jax.custom_vjp(placed)
+    use.defvjp(lambda x: (placed(x), None), lambda _, g: (jax.lax.with_sharding_constraint(g, spec),))
+    return use(x)
+
+  return used

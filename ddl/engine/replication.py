@@ -1,0 +1,107 @@
+"""Replication: a device keeps one copy of each leaf that tracing shows to be equal on all workers.
+
+Examples are synchronous SGD's model, EASGD's center and a mean in flight. Nothing is declared: a function of one worker
+is batched over the workers, and JAX determines which of its results depend on the batched arguments.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from ddl.api import Algorithm, Tree
+from ddl.engine.workers import AXIS, Workers
+
+
+class Replication(NamedTuple):
+  """Trees of bools: True where a leaf is one per worker, False where it is one per device."""
+
+  params: Tree
+  state: Tree
+  messages: tuple[Tree, ...]  # of each exchange
+
+
+def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
+  """Return the leaves that differ between workers, given that gradients do, and the shapes of one worker's messages.
+
+  params: one worker's, as arrays or shapes.
+  """
+  trace, group = _Trace(workers), workers.group
+  per_worker = trace.mark(params, True)
+  in_params = trace.mark(params, False)
+  state, in_state = trace(lambda p: algorithm.init(group, p, jax.random.key(0)), (params, in_params))
+  messages: list[tuple[Tree, Tree]] = [((), ())] * len(algorithm.exchanges)
+  while True:
+    before = (in_params, in_state, [marks for _, marks in messages])
+    _, (p, s) = trace(
+      lambda *args: algorithm.local(group, *args), (params, per_worker), (state, in_state), (params, in_params)
+    )
+    in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
+    for i, exchange in enumerate(algorithm.exchanges):
+      (shapes, _), (marks, s) = trace(
+        lambda *args, e=exchange: e.launch(group, *args), (state, in_state), (params, in_params)
+      )
+      messages[i], in_state = (shapes, marks), trace.join(in_state, s)
+      _, (p, s) = trace(
+        lambda *args, e=exchange: e.merge(group, *args), messages[i], (state, in_state), (params, in_params)
+      )
+      in_params, in_state = trace.join(in_params, p), trace.join(in_state, s)
+    if before == (in_params, in_state, [marks for _, marks in messages]):
+      shapes, marks = zip(*messages, strict=True) if messages else ((), ())
+      return Replication(in_params, in_state, marks), shapes
+
+
+def axes(replication: Tree) -> Tree:
+  """Return the `in_axes` or `out_axes` of a vmap over a device's workers."""
+  return jax.tree.map(lambda own: 0 if own else None, replication)
+
+
+def pack(tree: Tree, replication: Tree) -> Tree:
+  """Add an axis to shared leaves, [...] -> [1, ...], so that all leaves can be split over the devices."""
+  return jax.tree.map(lambda own, x: x if own else x[None], replication, tree)
+
+
+def unpack(tree: Tree, replication: Tree) -> Tree:
+  """Invert `pack`."""
+  return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
+
+
+class _Trace:
+  """Traces one worker's functions, batched over the workers of a device."""
+
+  def __init__(self, workers: Workers):
+    self._workers = workers
+
+  def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
+    """Return (shapes of the result, marks of its leaves); marked: (shapes, marks) of each argument; True: differs."""
+    found: list[Tree] = []
+
+    @jax.custom_batching.custom_vmap
+    def note(result: Tree) -> Tree:
+      return result
+
+    @note.def_vmap
+    def _(axis_size: int, differs: Any, result: Tree) -> tuple[Tree, Tree]:
+      del axis_size
+      found.append(differs[0])
+      return result, differs[0]
+
+    virtual = self._workers.virtual
+    in_axes = tuple(axes(marks) for _, marks in marked)
+    args = [self._batched(shapes, marks) for shapes, marks in marked]
+    lifted = jax.vmap(lambda *a: note(fn(*a)), in_axes, 0, axis_name=AXIS[1], axis_size=virtual)
+    shapes = jax.make_jaxpr(lifted, axis_env=[(AXIS[0], self._workers.rows)], return_shape=True)(*args)[1]
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+    return one, found[0] if found else self.mark(one, False)
+
+  def mark(self, tree: Tree, differs: bool) -> Tree:
+    """Return the same mark for each leaf."""
+    return jax.tree.map(lambda _: differs, tree)
+
+  def join(self, a: Tree, b: Tree) -> Tree:
+    """Return True where either is."""
+    return jax.tree.map(lambda x, y: x or y, a, b)
+
+  def _batched(self, tree: Tree, marks: Tree) -> Tree:
+    virtual = self._workers.virtual
+    return jax.tree.map(lambda own, x: jax.ShapeDtypeStruct((virtual, *x.shape), x.dtype) if own else x, marks, tree)

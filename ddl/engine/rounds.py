@@ -1,0 +1,233 @@
+"""A compiled call: steps of every worker with the algorithm's exchanges between them, some decided at run time.
+
+Steps whose exchanges are decided at run time, by conditions on values that are equal on all devices.
+One such function serves any steps of a run, where periods and pauses would make too many kinds of calls.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ddl.api import Tree
+from ddl.engine.calls import Kind
+from ddl.engine.device_functions import Carry, DeviceFunctions
+from ddl.engine.execution import ExecutionConfig
+from ddl.engine.local_step import over_steps
+from ddl.engine.replication import Replication, pack, unpack
+from ddl.schedule import Clock, Due
+
+
+class ConditionalExchanges:
+  """The steps of a call whose schedule is an argument."""
+
+  def __init__(self, functions: DeviceFunctions, clocks: list[Clock]):
+    """clocks: of the algorithm's exchanges."""
+    self.functions, self.clocks = functions, clocks
+    self._delayed = [i for i, clock in enumerate(clocks) if clock.delay]
+    self._prompt = [i for i, clock in enumerate(clocks) if not clock.delay]
+
+  def run(self, longest: int, carry: Carry, inputs: Any, clock: Any) -> tuple[Carry, jax.Array]:
+    """Make some steps; losses: [virtual, longest], of which those of the steps are set.
+
+    Args:
+      longest: most steps.
+      carry: with `Clock.slots` slots for the messages of each exchange.
+      inputs: batches [virtual, longest, batch, ...] and keys [virtual, longest].
+      clock: steps to make [], messages in flight [exchanges], and [longest, exchanges] bool by the fields of `Due`.
+    """
+    steps, in_flight, due = clock
+    losses = jnp.zeros((self.functions.workers.virtual, longest), jnp.result_type(float))
+
+    def step(k: Any, state: tuple[Carry, jax.Array, jax.Array]) -> tuple[Carry, jax.Array, jax.Array]:
+      carry, in_flight, losses = state
+      now = jax.tree.map(lambda x: x[k], due)
+      carry = self._with_room(carry)
+      for i in self._delayed:
+        carry, in_flight = _when(now["launch"][i], partial(self._launch, i), carry, in_flight)
+      part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, 1, axis=1), inputs)
+      carry, loss = self.functions.steps(carry, *part)
+      for i in self._delayed:
+        carry, in_flight = _when(now["merge"][i], partial(self._merge, i), carry, in_flight)
+      for i in self._prompt:
+        carry, in_flight = _when(now["exchange"][i], partial(self._exchange, i), carry, in_flight)
+      carry = self._without_room(carry)
+      losses = lax.dynamic_update_slice_in_dim(losses, loss.astype(losses.dtype), k, axis=1)
+      return carry, in_flight, losses
+
+    state = (carry, in_flight, losses)
+    carry, _, losses = step(0, state) if longest == 1 else lax.fori_loop(0, steps, step, state)
+    return carry, losses
+
+  def _with_room(self, carry: Carry) -> Carry:
+    """Add slots: within a step one message more may be in flight than between two."""
+    room = [clock.capacity - clock.slots for clock in self.clocks]
+    messages = enumerate(zip(carry.messages, room, strict=True))
+    return carry._replace(messages=tuple((*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in messages))
+
+  def _without_room(self, carry: Carry) -> Carry:
+    messages = zip(carry.messages, self.clocks, strict=True)
+    return carry._replace(messages=tuple(slots[: clock.slots] for slots, clock in messages))
+
+  def _empty(self, i: int, carry: Carry) -> Tree:
+    shapes, _ = jax.eval_shape(partial(self.functions.launch, i), carry)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  def _launch(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
+    """Put a message into the first free slot."""
+    message, carry = self.functions.launch(i, carry)
+    slots = tuple(
+      jax.tree.map(lambda new, old, k=k: jnp.where(in_flight[i] == k, new, old), message, slot)
+      for k, slot in enumerate(carry.messages[i])
+    )
+    return _with_slots(carry, i, slots), in_flight.at[i].add(1)
+
+  def _merge(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
+    """Merge the message of the first slot, and move the others up."""
+    oldest, *rest = carry.messages[i]
+    carry = self.functions.merge(i, oldest, carry)
+    return _with_slots(carry, i, (*rest, oldest)), in_flight.at[i].add(-1)
+
+  def _exchange(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
+    return self.functions.exchange(i, carry), in_flight
+
+
+def _with_slots(carry: Carry, i: int, slots: tuple[Tree, ...]) -> Carry:
+  return carry._replace(messages=(*carry.messages[:i], slots, *carry.messages[i + 1 :]))
+
+
+def _when(flag: Any, fn: Callable[..., Any], *args: Any) -> Any:
+  return lax.cond(flag, fn, lambda *args: args, *args)
+
+
+Inputs = tuple[Tree, jax.Array]  # batches [virtual, steps, batch, ...] and keys [virtual, steps] of a device's workers
+
+
+class Rounds:
+  """The compiled calls of one algorithm on one model and layout."""
+
+  def __init__(
+    self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication,
+    shardings: Carry,
+  ):  # fmt: skip
+    """clocks: of the algorithm's exchanges; shardings: of the carry."""
+    self.functions, self.workers, self._shardings = functions, functions.workers, shardings
+    self.execution, self.replication = execution, replication
+    self._conditional = ConditionalExchanges(functions, clocks)
+
+  def make_call(self, kind: Kind, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
+    """Return the jitted function of a kind of calls.
+
+    call(carry, batches, step, keys, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the
+    first step's number; keys: [workers], as key data; losses: [steps], means over the workers. clock: for a kind
+    without a unit that of `ConditionalExchanges.run`, else (). The carry is donated.
+    together: several runs: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...], keys
+    [workers, runs], losses [runs, steps].
+    """
+    call = partial(self._on_device, kind)
+    if together:
+      call = jax.vmap(call, (1, 1, None, 1, None), (1, 0))
+    lifted = self.workers.lift(call, (True, True, False, True, False), (True, False))
+    where = self.workers.split() if together else self._shardings
+    return jax.jit(lifted, donate_argnums=0, out_shardings=(where, self.workers.everywhere))
+
+  def _on_device(
+    self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
+  ) -> tuple[Carry, jax.Array]:
+    """Make a device's part of the call; its shared leaves have an axis of one copy outside, and none inside."""
+    carry = self._each_leaf(unpack, carry)
+    inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
+    if kind.unit:
+      carry, losses = self._units(kind, carry, inputs)
+    else:
+      carry, losses = self._conditional.run(kind.longest, carry, inputs, clock)
+    return self._each_leaf(pack, carry), self.functions.mean(losses)
+
+  def _each_leaf(self, fn: Callable[[Tree, Tree], Tree], carry: Carry) -> Carry:
+    """Apply `pack` or `unpack` to all that may be shared by the workers."""
+    copies = self.replication
+    params, state = fn((carry.params, carry.state), (copies.params, copies.state))
+    messages = tuple(
+      tuple(fn(slot, own) for slot in slots) for slots, own in zip(carry.messages, copies.messages, strict=True)
+    )
+    return Carry(params, state, carry.extra, messages)
+
+  def _units(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
+    """Make the unit `kind.repeat` times; losses: [virtual, steps]."""
+    unit = partial(self._unit, kind)
+    if kind.repeat == 1:
+      return unit(carry, inputs)
+
+    def units_first(x: jax.Array) -> jax.Array:
+      """[virtual, repeat * steps, ...] -> [repeat, virtual, steps, ...]."""
+      return jnp.swapaxes(x.reshape(x.shape[0], kind.repeat, len(kind.unit), *x.shape[2:]), 0, 1)
+
+    carry, losses = over_steps(unit, carry, jax.tree.map(units_first, inputs), self.execution.steps)
+    return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
+
+  def _unit(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
+    """Make the steps of `kind.unit`; losses: [virtual, steps]."""
+
+    def steps(carry: Carry, first: int, last: int, beside: bool) -> tuple[Carry, jax.Array]:
+      part = jax.tree.map(lambda x: x[:, first:last], inputs)
+      return self.functions.steps(carry, *part, beside=beside)
+
+    carry, losses = over_unit(kind, carry, steps, self._launch, self.functions.merge, self.functions.exchange)
+    return carry, jnp.concatenate(losses, axis=1)
+
+  def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
+    message, carry = self.functions.launch(i, carry)
+    if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
+      return lax.optimization_barrier(message), carry
+    return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
+
+
+def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
+  """Return the key data of these workers by their ids: [len(workers), *key.shape, ...]."""
+  ids = jnp.asarray(np.array(workers, np.int32))
+  return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
+
+
+def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
+  return jax.random.fold_in(key, worker) if not key.ndim else jax.vmap(partial(_fold, worker=worker))(key)
+
+
+def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
+  """Return the keys of some steps: [workers] key data -> [workers, steps]."""
+  numbers = step + jnp.arange(steps, dtype=step.dtype)
+  return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))
+
+
+def over_unit(
+  kind: Kind, carry: Carry, steps: Callable[..., Any], launch: Callable[..., Any], merge: Callable[..., Carry],
+  exchange: Callable[..., Carry],
+) -> tuple[Carry, list[Any]]:  # fmt: skip
+  """Make the steps of `kind.unit`, whose exchanges are known, and return the carry with what is in flight, and losses.
+
+  steps(carry, first, last, beside) -> (carry, losses): steps first..last-1 without exchanges, beside: with a message in
+  flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry) are of exchange i.
+  """
+  in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
+  losses, first = [], 0  # first: of the steps that are not made yet
+  for step, due in enumerate(kind.unit):
+    for i in due.launch:
+      message, carry = launch(i, carry)
+      in_flight[i].append(message)  # the oldest first
+    after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
+    if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
+      carry, loss = steps(carry, first, step + 1, any(in_flight))
+      losses.append(loss)
+      first = step + 1
+    for i in due.merge:
+      carry = merge(i, in_flight[i].pop(0), carry)
+    for i in due.exchange:
+      carry = exchange(i, carry)
+  messages = tuple((*queue, *slots[len(queue) :]) for queue, slots in zip(in_flight, carry.messages, strict=True))
+  return carry._replace(messages=messages), losses
+
+
+LAST = Due(launch=(0,))  # stands for the step after a unit: what is not made yet is made before it

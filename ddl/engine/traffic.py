@@ -1,0 +1,84 @@
+"""Bytes that an algorithm sends, recorded from its functions, so that nothing is declared by hand."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddl.api import Algorithm, Model, ServerAlgorithm, Tree, Visit
+from ddl.engine.workers import nbytes
+from ddl.group_recorder import Sent, record
+from ddl.schedule import Due
+
+
+class Traffic(NamedTuple):
+  """The collectives that one of p workers takes part in."""
+
+  workers: int
+  local: tuple[Sent, ...]  # at each step
+  exchanges: tuple[tuple[Sent, ...], ...]  # at each launch with its merge
+  evaluate: tuple[Sent, ...]
+  local_uses_group: bool  # whether a local step uses the group at all, its rank included
+
+  def nbytes(self, due: Iterable[Due]) -> float:
+    """Lower bound of the bytes that a worker sends in these steps."""
+    total = 0.0
+    for now in due:
+      total += self.sent(self.local) + sum(self.sent(self.exchanges[i]) for i in (*now.launch, *now.exchange))
+    return total
+
+  def sent(self, ops: tuple[Sent, ...]) -> float:
+    """Lower bound of the bytes that a worker sends in these collectives."""
+    return sum(op.per_worker(self.workers) for op in ops)
+
+
+def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
+  """Record a step, each exchange and an evaluation. params: one worker's, as arrays or shapes.
+
+  Raises:
+    ValueError: for a collective inside a loop of JAX, whose repetitions are not seen.
+  """
+  _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
+  local, _ = record(algorithm.local, params, state, params, workers=workers)
+  evaluate, _ = record(algorithm.evaluate, state, params, workers=workers)
+  exchanges = []
+  for exchange in algorithm.exchanges:
+    launch, (message, _) = record(exchange.launch, state, params, workers=workers)
+    merge, _ = record(exchange.merge, message, state, params, workers=workers)
+    exchanges.append((*launch.sent, *merge.sent))
+  return Traffic(workers, tuple(local.sent), tuple(exchanges), tuple(evaluate.sent), local.used)
+
+
+def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
+  """Bytes of a visit's (message, reply); peer to peer: of the models (pushed, pulled). params: arrays or shapes.
+
+  Whether a peer-to-peer rule moves a model is found by trial: with a peer, does the reply differ (pulled), does the
+  peer's model (pushed)?
+  """
+  state, _, reply = jax.eval_shape(algorithm.init, params)
+  if algorithm.arrivals.peers == "none":
+    return nbytes(jax.eval_shape(algorithm.request, state, params)), nbytes(reply)
+  keys = iter(jax.random.split(jax.random.key(0), 1000))
+
+  def some(x: jax.Array) -> jax.Array:
+    return jax.random.uniform(next(keys), x.shape, x.dtype, 1, 2) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+  tiny = jnp.ones(2)  # the rules are the same for any parameters
+  state, board, _ = algorithm.init(tiny)
+  board, message = jax.tree.map(some, board), algorithm.request(state, tiny)
+  (met, pulled), (alone, kept) = (
+    algorithm.serve(board, message, Visit(jnp.int32(0), jnp.int32(peer))) for peer in (1, -1)
+  )
+  peer_met, peer_alone = jax.tree.map(lambda x: x[1], (met, alone))
+  return nbytes(params) * _differ(peer_met, peer_alone), nbytes(params) * _differ(pulled, kept)
+
+
+def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
+  """Bytes of a visit's message and reply; peer to peer: of the models that move."""
+  return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
+
+
+def _differ(a: Tree, b: Tree) -> bool:
+  return any(not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

@@ -1,0 +1,243 @@
+"""Workers on devices: p workers spread over the devices of one or many processes, and their packed collectives.
+
+Workers on devices: p workers spread over the devices of one or many processes.
+A device carries several workers, or several devices carry one: its members, which hold its parameters in pieces.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ddl import memory
+from ddl.api import AxisName, Tree
+from ddl.group import Group
+from ddl.sharding import MEMBER
+
+SMALL = 2**22  # bytes of an array from which on it goes over sockets alone, as its copies take longer than a message
+AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
+
+
+class Workers(NamedTuple):
+  """A mesh [rows, members] of devices; each row carries `virtual` workers along the vmapped axis "virtual"."""
+
+  mesh: Mesh  # axes "worker" and "member"
+  virtual: int  # workers per row
+
+  @property
+  def devices(self) -> int:
+    """Number of devices, over all processes."""
+    return self.mesh.size
+
+  @property
+  def device(self) -> Any:
+    """One of the devices, which need not be this machine's; all are of its kind."""
+    return self.mesh.devices.flat[0]
+
+  @property
+  def platform(self) -> str:
+    """Of the devices: "cpu", "tpu", or for CUDA "gpu"."""
+    return self.device.platform
+
+  @property
+  def processes(self) -> int:
+    """Number of processes that have its devices."""
+    return len({device.process_index for device in self.mesh.devices.flat})
+
+  @property
+  def members(self) -> int:
+    """Devices of a worker."""
+    return self.mesh.shape[MEMBER]
+
+  @property
+  def rows(self) -> int:
+    """Rows of devices that carry different workers."""
+    return self.mesh.shape[AXIS[0]]
+
+  @property
+  def count(self) -> int:
+    """Number of workers p."""
+    return self.rows * self.virtual
+
+  @property
+  def group(self) -> Group:
+    """All workers, for a function of one that is lifted by `lift` and bound to the axis "virtual"."""
+    # XLA's partitioner fails on a collective over a manual axis of size 1.
+    axis = AXIS[1] if self.rows == 1 < self.members else AXIS
+    return PackedGroup(axis, SMALL) if self.platform == "cpu" and self.processes > 1 == self.members else Group(axis)
+
+  @property
+  def packs(self) -> bool:
+    """Whether messages in flight are packed; `compiler_options` says why. Of members that would gather their pieces."""
+    return self.platform == "tpu" and self.members == 1
+
+  @property
+  def overlapped_group(self) -> Group:
+    """The group for messages in flight."""
+    return PackedGroup(self.group.axes) if self.packs else self.group
+
+  @property
+  def local(self) -> list[int]:
+    """Ids of the workers of which this process has a device, in order."""
+    return [i * self.virtual + j for i in self.local_rows for j in range(self.virtual)]
+
+  @property
+  def local_rows(self) -> list[int]:
+    """The rows of which this process has a device; a row may span several processes."""
+    rank = jax.process_index()
+    return [i for i, row in enumerate(self.mesh.devices) if any(d.process_index == rank for d in row)]
+
+  def split(self, spec: Sequence[str | None] = ()) -> NamedSharding:
+    """Sharding of arrays [workers, ...]: the leading axis over the rows, the others as in `spec`."""
+    return NamedSharding(self.mesh, PartitionSpec(AXIS[0], *spec))
+
+  @property
+  def everywhere(self) -> NamedSharding:
+    """Sharding of arrays that are on every device."""
+    return NamedSharding(self.mesh, PartitionSpec())
+
+  def put(self, tree: Any, spec: Sequence[str | None] = ()) -> Any:
+    """Host arrays [local rows * n, ...] -> global arrays [rows * n, ...], each on the devices of its row."""
+    sharding = self.split(spec)
+    if jax.process_count() == 1:
+      return jax.device_put(tree, sharding)
+    mine = self.local_rows
+
+    def one(x: np.ndarray) -> jax.Array:
+      per_row = len(x) // len(mine)
+      shape, first = (self.rows * per_row, *x.shape[1:]), mine[0] * per_row
+
+      def part(index: Any) -> np.ndarray:
+        start, stop, _ = index[0].indices(shape[0])
+        return x[(slice(start - first, stop - first), *index[1:])]
+
+      return jax.make_array_from_callback(shape, sharding, part)
+
+    return jax.tree.map(lambda x: one(np.asarray(x)), tree)
+
+  def replicate(self, tree: Any) -> Any:
+    """Host arrays, equal in all processes -> the same arrays on every device."""
+    if jax.process_count() == 1:
+      return jax.device_put(tree, self.everywhere)
+    # Not device_put: over several processes it would first compare the values, with a collective for each.
+    arrays = jax.tree.map(np.asarray, tree)
+    return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, self.everywhere, x.__getitem__), arrays)
+
+  def lift(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """Map `fn` over the rows; specs: True: split along the leading axis, False: equal on all rows.
+
+    XLA partitions what a row computes over its members. `check_vma` is off because collectives over a vmapped axis fail
+    with it, and because `jax.grad` of replicated parameters would already sum over the devices.
+    """
+
+    def spec(split: Any) -> Any:
+      return jax.tree.map(lambda s: PartitionSpec(AXIS[0]) if s else PartitionSpec(), split)
+
+    manual = {AXIS[0]} if self.members > 1 else {*self.mesh.axis_names}
+    return jax.shard_map(
+      fn, mesh=self.mesh, in_specs=spec(in_specs), out_specs=spec(out_specs), axis_names=manual, check_vma=False
+    )
+
+  def check_memory(self, carry: Any, params: Any) -> None:
+    """ValueError if the devices cannot hold a carry and the parameters that it begins with: shapes with shardings."""
+    share = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves((carry, params)))
+    for device in self.mesh.local_devices[:1]:
+      limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's
+      what = f"a model of {nbytes(params) / 1e6:,.1f} MB for {self.count} workers, with the algorithm's state"
+      if limit is None:
+        memory.require(share * len(self.mesh.local_devices), what)
+      elif share > limit:
+        more = "; more --members split it further" if self.members > 1 else ""
+        raise ValueError(f"{what}: needs at least {share / 1e9:,.1f} GB of each device's {limit / 1e9:,.1f} GB{more}")
+
+
+def nbytes(tree: Any) -> int:
+  """Return the bytes of all arrays, or of their shapes."""
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))  # x.size wraps at 2^63
+
+
+def placed(tree: Any, sharding: Any) -> Any:
+  """Return the shapes of arrays with this sharding, or with one for each leaf."""
+  where = jax.tree.broadcast(sharding, tree)
+  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, where)
+
+
+def divisors(count: int) -> list[int]:
+  """Return the divisors of a positive integer, in ascending order."""
+  low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+  return low + [count // d for d in reversed(low) if d * d != count]
+
+
+def make_workers(count: int, devices: int | None = None, members: int = 1) -> Workers:
+  """Spread `count` workers of `members` devices each over the first `devices` devices of all processes.
+
+  devices: by default as many as fit evenly.
+
+  Raises:
+    ValueError: if there are fewer devices, or they do not divide the workers.
+  """
+  found = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+  if count < 1:
+    raise ValueError(f"workers is {count}; invalid: must be at least 1")
+  if members < 1:
+    raise ValueError(f"members is {members}; invalid: must be at least 1")
+  even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
+  if devices is None:
+    devices = max((d for d in even if d <= len(found)), default=0)
+  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(found)]  # a CPU gives any number
+  if devices not in fits:
+    where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
+    what = f"{count} workers" + f" of {members} members" * (members > 1)
+    raise ValueError(
+      f"{what} do not spread evenly over {devices or 'the'} devices{where} "
+      f"(found: {len(found)}); device counts that divide them: {', '.join(map(str, fits)) or 'none'}"
+    )
+  per_process = devices // jax.process_count()
+  chosen = [
+    d for rank in range(jax.process_count()) for d in [x for x in found if x.process_index == rank][:per_process]
+  ]
+  if len(chosen) < devices:
+    raise ValueError(f"devices is {devices}; invalid: must be at most {len(chosen)} (a CPU: more with --devices)")
+  return on_devices(count, chosen, members)
+
+
+def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
+  """Spread workers over all these devices, in this order, which they divide evenly."""
+  mesh = Mesh(np.array(devices).reshape(-1, members), (AXIS[0], MEMBER), axis_types=(AxisType.Auto,) * 2)
+  return Workers(mesh, count * members // len(devices))
+
+
+class PackedGroup(Group):
+  """A group whose means and sums go as one vector for each type; the values are those of `Group`."""
+
+  def __init__(self, axis: AxisName, below: float = math.inf):
+    """axis: see `Group`; below: bytes from which on a leaf goes alone, as its copies take longer than a message."""
+    super().__init__(axis)
+    self.below = below
+
+  def sum(self, tree: Tree) -> Tree:
+    """sum_i x_i."""
+    return self._packed(super().sum, tree)
+
+  def mean(self, tree: Tree) -> Tree:
+    """(1/p) sum_i x_i."""
+    return self._packed(super().mean, tree)
+
+  def _packed(self, reduce: Callable[[Tree], Tree], tree: Tree) -> Tree:
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(x) for x in leaves]
+    together: dict[object, list[int]] = {}
+    for place, x in enumerate(leaves):
+      together.setdefault(x.dtype if x.nbytes < self.below else place, []).append(place)
+    vectors = reduce([jnp.concatenate([leaves[place].reshape(-1) for place in each]) for each in together.values()])
+    for vector, each in zip(vectors, together.values(), strict=True):
+      first = 0
+      for place in each:
+        shape, size = leaves[place].shape, leaves[place].size
+        leaves[place] = vector[first : first + size].reshape(shape)
+        first += size
+    return jax.tree.unflatten(structure, leaves)

@@ -1,0 +1,322 @@
+"""What a folder holds, as values: a run, a comparison or a sweep, each with a short text for notebooks."""
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ddl import files
+from ddl.api import Data, Model, Source
+from ddl.config.experiment import Experiment
+from ddl.engine.consensus import Consensus
+from ddl.library import resume as library_resume
+from ddl.library.words import in_calls
+from ddl.names import short_name
+from ddl.perf.units import counted
+from ddl.report import clusters, findings, formats, frames, grid_page, page, reader, wording
+from ddl.report import seeds as seed_sets
+from ddl.report import table as table_rows
+from ddl.run import build as made
+from ddl.run import checkpoints, inputs
+from ddl.run import folder as run_dir
+from ddl.run.metrics import Evaluator, with_perplexity
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+  from ddl.report.figures.picture import Picture
+
+Value = TypeVar("Value")
+SHOWN = 12  # algorithms in the text of a comparison
+DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a folder, that a text must not raise
+
+
+class Named(dict[str, Value]):
+  """Values by name; one that is not there is refused with the names that are."""
+
+  def __init__(self, what: str, values: Mapping[str, Value], use: str = ""):
+    """use: what one does with a value, for its text."""
+    super().__init__(values)
+    self.what, self.use = what, use
+
+  def __repr__(self) -> str:
+    """The names, and what they are for."""
+    names = textwrap.fill(", ".join(map(repr, self)), wording.WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(filter(None, [f"{counted(len(self), self.what)} by name:", names, self.use]))
+
+  def __missing__(self, name: str) -> Value:
+    raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
+
+
+def of_run(folder: Path) -> str:
+  """Its folder, what was trained, and the last evaluation."""
+  try:
+    config = files.read_json(folder / run_dir.CONFIG)
+    names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
+    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {counted(config['workers'], 'worker')}"
+    text += f", seed {config['seed']}"
+    last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
+    found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
+    text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(found)}"
+    text += "".join(f"\n  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder))
+  except DAMAGED as error:
+    text = f"nothing to show: {error}"
+  return f"Run in {folder}\n  {text}"
+
+
+def of_sweep(folder: Path) -> str:
+  """Its folder, and the best setting of each label with its score."""
+  try:
+    lines = []
+    for label, entry in files.read_json(folder / run_dir.TUNED)["algorithms"].items():
+      best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
+      found = ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items())
+      scores = [
+        f"{name} {formats.figure(f'test_{name}', value)}" for name, value in (entry["validation"] or {}).items()
+      ]
+      lines.append(f"  {label}: {found}; {' and '.join(scores)} on the validation split, best of "
+                   f"{counted(len(entry['trials']), 'trial')}")  # fmt: skip
+    lines += [f"  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder)]
+    text = "\n".join(lines)
+  except DAMAGED as error:
+    text = f"  nothing to show: {error}"
+  return f"Swept in {folder}\n{text}"
+
+
+def of_comparison(folder: Path) -> str:
+  """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+  try:
+    found = reader.read(folder)
+    table = table_rows.rows(found)
+    labels = formats.listed([row.label for row in table], SHOWN)
+    seeds = formats.listed([str(seed) for seed in found.info["seeds"]], SHOWN)
+    goal = f"{formats.NAMES[found.metric]} {found.goal}"
+    first = (grid_page if found.info["grid"] else findings).headline
+    texts = [
+      f"{counted(len(table), 'label')}: {labels}",
+      f"{'seed' if len(found.info['seeds']) == 1 else 'seeds'}: {seeds}; target: {goal}",
+      first(table, found),
+      *([f"{seed_sets.APART}: {told}"] if (told := seed_sets.apart(found)) else []),
+      *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in clusters.on_clusters(found)),
+      *map(run_dir.change_text, found.info.get("changed_inputs", [])),
+    ]
+    text = "\n".join(
+      textwrap.fill(each, wording.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+      for each in texts
+    )
+    if len(table) <= SHOWN:
+      signs = [(table_rows.EARLY, wording.BEFORE), (table_rows.FELL, wording.AGAIN)]
+      told = [f"; {sign}: {words.lower()}" for sign, words in signs if any(sign in row.signs for row in table)]
+      marks = textwrap.fill("".join([wording.MARKS, *told]), wording.WIDTH)
+      text = "\n".join([text, "", *wording.text_lines(found, table), marks])
+  except DAMAGED as error:
+    text = f"  nothing to show: {error}"
+  return f"Compared in {folder}\n{text}"
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+  """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
+
+  folder: Path
+  trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
+
+  def __repr__(self) -> str:
+    """Its folder, what was trained, and the last evaluation."""
+    return of_run(self.folder)
+
+  @cached_property
+  def experiment(self) -> Experiment:
+    """Its experiment, with every default filled in."""
+    with inputs.allowed_code(self.folder, self.trust_code, load=True):
+      return Experiment.from_json(self.config)
+
+  @cached_property
+  def config(self) -> dict[str, Any]:
+    """Its config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    return files.read_json(self.folder / run_dir.CONFIG)
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
+    import pandas as pd
+
+    run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged one
+    return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
+
+  @cached_property
+  def _components(self) -> made.Components:
+    with inputs.allowed_code(self.folder, self.trust_code, load=True):
+      return made.build(self.experiment)
+
+  @property
+  def model(self) -> Model:
+    """Its `init`, `loss` and `metrics`."""
+    return self._components.model
+
+  @property
+  def data(self) -> Data:
+    """Its examples."""
+    return self._components.data
+
+  @cached_property
+  def _saved(self) -> checkpoints.SavedModel:
+    with in_calls():
+      return checkpoints.load(self.folder, self.model)
+
+  @property
+  def step(self) -> int:
+    """The step after which the model was saved."""
+    return self._saved.step
+
+  @property
+  def params(self) -> Any:
+    """The consensus parameters, on the host."""
+    return self._saved.params
+
+  @property
+  def extra(self) -> Any:
+    """Their non-trained state (batch statistics), on the host."""
+    return self._saved.extra
+
+  def evaluate(self, source: Source | None = None) -> dict[str, float]:
+    """The mean "loss", and "accuracy" (of language also "perplexity") where there is one, over a source.
+
+    Args:
+      source: default: the test examples.
+    """
+    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
+    tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
+    return with_perplexity(tested, self.data.meta.get("task", ""))
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+  """A comparison that was made."""
+
+  folder: Path
+  trust_code: bool = False  # as of a run
+
+  def __repr__(self) -> str:
+    """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+    return of_comparison(self.folder)
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What comparison.json holds: target, seeds, versions, an entry per algorithm."""
+    return files.read_json(self.folder / run_dir.COMPARISON)
+
+  @property
+  def report(self) -> Path:
+    """The page."""
+    return self.folder / "report.html"
+
+  @cached_property
+  def runs(self) -> Named[list[Run]]:
+    """Label -> a run per seed."""
+    entries = self.info["algorithms"]
+    found = {each["label"]: [Run(self.folder / path, self.trust_code) for path in each["runs"]] for each in entries}
+    return Named("label", found, "runs[label] is a list with a run per seed.")
+
+  @cached_property
+  def _read(self) -> reader.Comparison:
+    return reader.read(self.folder)
+
+  @cached_property
+  def metrics(self) -> "pd.DataFrame":
+    """Every evaluation of every run; columns: see `ddl.report.frames.metrics_frame`."""
+    return frames.metrics_frame(self._read)
+
+  @cached_property
+  def table(self) -> "pd.DataFrame":
+    """A row per label, with intervals; columns: see `ddl.report.frames.table_frame`."""
+    return frames.table_frame(self._read)
+
+  @cached_property
+  def pairs(self) -> "pd.DataFrame":
+    """A row per quantity and pair of labels; columns: see `ddl.report.frames.pairs_frame`."""
+    return frames.pairs_frame(self._read)
+
+  @cached_property
+  def figures(self) -> "Named[Picture]":
+    """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
+    found = page.pictures(self.folder, self._read)
+    use = (
+      "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
+    )
+    return Named("figure", {each.name: each for section in found for each in section}, use)
+
+
+@dataclass(frozen=True, repr=False)
+class Swept:
+  """A sweep that was made."""
+
+  folder: Path
+
+  def __repr__(self) -> str:
+    """Its folder, and the best setting of each label with its score."""
+    return of_sweep(self.folder)
+
+  @cached_property
+  def info(self) -> dict[str, Any]:
+    """What tuned.json holds: an entry per label."""
+    return files.read_json(self.folder / run_dir.TUNED)["algorithms"]
+
+  @property
+  def tuned(self) -> Path:
+    """The file that `compare(tuned=...)` takes."""
+    return self.folder / run_dir.TUNED
+
+  @property
+  def best(self) -> dict[str, dict[str, Any]]:
+    """Label -> the best setting, such as {"optimizer": {"learning_rate": 0.1}}."""
+    return {label: entry["best"] for label, entry in self.info.items()}
+
+  @cached_property
+  def trials(self) -> "pd.DataFrame":
+    """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
+    return frames.trials_frame(self.info)
+
+
+def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
+  """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
+
+  Works on any number of devices, whatever the run had. Only a run's experiment, model, data and parameters import
+  user-defined files.
+
+  Args:
+    folder: of the run, the comparison or the sweep.
+    trust_code: import such files also from inside of the folder, or with other contents than it records.
+
+  Raises:
+    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished; for an argument
+      of another type.
+  """
+  check_path("folder", folder)
+  if not isinstance(trust_code, bool):
+    raise ValueError(f"trust_code must be True or False, got {trust_code!r}.")
+  path = files.local(folder)
+  if (path / run_dir.COMPARISON).exists():
+    return Compared(path, trust_code)
+  if (path / run_dir.STUDY).exists() and (path / run_dir.TUNED).exists():
+    return Swept(path)
+  if (path / run_dir.CONFIG).exists():
+    return Run(path, trust_code)
+  if told := library_resume.unfinished(path):
+    raise ValueError(told)
+  raise ValueError(
+    f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
+    f"({run_dir.TUNED})"
+  )
+
+
+def check_path(argument: str, value: Any) -> None:
+  """ValueError, one line, for what is no path: its text would be taken for one."""
+  if not isinstance(value, str | Path):
+    raise ValueError(f"{argument} must be a path, such as {argument}='runs/a', got {value!r}.")

@@ -1,0 +1,168 @@
+"""Flax and Equinox modules as `ddl.api.Model`; Equinox is imported only when it is used."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+from ddl import memory
+from ddl.api import Model, Tree, channels_first
+from ddl.models.supervised import example, supervised
+
+MOST_LAYERS = 1000  # of more a program takes an hour to trace and compile, however narrow they are
+
+
+def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
+  """Return a model from a linen module whose call is module(x, train) -> [batch, ..., num_outputs].
+
+  Collections other than "params" become `extra`, updated in training only; the key of the loss feeds dropout. The loss
+  and the other arguments are those of `supervised`.
+  """
+
+  def init(key: jax.Array) -> tuple[Tree, Tree]:
+    variables = module.init(key, example(meta), train=False)
+    return variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
+
+  def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    variables = {"params": params, **extra}
+    if not train:
+      return module.apply(variables, x, train=False), extra  # pyright: ignore[reportReturnType]
+    return module.apply(variables, x, train=True, rngs={"dropout": key}, mutable=list(extra))
+
+  return supervised(init, apply, meta, dense)
+
+
+def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
+  """Return a model from a function that makes an nnx module, whose call is module(x) -> [batch, ..., num_outputs].
+
+  `nnx.Param`s are trained, other variables (batch statistics) become `extra`, updated in training only. Random streams
+  (dropout) start anew from the loss's key at each step; `module.train()` and `module.eval()` switch the modes. The loss
+  and the other arguments are those of `supervised`.
+  """
+
+  def parts(module: nnx.Module) -> Any:
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+  def made() -> nnx.Module:
+    return make(nnx.Rngs(0))
+
+  with jax.numpy_dtype_promotion("standard"):
+    shapes = nnx.eval_shape(made)
+  shapes.eval()
+  tested, params_shape, rng_shape, extra_shape = parts(shapes)
+  shapes.train()
+  trained = parts(shapes)[0]
+
+  def init(key: jax.Array) -> tuple[Tree, Tree]:
+    with jax.numpy_dtype_promotion("standard"):
+      _, params, _, extra = parts(make(nnx.Rngs(key)))
+    return nnx.to_pure_dict(params), nnx.to_pure_dict(extra)
+
+  def streams(key: Any) -> Any:
+    keys = iter(range(len(jax.tree.leaves(rng_shape))))
+    start = jax.random.key(0) if key is None else key
+
+    def fresh(shape: Any) -> jax.Array:
+      number = next(keys)
+      if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        return jax.random.fold_in(start, number)
+      return jnp.zeros(shape.shape, shape.dtype)
+
+    return jax.tree.map(fresh, rng_shape)
+
+  def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    states = [jax.tree.map(lambda shape: shape, each) for each in (params_shape, extra_shape)]
+    for state, values in zip(states, (params, extra), strict=True):
+      nnx.replace_by_pure_dict(state, values)
+    module: Any = nnx.merge(trained if train else tested, states[0], streams(key), states[1])
+    out = module(x)
+    return out, nnx.to_pure_dict(parts(module)[3]) if train else extra
+
+  return supervised(init, apply, meta, dense)
+
+
+def recomputed(block: type[linen.Module]) -> Any:
+  """The module, whose call is block(x, train), computed again for its gradients instead of kept (arXiv 1604.06174)."""
+  return linen.remat(block, static_argnums=(2,))
+
+
+def require_size(name: str, parameters: int, **layers: int) -> None:
+  """Check a network's size before it is traced.
+
+  Args:
+    parameters: at least so many, in float32.
+    layers: the setting that repeats layers.
+
+  Raises:
+    ValueError: one line, for parameters that exceed this machine's memory, or too many layers.
+  """
+  ((key, count),) = layers.items()
+  memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
+  if count > MOST_LAYERS:
+    raise ValueError(f"{name}: {key} must be at most {MOST_LAYERS}, got {count}.")
+
+
+def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
+  """Check that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
+
+  Raises:
+    ValueError: if it does not; the line names the models that fit.
+  """
+  shape, language = tuple(meta["shape"]), meta["task"] == "language"
+  what = f"{meta['task']} data with x of shape {list(shape)}"
+  others = "transformer, gpt2" if language else "linear, mlp"
+  if not language and not image and len(shape) == 3:
+    others = "linear, mlp, lenet, resnet20"
+  if text != language:
+    kind = "token sequences" if text else "numeric arrays"
+    raise ValueError(f"{name}: takes {kind}, not {what}; models that fit: {others}")
+  if image and len(shape) != 3:
+    raise ValueError(f"{name}: takes images [height, width, channels], not {what}; models that fit: {others}")
+  if image and channels_first(shape):
+    raise ValueError(
+      f"{name}: images must be [height, width, channels], got {list(shape)}. Move the channels to the end with "
+      "np.moveaxis(x, 1, -1)."
+    )
+  if image and min(shape[:2]) < side:
+    raise ValueError(f"{name}: needs images of {side} x {side} or more, not {what}; models that fit: {others}")
+
+
+def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
+  """Return a model from a function key -> Equinox module, whose call on ONE example is module(x) -> [..., num_outputs].
+
+  Floating-point arrays are trained, as {path in the module: array}. A call that takes `key` gets one per example in
+  training, and inference mode in tests. The loss and the other arguments are those of `supervised`.
+
+  Raises:
+    ValueError: for a module with state (`equinox.nn.State`), which this does not carry.
+  """
+  import equinox as eqx
+
+  def split(key: Any) -> tuple[Any, Any]:
+    module = make(key)
+    if any(isinstance(each, eqx.nn.StateIndex) for each in jax.tree.leaves(module, is_leaf=_is_index(eqx))):
+      raise ValueError("from_equinox: the module has state (such as BatchNorm); use layers without, such as GroupNorm")
+    return eqx.partition(module, eqx.is_inexact_array)
+
+  def named(params: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+  def init(key: jax.Array) -> tuple[Tree, Tree]:
+    return named(split(key)[0]), {}
+
+  def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
+    shapes, static = eqx.filter_eval_shape(split, jax.random.key(0))
+    names, structure = list(named(shapes)), jax.tree.structure(shapes)
+    module = eqx.combine(jax.tree.unflatten(structure, [params[name] for name in names]), static)
+    if not train or "key" not in inspect.signature(module.__call__).parameters:
+      return jax.vmap(eqx.nn.inference_mode(module, value=not train))(x), extra
+    return jax.vmap(lambda each, own: module(each, key=own))(x, jax.random.split(key, len(x))), extra
+
+  return supervised(init, apply, meta, dense)
+
+
+def _is_index(eqx: Any) -> Callable[[Any], bool]:
+  return lambda each: isinstance(each, eqx.nn.StateIndex)

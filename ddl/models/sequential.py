@@ -1,0 +1,225 @@
+"""Image networks without branches: LeNet, AlexNet (2012), OverFeat (arXiv 1312.6229) and VGG (arXiv 1409.1556)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from ddl import memory
+from ddl.api import Model
+from ddl.models.cpu import convolve
+from ddl.models.modules import from_flax, require
+from ddl.ranges import Fraction, PositiveFloat, PositiveInt, checked
+from ddl.sharding import columns, named
+
+
+class Conv(NamedTuple):
+  """A convolution with a square kernel."""
+
+  outputs: int
+  kernel: int
+  stride: int = 1
+  same: bool = True  # padded so that a stride of 1 keeps the size; False: not padded
+
+  @property
+  def padding(self) -> int:
+    """Zeros on each side."""
+    return self.kernel // 2 if self.same else 0
+
+
+class Pool(NamedTuple):
+  """A maximum over squares, not padded."""
+
+  kernel: int
+  stride: int
+
+
+def pads(before: int, after: int | None = None) -> Any:
+  """Zeros before and after both axes of a map, as Flax takes them."""
+  return ((before, before if after is None else after),) * 2
+
+
+class _Sequential(nn.Module):
+  operations: tuple[Conv | Pool, ...]
+  widths: tuple[int, ...]
+  dropout: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    he, count = nn.initializers.he_normal(), 0
+    for operation in self.operations:
+      if isinstance(operation, Pool):
+        x = nn.max_pool(x, (operation.kernel,) * 2, (operation.stride,) * 2)
+        continue
+      count, size, padding = count + 1, (operation.kernel,) * 2, pads(operation.padding)
+      conv = nn.Conv(operation.outputs, size, operation.stride, padding, kernel_init=he, name=f"conv{count}")
+      x = nn.relu(conv(x))
+    x = x.reshape(x.shape[0], -1)
+    for name, width in zip(_names(self.widths), self.widths, strict=True):
+      last = name == f"fc{len(self.widths)}"
+      x = named(nn.Dense(width, kernel_init=he, name=name)(named(x, f"{name}/in")), f"{name}/out")
+      x = x if last else nn.Dropout(self.dropout, deterministic=not train)(nn.relu(x))
+    return x
+
+
+def sequential(
+  title: str,
+  meta: Mapping[str, Any],
+  operations: Sequence[Conv | Pool],
+  hidden: Sequence[int],
+  dropout: float,
+) -> Model:
+  """Return the network of these operations and dense layers of the widths `hidden` and num_outputs, He-initialised.
+
+  Dropout is behind each hidden dense layer. `hybrid` splits the dense layers of a worker over its members.
+
+  Raises:
+    ValueError: if the data is not images, they are too small for the operations, or it exceeds the memory.
+  """
+  require(title, meta, image=True)
+  side = next(n for n in range(1, 10_000) if _size(n, operations) > 0)
+  require(title, meta, image=True, side=side)
+  height, width, channels = meta["shape"]
+  count, maps = 0, channels
+  for operation in operations:
+    if isinstance(operation, Conv):
+      count, maps = count + operation.kernel**2 * maps * operation.outputs, operation.outputs
+  flat = _size(height, operations) * _size(width, operations) * maps
+  widths = (*hidden, meta["num_outputs"])
+  count += sum(a * b for a, b in zip((flat, *hidden), widths, strict=True))
+  memory.require(4 * count, f"{title} of {count:,} weights")
+  rules = {"hybrid": columns(_names(widths))}
+  return from_flax(_Sequential(tuple(operations), widths, dropout), meta)._replace(rules=rules)
+
+
+def _names(widths: Sequence[int]) -> list[str]:
+  return [f"fc{i}" for i in range(1, len(widths) + 1)]
+
+
+def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
+  """Return the side of the last maps for images of this side; 0 if nothing is left."""
+  for operation in operations:
+    padding = operation.padding if isinstance(operation, Conv) else 0
+    size = (size + 2 * padding - operation.kernel) // operation.stride + 1
+    if size < 1:
+      return 0
+  return size
+
+
+def pool(x: jax.Array) -> jax.Array:
+  """Maximum over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
+
+  Four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU:
+  a step of the whole network takes 1.3 times as long with it.
+  """
+  x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
+  top = jnp.maximum(x[:, ::2, ::2], x[:, ::2, 1::2])
+  return jnp.maximum(top, jnp.maximum(x[:, 1::2, ::2], x[:, 1::2, 1::2]))
+
+
+class _LeNet(nn.Module):
+  outputs: int
+  channels: tuple[int, ...]
+  kernel: int
+  hidden: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    del train
+    for channels in self.channels:
+      x = nn.Conv(channels, (self.kernel, self.kernel), conv_general_dilated=convolve)(x)
+      x = nn.relu(pool(x))  # relu and maximum commute; this way round relu has a quarter of the work
+    x = named(x.reshape(x.shape[0], -1), "Dense_0/in")
+    x = named(nn.relu(named(nn.Dense(self.hidden)(x), "Dense_0/out")), "Dense_1/in")
+    return named(nn.Dense(self.outputs)(x), "Dense_1/out")
+
+
+@checked
+def lenet(
+  meta: Mapping[str, Any],
+  *,
+  channels: tuple[PositiveInt, ...] = (16, 32),
+  kernel: PositiveInt = 5,
+  hidden: PositiveInt = 128,
+) -> Model:
+  """Per entry of channels: "same" convolution, 2x2 max pooling, relu; then dense layers of hidden and num_outputs.
+
+  Raises:
+    ValueError: if the data is not images, the images are too small for the poolings, or there are no channels.
+  """
+  if not channels:
+    raise ValueError("lenet: channels is (); invalid: must have an entry for each convolution, such as (16, 32)")
+  require("lenet", meta, image=True, side=2 ** len(channels))
+  module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
+  rules = {"hybrid": columns(("Dense_0", "Dense_1"))}
+  model = from_flax(module, meta, dense=True)  # in a scan 21 times faster than plain nn.Conv: see `convolve`
+  return model._replace(rules=rules)
+
+
+@checked
+def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fraction = 0.5) -> Model:
+  """Five convolutions and three dense layers: 62,378,344 parameters for 1000 classes of 227 x 227 images.
+
+  Without the groups of the original (61.0M parameters) and without its local response normalization, as implementations
+  since then. Raises as `sequential` does.
+  """
+  overlapping = Pool(3, 2)
+  operations = (
+    Conv(96, 11, 4, same=False), overlapping, Conv(256, 5), overlapping,
+    Conv(384, 3), Conv(384, 3), Conv(256, 3), overlapping,
+  )  # fmt: skip
+  return sequential("alexnet", meta, operations, (hidden, hidden), dropout)
+
+
+@checked
+def overfeat_fast(
+  meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (3072, 4096), dropout: Fraction = 0.5
+) -> Model:  # fmt: skip
+  """Five convolutions and three dense layers: 145,920,872 parameters for 1000 classes of 231 x 231 images.
+
+  Raises as `sequential` does.
+  """
+  operations = (
+    Conv(96, 11, 4, same=False), Pool(2, 2), Conv(256, 5, same=False), Pool(2, 2),
+    Conv(512, 3), Conv(1024, 3), Conv(1024, 3), Pool(2, 2),
+  )  # fmt: skip
+  return sequential("overfeat_fast", meta, operations, hidden, dropout)
+
+
+MAPS = (64, 128, 256, 512, 512)  # of the stages
+
+
+def _vgg(title: str, meta: Mapping[str, Any], depths: tuple[int, ...], width: float, hidden: int, dropout: float):
+  stages: list[Conv | Pool] = []
+  for maps, depth in zip(MAPS, depths, strict=True):
+    stages += [Conv(max(int(maps * width), 1), 3)] * depth + [Pool(2, 2)]
+  return sequential(title, meta, stages, (hidden, hidden), dropout)
+
+
+@checked
+def vgg_a(
+  meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
+) -> Model:
+  """Configuration A, 11 layers: 132,863,336 parameters for 1000 classes of 224 x 224 images.
+
+  width: factor of the maps of all convolutions. Raises as `sequential` does.
+  """
+  return _vgg("vgg_a", meta, (1, 1, 2, 2, 2), width, hidden, dropout)
+
+
+@checked
+def vgg16(
+  meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
+) -> Model:
+  """Configuration D, 16 layers: 138,357,544 parameters; otherwise as `vgg_a`."""
+  return _vgg("vgg16", meta, (2, 2, 3, 3, 3), width, hidden, dropout)
+
+
+@checked
+def vgg19(
+  meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
+) -> Model:
+  """Configuration E, 19 layers: 143,667,240 parameters; otherwise as `vgg_a`."""
+  return _vgg("vgg19", meta, (2, 2, 4, 4, 4), width, hidden, dropout)

@@ -1,0 +1,69 @@
+"""Names of parts and of points of a grid, for labels, folders and tables."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LONGEST = 200  # bytes of a file's name, of which file systems take 255
+KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "times", "barrier")
+
+
+def short_name(name: str) -> str:
+  """An entry of a registry as it is; of an address the function's name, or the file's if a word like SPEC says no more.
+
+  mine.py:net -> net, mine.py:SPEC -> mine, mine.py:FAST_SPEC -> FAST.
+  """
+  where, found, variable = name.rpartition(":")
+  word = variable.removesuffix("_SPEC")
+  if not found or word.lower() not in KINDS:
+    return word
+  file = Path(where if where.endswith(".py") else where.replace(".", "/"))
+  return word if file.stem == "__main__" else file.parent.name if file.stem == "__init__" else file.stem
+
+
+def slug(text: str) -> str:
+  """Return a label, or another name that a user gave, as the name of a file or a folder, the same each time."""
+  name = "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
+  name = name if name.strip(".") else name.replace(".", "_")  # . and .. are folders
+  if len(name.encode()) <= LONGEST:
+    return name
+  return f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+class Place(NamedTuple):
+  """The label without the grid, and its point: the keys of the grid that its algorithm reads, {} without a grid."""
+
+  group: str
+  point: Mapping[str, Any]
+
+
+def comparable(one: Place, other: Place) -> bool:
+  """Whether the difference of two labels answers a question: algorithms at one point, or points that differ in a key.
+
+  Algorithms are at one point where the keys that both have agree.
+  """
+  shared = one.point.keys() & other.point.keys()
+  differing = sum(one.point[key] != other.point[key] for key in shared)
+  return differing == (one.group == other.group)
+
+
+def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
+  """A key by its last part, with its section where two of the keys end alike; a name by its section."""
+  section, _, name = key.rpartition(".")
+  alike = [each for each in keys if each.rpartition(".")[2] == name]
+  word = section if name == "name" else name if len(alike) == 1 else f"{section} {name}"
+  return word.replace("_", " ")
+
+
+def quoted(label: str) -> str:
+  """A label in a list: in quotation marks where it has a comma of its own, as --only takes it."""
+  return f'"{label}"' if "," in label else label
+
+
+def text(value: Any) -> str:
+  """A value of a grid."""
+  if isinstance(value, float):
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+  return "not set" if value is None else short_name(str(value))

@@ -1,1 +1,0 @@
-"""Seconds of messages: collectives, servers, packing."""

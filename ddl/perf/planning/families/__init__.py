@@ -1,1 +1,0 @@
-"""Seconds of a step for each family of algorithms: synchronous, sharded, local between islands, with a server."""

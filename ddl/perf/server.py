@@ -1,0 +1,189 @@
+"""A parameter server: closed forms of its visits, and its queue in time, first come, first served.
+
+Closed forms of a parameter server: seconds of a visit, and for how long visits occupy the links.
+S servers hold n / S bytes each; a worker's visit is a message up to and one down from each of them. L is the latency,
+G = 1 / bandwidth. In asynchronous visits a link is occupied by the bytes alone: a message in flight occupies nothing,
+and a worker sends its messages to the servers one after the other, without waiting for the one before to arrive.
+
+Without a lock (the hogwild algorithms) messages share the link as with one; what runs concurrently are updates. An
+update of n bytes moves 3 n through the server's memory (reads the center and the message, writes the center), which all
+share too, and takes at most as long as n over the link: it costs nothing here, and a lock costs nothing.
+You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
+
+Every function raises ValueError, one line, for more servers than parameters and for other invalid numbers.
+
+A parameter server's queue in time: workers compute, send a message and get a reply; first come, first served.
+A message is spread evenly over the servers and its parts leave together, so that all servers see the same: one is
+simulated, with its line in, its processor and its line out. The fewest servers that hide all messages are those of the
+lemma of arXiv 1709.06622.
+"""
+
+import heapq
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.perf import units
+from ddl.perf.hardware.cluster import Link, Network, check_link
+
+FLOAT = 4  # bytes per parameter
+
+
+def round_robin_seconds(nbytes: float, workers: int, link: Link) -> float:
+  """p (L + n G): one worker after the other, one way (arXiv 1708.02983); a tree takes log2 p of them instead."""
+  return units.count("number of workers", workers) * _message(nbytes, link)
+
+
+def visit_seconds(up: float, down: float, link: Link, servers: int = 1) -> float:
+  """One worker's visit to idle servers: L + up G, then L + down G where there is a reply. up, down: bytes."""
+  check_servers(servers, max(up, down))  # their messages share the worker's link and are in flight concurrently
+  return _message(up, link) + (_message(down, link) if down else 0.0)
+
+
+def node_seconds(up: float, down: float, workers: int, network: Network, peers: bool = False) -> float:
+  """Seconds for which a full node's link is busy while each of its m workers makes a visit: m (bytes out and in) / B.
+
+  Bytes that go both ways overlap as far as the link's duplex allows. Servers stand outside of the nodes; of peers,
+  drawn evenly, (p - m) / (p - 1) are elsewhere. 0 where one node holds all.
+  """
+  if network.nodes(workers) == 1:
+    return 0.0
+  m = network.together(workers)
+  out, back = (up + down, up + down) if peers else (up, down)  # a peer's message is another one's, too
+  outside = (workers - m) / (workers - 1) if peers else 1.0
+  return m * outside * network.way_out(workers, everyone=True).busy_seconds(out, back)
+
+
+def served_seconds(nbytes: float, workers: int, link: Link, network: Network, servers: int = 1) -> float:
+  """Seconds for which the servers' links, p (n G / S) (2 - duplex), or that of a full node are busy with p visits.
+
+  That is a visit of every worker: no worker round is shorter.
+
+  Args:
+    nbytes: up, and as many down.
+    link: of a server.
+    network: of the workers.
+  """
+  check_servers(servers, nbytes)
+  busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
+  return max(workers * busy / servers, node_seconds(nbytes, nbytes, workers, network))
+
+
+def check_servers(servers: int, nbytes: float) -> int:
+  """Return the number of servers; ValueError for more of them than float32 parameters in so many bytes."""
+  units.count("number of servers", servers)
+  most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
+  if servers > most:
+    raise ValueError(f"{servers} servers are more than the {most} parameters; give at most {most}")
+  return servers
+
+
+def _message(nbytes: float, link: Link) -> float:
+  return check_link("a server's link", link).seconds(units.amount("bytes of a message", nbytes))
+
+
+SHARE, ROUND = -1, -2
+
+
+class Queue(NamedTuple):
+  """Means over the workers in the steady state."""
+
+  round_seconds: float  # a worker round: compute, send, be served, receive
+  wait_seconds: float  # of it without computing
+  utilisation: float  # share of the time in which a server's busiest part (a line or its processor) works
+  rounds_per_second: float  # of all workers together
+
+
+def simulate(
+  *,
+  workers: int,
+  servers: int,
+  nbytes: float,
+  bandwidth: float,
+  compute_seconds: float | np.ndarray,
+  service_seconds: float = 0.0,
+  latency: float = 0.0,
+  full_duplex: bool = False,
+  overlap: float = 0.0,
+  rounds: int = 40,
+) -> Queue:
+  """Simulate `workers` at `servers` until the slowest has made `rounds`; the second half is measured.
+
+  Args:
+    nbytes: up and as many down, per worker round (S_p); each server's share is nbytes / servers.
+    bandwidth: of one server's line, bytes per second (B_ps); the workers' own lines do not limit.
+    compute_seconds: of a worker round (T_C), or [rounds, workers] of each, over and over.
+    service_seconds: of a server's processor per message, before the reply.
+    latency: seconds of a message in flight, while the line is free for others.
+    full_duplex: requests and replies have a line each; otherwise they share one.
+    overlap: share of a round, 0..1, that a worker computes from when its message leaves until it waits for the reply.
+    rounds: at least 4.
+
+  Raises:
+    ValueError: one line, for invalid values, such as more servers than bytes.
+  """
+  units.count("number of workers", workers)
+  units.count("number of servers", servers)
+  units.count("rounds", rounds, 4)
+  if not bandwidth > 0:
+    raise ValueError(f"bandwidth of a server is {bandwidth:g}; invalid: must be above 0")
+  units.amount("service_seconds", service_seconds)
+  units.amount("latency", latency)
+  units.share("overlap", overlap)
+  if servers > units.positive("nbytes", nbytes):
+    raise ValueError(f"{servers} servers are more than {nbytes:g} bytes; give at most one server per byte")
+  computing = np.asarray(compute_seconds, np.float64)
+  computing = computing if computing.ndim else np.full((1, workers), computing)
+  if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
+    raise ValueError(
+      f"compute_seconds must be a number or [rounds, {workers}], all above 0; got {list(computing.shape)}"
+    )
+  line = nbytes / servers / bandwidth
+  stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
+  free = {part: 0.0 for part, _ in stages}
+  worked: dict[str, list[tuple[float, float]]] = {part: [] for part in free}
+  begun: list[list[float]] = [[] for _ in range(workers)]  # when the message of each round of each worker left
+  missing = [0] * workers  # of two: the reply, and the share of the round that does not need it
+  order, heap = count(), []  # (time, arrival order, worker, stage); before the stages SHARE and ROUND are computed
+
+  def at(time: float, worker: int, stage: int) -> None:
+    heapq.heappush(heap, (time, next(order), worker, stage))
+
+  for worker in range(workers):
+    at(0.0, worker, ROUND)
+  while min(map(len, begun)) <= rounds:
+    now, _, worker, stage = heapq.heappop(heap)
+    if stage == ROUND:
+      begun[worker].append(now)
+      missing[worker] = 2
+    seconds = computing[(len(begun[worker]) - 1) % len(computing), worker]
+    if stage == ROUND:
+      at(now + latency, worker, 0)
+      at(now + overlap * seconds, worker, SHARE)
+    elif stage == SHARE or stage == len(stages):
+      missing[worker] -= 1
+      if not missing[worker]:
+        at(now + (1 - overlap) * seconds, worker, ROUND)
+    else:
+      part, takes = stages[stage]
+      worked[part].append((max(now, free[part]), max(now, free[part]) + takes))
+      free[part] = worked[part][-1][1]
+      at(free[part] + (latency if stage == len(stages) - 1 else 0.0), worker, stage + 1)
+  return _measured(begun, computing, worked, rounds // 2)
+
+
+def _measured(begun: list[list[float]], seconds: np.ndarray, worked: dict, first: int) -> Queue:
+  since, until = max(b[first] for b in begun), min(b[-1] for b in begun)
+  rounds, computing = [], []
+  for worker, times in enumerate(begun):
+    kept = [i for i, time in enumerate(times) if time >= since]
+    rounds.append((times[kept[-1]] - times[kept[0]]) / (len(kept) - 1))
+    computing.append(np.mean([seconds[i % len(seconds), worker] for i in kept[:-1]]))
+  busy = [sum(max(0.0, min(b, until) - max(a, since)) for a, b in spans) for spans in worked.values()]
+  return Queue(
+    round_seconds=float(np.mean(rounds)),
+    wait_seconds=float(np.mean(rounds) - np.mean(computing)),
+    utilisation=float(max(busy) / (until - since)),
+    rounds_per_second=float(np.sum(1 / np.array(rounds))),
+  )

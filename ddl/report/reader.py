@@ -1,0 +1,189 @@
+"""A comparison's folder in memory: comparison.json and each run's metrics as columns."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.files import read_json
+from ddl.report import formats
+from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
+
+SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
+COLUMNS = (
+  "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
+  "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
+)  # fmt: skip
+
+
+NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
+ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
+
+
+class Run(NamedTuple):
+  """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
+
+  name: str  # its folder's name with a space: "seed 0"
+  columns: dict[str, np.ndarray]
+
+
+class Layout(NamedTuple):
+  """Numbers of workers, of the devices and processes that ran them, and of the seeds that ran side by side."""
+
+  workers: int
+  devices: int
+  processes: int
+  together: int = 1
+
+
+class Result(NamedTuple):
+  """One algorithm: its entry in comparison.json and the runs that have metrics."""
+
+  info: dict[str, Any]
+  runs: list[Run]
+  missing: list[str]  # the runs that should have metrics and do not
+  layouts: set[Layout]  # of its runs; empty where it is not known
+
+
+class Comparison(NamedTuple):
+  info: dict[str, Any]  # comparison.json
+  metric: str  # "test_accuracy" or "test_loss"
+  target: float
+  seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
+  results: list[Result]
+  whole: "Comparison | None" = None  # with the seeds that only some labels have, where there are such
+  folder: Path = Path()
+
+  @property
+  def disjoint(self) -> bool:
+    """Whether no seed is common to all labels, so that they cannot be compared."""
+    runs = [names for names in self.seeds.values() if names]
+    return bool(runs) and not set.intersection(*map(set, runs))
+
+  @property
+  def seeds(self) -> dict[str, list[str]]:
+    """By label, the names of the runs that there should be."""
+    return {each.info["label"]: list(map(run_name, each.info["runs"])) for each in self.results}
+
+  @property
+  def higher_is_better(self) -> bool:
+    """Of the metric."""
+    return self.metric == "test_accuracy"
+
+  @property
+  def goal(self) -> str:
+    """The target as text."""
+    return formats.target(self.metric, self.target)
+
+  @property
+  def virtual(self) -> bool:
+    """Whether time is virtual."""
+    return self.seconds == "virtual_seconds"
+
+
+def read_run(path: Path) -> Run:
+  """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
+  lines = [
+    [math.nan if line.get(name) is None else line[name] for name in COLUMNS] for line in metric_lines(path / METRICS)
+  ]
+  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
+  return Run(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
+
+
+def read(folder: Path) -> Comparison:
+  """Read a folder that `python run.py compare` has written.
+
+  Where some labels have seeds that others lack, as after `compare --resume --only=...`, it is of the seeds that all
+  have, so that means and tests are of the same; `whole` has the others too. Without any common seed it is of all.
+
+  Raises:
+    FileNotFoundError: if it holds no comparison.json.
+    ValueError: if the target's metric is unknown, a file is malformed, or virtual time is missing from a run.
+  """
+  path = folder / COMPARISON
+  if not path.is_file():
+    raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
+  try:
+    info = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path} is not JSON: {error}") from error
+  info = _completed(path, info)
+  metric = info["target"]["metric"]
+  if metric not in SCORES:
+    raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
+  seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
+  results = []
+  for entry in info["algorithms"]:
+    paths = [at for run in entry["runs"] if ((at := folder / run) / METRICS).is_file()]
+    runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
+    for run, columns in runs:
+      if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
+        raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison again")
+    names = [run.name for run in runs]
+    missing = [name for name in map(run_name, entry["runs"]) if name not in names]
+    results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
+  return _aligned(Comparison(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
+
+
+def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+  """By label, the folders of the runs whose seeds all labels have that have any."""
+  names = [set(map(run_name, paths)) for paths in runs.values() if paths]
+  common = set.intersection(*names) if names else set()
+  return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
+
+
+def _aligned(whole: Comparison) -> Comparison:
+  """Of the seeds that all labels have; the same where all have the same, or none is common."""
+  names = {tuple(each) for each in whole.seeds.values() if each}
+  if len(names) < 2:
+    return whole
+  if whole.disjoint:
+    seeds = sorted({seed_of(name) for each in names for name in each})
+    return whole._replace(info=whole.info | {"seeds": seeds})
+  kept = common_runs({each["label"]: each["runs"] for each in whole.info["algorithms"]})
+  results = []
+  for each in whole.results:
+    paths = kept[each.info["label"]]
+    common = set(map(run_name, paths))
+    runs, missing = [run for run in each.runs if run.name in common], [name for name in each.missing if name in common]
+    results.append(each._replace(info=each.info | {"runs": paths}, runs=runs, missing=missing))
+  seeds = next([seed_of(path) for path in paths] for paths in kept.values() if paths)
+  info = whole.info | {"seeds": seeds, "algorithms": [each.info for each in results]}
+  return whole._replace(info=info, results=results, whole=whole)
+
+
+def seed_of(run: str) -> int:
+  """The seed of a run by its folder or name."""
+  return int(run_name(run).rpartition(" ")[2])
+
+
+def _completed(path: Path, info: Any) -> dict[str, Any]:
+  """The content with what files of older versions lack. ValueError where that cannot be known from the file alone."""
+  lacking = [key for key in NEEDED if not isinstance(info, dict) or key not in info]
+  if not lacking:
+    lacking = sorted({f"algorithms.{key}" for each in info["algorithms"] for key in ENTRY if key not in each})
+  if not lacking and any(not {"workers", "batch", "steps"} <= each["settings"].keys() for each in info["algorithms"]):
+    lacking = ["algorithms.settings of workers, batch and steps"]
+  if lacking:
+    raise ValueError(
+      f"{path} lacks {', '.join(lacking)}, as of an older version; `python run.py compare --resume "
+      f"--workdir={path.parent}` writes it anew from the runs"
+    )
+  info = {"expected": [], "grid": {}} | info
+  blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
+  return info | {"algorithms": [blank | {"group": each["label"]} | each for each in info["algorithms"]]}
+
+
+def run_name(path: str | Path) -> str:
+  """easgd/seed-0 as "seed 0"."""
+  return Path(path).name.replace("-", " ")
+
+
+def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
+  """The layouts of an algorithm's runs, from their folders."""
+  found = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
+  known = [each for each in found if isinstance(each, dict) and {"devices", "processes"} <= each.keys()]
+  return {Layout(workers, each["devices"], each["processes"], each.get("together", 1)) for each in known}

@@ -1,0 +1,324 @@
+"""A run's folder: config, versions, metrics and TensorBoard events; only the main process writes it."""
+
+import contextlib
+import json
+import platform
+import shlex
+import subprocess
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddl import __version__, files
+
+if TYPE_CHECKING:
+  from ddl.config.experiment import Experiment
+
+METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
+EXPERIMENT = "experiment.json"  # what `--resume` needs beside the runs
+INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
+FAILED = "failed.json"  # why a run of a comparison diverged
+EVENTS = "events.npz"  # who was served when, for an asynchronous algorithm
+PRESENCE = "presence.json"  # which workers were there from which step on, where they come and go
+TUNED = "tuned.json"  # what a sweep found
+STUDY = "study.journal"  # a sweep's trials
+COMPARISON = "comparison.json"  # what a report is made of
+LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
+
+
+class RunFolder:
+  """Files of one run. With `writes` off (other processes) nothing is written."""
+
+  def __init__(
+    self,
+    path: Path,
+    writes: bool = True,
+    recorded: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+  ):
+    """The folder is made by `create`.
+
+    Args:
+      path, writes: see above.
+      recorded: what EXPERIMENT holds, if the folder is a command's own.
+      inputs: fingerprints of what the run is computed from, see `ddl.run.inputs`.
+    """
+    self.path, self.writes, self.recorded, self.inputs = path, writes, recorded, inputs or {}
+    self._events: Any = None
+
+  @property
+  def checkpoints(self) -> Path:
+    """The folder of its checkpoints."""
+    return self.path / "checkpoints"
+
+  @property
+  def begun(self) -> bool:
+    """Whether the folder holds a run."""
+    return (self.path / CONFIG).exists()
+
+  def has_begun(self) -> bool:
+    """Return whether a run that was killed can go on; removes what it left if not, so that one can start there."""
+    if not self.begun:
+      for name in (ABOUT, EXPERIMENT, INPUTS, METRICS):
+        (self.path / name).unlink(missing_ok=True)
+    return self.begun
+
+  def check_new(self) -> None:
+    """Raises ValueError if the folder holds a run already."""
+    if self.begun:
+      raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts a new one")
+
+  def check_unused(self) -> None:
+    """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
+    self.check_new()
+    for file, what in ((COMPARISON, "comparison"), (STUDY, "sweep")):
+      if (self.path / file).exists():
+        raise ValueError(
+          f"{self.path} holds a {what} already; --resume continues it, another --workdir starts a new one"
+        )
+    if (self.path / ABOUT).exists():
+      raise ValueError(
+        f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts a new one"
+      )
+
+  def reopen(self, experiment: "Experiment") -> None:
+    """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
+    if not self.begun:
+      raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
+    differ = differences(files.read_json(self.path / CONFIG), experiment.to_json())
+    if differ:
+      raise ValueError(
+        f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
+      )
+
+  def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
+    """Starts a run.
+
+    Raises:
+      ValueError: if the folder holds a run already.
+    """
+    if self.writes:
+      self.check_new()
+      record(self.path, about, self.recorded, self.inputs)
+      (self.path / METRICS).write_text("")
+      write_whole(
+        self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
+      )  # last: with it the folder holds a run
+
+  def resumed(self, step: int) -> None:
+    """Record the inputs that the run resumes with after a step, where they changed."""
+    if self.writes:
+      record_inputs(self.path, self.inputs, {"step": step})
+
+  def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Notes in ABOUT that the run goes on from a step on another layout, so that it is not one run bit for bit."""
+    if self.writes:
+      about = files.read_json(self.path / ABOUT)
+      changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
+      write_whole(self.path / ABOUT, json.dumps(about | {"layout": now, "relaid": changes}, indent=2) + "\n")
+
+  def truncate(self, lines: int) -> None:
+    """Keeps the first lines of the metrics: those that the checkpoint knows."""
+    if self.writes:
+      temporary = self.path / f"{METRICS}.tmp"
+      temporary.write_bytes(b"".join(_lines(self.path / METRICS)[:lines]))
+      temporary.replace(self.path / METRICS)
+
+  def damage(self, lines: int, crc: int | None) -> str:
+    """Return what is wrong with the first lines of the metrics, "" for nothing; crc: of them as they were written."""
+    file = self.path / METRICS
+    if not self.writes or not lines:  # another process tells, or a checkpoint without any
+      return ""
+    try:
+      content = _lines(file)[:lines]
+      metric_lines(file, content)
+    except (OSError, ValueError) as error:
+      return str(error)
+    if len(content) < lines:
+      return f"{file} has {len(content)} lines of {lines}"
+    if crc is not None and zlib.crc32(b"".join(content)) != crc:
+      return f"{file} has other figures in its first {lines} lines than were written"
+    return ""
+
+  def line(self, figures: dict[str, Any]) -> None:
+    """Adds a line of metrics, and its events for TensorBoard."""
+    if not self.writes:
+      return
+    with (self.path / METRICS).open("a") as file:
+      file.write(text_of(figures))
+    if self._events is None:
+      self._events = _event_writer(self.path)
+    if self._events:
+      self._events(figures)
+
+  def finish(self, result: dict[str, Any]) -> None:
+    """Marks the run as complete."""
+    if self.writes:
+      (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
+
+  def fail(self, why: str) -> None:
+    """Marks the run as diverged, so that a resume need not train it again to find the same."""
+    if self.writes:
+      (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
+
+
+def text_of(figures: Mapping[str, Any]) -> str:
+  """Return a line of METRICS."""
+  return json.dumps(figures) + "\n"
+
+
+def metric_lines(file: Path, lines: Sequence[bytes] | None = None) -> list[dict[str, Any]]:
+  """Return the lines of a METRICS file. lines: its content, where that is at hand.
+
+  Raises:
+    ValueError: one line that names the first one that is no object of numbers, or whose step is not above the last.
+  """
+  rows: list[dict[str, Any]] = []
+  for number, text in enumerate(file.read_bytes().splitlines() if lines is None else lines, 1):
+    try:
+      row = json.loads(text)
+      wrong = {key for key, value in row.items() if value is not None and type(value) not in (int, float)}
+    except (ValueError, AttributeError, RecursionError) as error:
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {type(error).__name__}: {error}") from error
+    if wrong or row.get("step") is None:
+      raise ValueError(f"{file}: line {number} is not an object of numbers: {', '.join(sorted(wrong)) or 'no step'}")
+    if rows and not row["step"] > rows[-1]["step"]:
+      raise ValueError(f"{file}: line {number} has step {row['step']} after step {rows[-1]['step']}")
+    rows.append(row)
+  return rows
+
+
+def _lines(file: Path) -> list[bytes]:
+  """Return the lines of a file with their ends, but not an unfinished last one; [] where it is missing."""
+  if not file.exists():
+    return []
+  return [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def read_result(folder: Path) -> dict[str, float]:
+  """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
+  found = files.read_json(folder / RESULT)
+  if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
+    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another --workdir")
+  return found
+
+
+def record(
+  path: Path,
+  about: Mapping[str, Any],
+  recorded: Mapping[str, Any] | None,
+  inputs: Mapping[str, str],
+  done: Mapping[str, Any] | None = None,
+) -> None:
+  """Start a folder, with what it takes to resume it if it is a command's own. done: see `record_inputs`."""
+  path.mkdir(parents=True, exist_ok=True)
+  (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+  if recorded:
+    write_whole(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
+  record_inputs(path, inputs, done or {})
+
+
+def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, Any]) -> None:
+  """Write INPUTS, and which of them changed. done: with the former ones, {"step": n} or {"runs": {run: step}}."""
+  before = _read_inputs(folder)
+  known = before.get("inputs", {})
+  changed = [name for name in inputs if known.get(name, inputs[name]) != inputs[name]]
+  changes = [*before.get("changes", []), *([{"changed": changed, **done}] if changed else [])]
+  content = {"inputs": {**known, **inputs}} | ({"changes": changes} if changes else {})
+  if inputs and content != before:
+    write_whole(folder / INPUTS, json.dumps(content, indent=2) + "\n")
+
+
+def recorded_inputs(folder: Path) -> dict[str, str]:
+  """Return the fingerprints that a folder records, {} for an older one. ValueError for a damaged file."""
+  return _read_inputs(folder).get("inputs", {})
+
+
+def input_changes(folder: Path) -> list[dict[str, Any]]:
+  """Return the changes of inputs that were allowed, each with what had been done before it."""
+  return _read_inputs(folder).get("changes", [])
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+  """Return a change of inputs as a sentence."""
+  what = ", ".join(map(str, change["changed"]))
+  if "step" in change:
+    return f"Other contents since step {change['step']}: {what}."
+  runs = [run if step is None else f"{run} up to step {step}" for run, step in dict(change.get("runs", {})).items()]
+  return f"Other contents than in earlier runs: {what}. Those runs: {', '.join(runs) or 'none'}."
+
+
+def _read_inputs(folder: Path) -> dict[str, Any]:
+  if not (folder / INPUTS).exists():
+    return {}
+  found = files.read_json(folder / INPUTS, "; remove it to resume without its check")
+  inputs, changes = found.get("inputs"), found.get("changes", [])
+  good = isinstance(inputs, dict) and isinstance(changes, list)
+  if not good or not all(isinstance(each, dict) and isinstance(each.get("changed"), list) for each in changes):
+    raise ValueError(f"{folder / INPUTS} is damaged (it holds no inputs); remove it to resume without its check")
+  return found
+
+
+def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
+  """Versions, commit and command: what a reader needs to judge or repeat a run."""
+  versions = {"python": platform.python_version(), "ddl": __version__}
+  for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      versions[name] = metadata.version(name)
+  return {"command": shlex.join(command), "git": git_commit(), "versions": versions, **more}
+
+
+def git_commit() -> str | None:
+  """The commit of this code, with a + where files differ from it; None outside of a repository."""
+  here = Path(__file__).parent
+  try:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout
+    changed = subprocess.run(["git", "diff", "HEAD", "--quiet"], cwd=here, capture_output=True, check=False).returncode
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return commit.strip() + ("+" if changed else "")
+
+
+def write_whole(file: Path, text: str) -> None:
+  """Writes a file so that a crash leaves the old one or the new one."""
+  temporary = file.with_name(file.name + ".tmp")
+  temporary.write_text(text)
+  temporary.replace(file)
+
+
+def _event_writer(path: Path) -> Any:
+  """Return a function that writes a line of metrics as events, at once.
+
+  Not tensorboardX's `SummaryWriter`: its thread dies on a full disk, and who waits for it waits for ever.
+  """
+  try:
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+  except ImportError:
+    return False
+  (path / "tensorboard").mkdir(exist_ok=True)
+  writer = EventsWriter(str(path / "tensorboard" / "events"))
+
+  def write(figures: dict[str, Any]) -> None:
+    values = [Summary.Value(tag=key, simple_value=value) for key, value in figures.items() if key != "step"]
+    writer.write_event(Event(wall_time=time.time(), step=figures["step"], summary=Summary(value=values)))
+    writer.flush()
+
+  return write
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+  """What differs between two trees, as "key: value there, value here"."""
+  a, b = flat(there), flat(here)
+  return [f"{k}: {a.get(k)} there, {b.get(k)} here" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+  """Return the leaves of nested dicts by their keys, joined with dots."""
+  if not isinstance(tree, dict):
+    return {prefix: tree}
+  return {key: v for k, part in tree.items() for key, v in flat(part, f"{prefix}.{k}" if prefix else k).items()}

@@ -1,0 +1,218 @@
+"""Fingerprints of what a run is computed from beside its config: examples, files and user-defined code.
+
+A folder holds them in INPUTS. A resume refuses others, unless the user allows them; then the folder records the change.
+
+Examples count, not files or their times: data that are saved again as they were are the same. Arrays are hashed whole
+up to WHOLE bytes, about a second, and an even sample of larger ones. Of data that are read from disk as they are needed
+the files are hashed instead, in the same way.
+"""
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddl import files
+from ddl.api import Data, Source
+from ddl.config import trusted_code
+from ddl.config import user_code as own_objects
+from ddl.config.experiment import Experiment
+from ddl.config.parts import PARTS, Part
+from ddl.data import image_folder, stream, tokens
+from ddl.run.checkpoints import MODEL
+from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorded_inputs
+from ddl.run.processes import say
+
+SPLITS = {"train": "training examples", "test": "test examples", "validation": "validation examples"}
+WHOLE = 2**30  # bytes that are hashed one by one
+SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each of its pieces where it is of files
+CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds them
+DRAWN = 64  # examples of a stream
+ON_DISK = {"tokens": (tokens.TRAIN, tokens.TEST, tokens.META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
+PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
+ALLOW, TRUST = "--allow_changed_inputs", "--trust_code"
+
+
+def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
+  """Return the inputs of experiments on one data set. init_from, tuned: files of these options, or ""."""
+  digests = _of_data(next(iter(experiments)).data, data)
+  addresses = set[str]().union(*map(_addresses, experiments))
+  settings = set[Path]().union(*map(_settings, experiments))
+  digests |= {str(file): trusted_code.digest(file) for address in addresses for file in trusted_code.files(address)}
+  digests |= {str(file): _files([file]) for file in settings}
+  for option, name in (("--init_from", init_from), ("--tuned", tuned)):
+    path = files.local(name)
+    path = path / MODEL if path.is_dir() else path
+    if name and path.is_file():  # else what reads it says what is wrong
+      digests[option] = trusted_code.digest(path)
+  return digests
+
+
+def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
+  """Return those of the inputs of a comparison that are one experiment's."""
+  mine = {file for address in _addresses(experiment) for file in trusted_code.files(address)} | _settings(experiment)
+  return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in mine}
+
+
+def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
+  """Compare the inputs of a resume with those that its folder records; say so of an older folder without a record.
+
+  Raises:
+    ValueError: one line that names those that changed, unless they are allowed.
+  """
+  before = recorded_inputs(folder)
+  if not before and (folder / ABOUT).exists():
+    say(f"{folder} has no {INPUTS}, as of an older version: whether its data and code have changed is not known")
+  changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
+  if changed and not allowed:
+    raise ValueError(
+      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or add {ALLOW} to resume with "
+      "those of now, which the folder then records"
+    )
+
+
+def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = False) -> Any:
+  """Return the context in which only such user-defined code is imported as a folder may name; see `user_code.check`.
+
+  Args:
+    folder: of a run, a comparison or a sweep.
+    trust: whether the user trusts what the folder names.
+    changed: whether files outside of it may have changed.
+    load: whether `ddl.load` asks, whose argument the message names.
+  """
+  if trust:
+    return own_objects.checked(lambda address: None)
+  home, option = root(folder), "trust_code=True" if load else TRUST
+  known = recorded_inputs(home) | recorded_inputs(folder)
+  advice = f"if you trust it, {option} runs it" if load else f"{option} runs it, {ALLOW} what has changed outside of it"
+  return own_objects.checked(trusted_code.check(home, known, changed, advice))
+
+
+def root(folder: Path) -> Path:
+  """Return the folder of the command that a run is of: of a comparison or a sweep, or the run's itself."""
+  near = [folder.absolute(), *folder.absolute().parents[:3]]  # a run of a sweep lies three below
+  roots = [path for path in near if any((path / name).exists() for name in (COMPARISON, STUDY, EXPERIMENT))]
+  return roots[-1] if roots else folder
+
+
+def _of_data(part: Part, data: Data) -> dict[str, str]:
+  sources = {SPLITS[name]: source for name in SPLITS if (source := getattr(data, name)) is not None}
+  lazy = part.name in ON_DISK or any(source.stream for source in sources.values())
+  nbytes = {name: source.size * _example_nbytes(source) for name, source in sources.items()}
+  lazy = lazy or sum(nbytes.values()) > WHOLE
+  count = {name: SAMPLE * sources[name].size // max(nbytes[name], 1) if lazy else sources[name].size for name in nbytes}
+  if part.name in ON_DISK:
+    count = dict.fromkeys(nbytes, DRAWN)
+  digests = {name: _examples(source, min(max(count[name], DRAWN), source.size)) for name, source in sources.items()}
+  if lazy and (paths := _paths(part)):
+    digests["data files"] = _files(paths, ON_DISK.get(part.name, ("",)))
+  return digests
+
+
+def _paths(part: Part) -> list[Path]:
+  """Return the files and folders that the settings of a data set name."""
+  if part.name == "tfds":
+    home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
+    return [home] if home.exists() else []
+  texts = [value for value in part.settings.values() if isinstance(value, str)]
+  return [path for text in texts if (path := _existing(text)) and path.is_absolute()]
+
+
+def _existing(text: str) -> Path | None:
+  """Return the path that a text names, if there is one."""
+  try:
+    return path if (path := Path(text)).exists() else None
+  except (OSError, ValueError):  # too long, or with a NUL: no path
+    return None
+
+
+def _addresses(experiment: Experiment) -> set[str]:
+  """Return the addresses of the user-defined objects that an experiment names."""
+  names = [getattr(experiment, kind).name for kind in ("algorithm", "wrapper", *PARTS)]
+  return {*filter(own_objects.is_address, names)}
+
+
+def _settings(experiment: Experiment) -> set[Path]:
+  """Return the files that settings other than the data's name: a trace of step times, a graph's matrix."""
+  paths = set[Path]()
+  for kind in ("algorithm", "wrapper", *PARTS):
+    values = getattr(experiment, kind).settings.values() if kind != "data" else ()
+    for text in (value for value in values if isinstance(value, str) and (os.sep in value or "." in value)):
+      if (path := _existing(text)) and path.is_file():
+        paths.add(path.absolute())
+  return paths
+
+
+def _example_nbytes(source: Source) -> int:
+  return sum(x.nbytes for x in source.take(np.zeros(1, np.int64)).values()) if source.size else 0
+
+
+def _examples(source: Source, count: int) -> str:
+  """Hash all labels, and as many examples, evenly spread; of a stream the first ones that one worker would see."""
+  sha = hashlib.sha256(str(source.size).encode())
+  if source.labels is not None:
+    _add(sha, "labels", source.labels)
+  if source.stream:
+    for example in stream.first_examples(source.stream, DRAWN):
+      for name, x in sorted(example.items()):
+        _add(sha, name, np.asarray(x))
+    return sha.hexdigest()
+  if not source.size:
+    return sha.hexdigest()
+  indices = np.arange(count) * source.size // count if count < source.size else np.arange(source.size)
+  rows = max(1, CHUNK // max(_example_nbytes(source), 1))
+  for first in range(0, count, rows):
+    for name, x in sorted(source.take(indices[first : first + rows]).items()):
+      _add(sha, name, np.asarray(x))
+  return sha.hexdigest()
+
+
+def _add(sha: Any, name: str, x: np.ndarray) -> None:
+  sha.update(f"{name} {x.dtype} {x.shape}".encode())
+  sha.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8) if x.dtype != object else repr(x.tolist()).encode())
+
+
+def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
+  """Hash the names below each path, the sizes and the bytes; of more than WHOLE bytes evenly spread blocks.
+
+  wanted: suffixes of the files of a folder that count, in any case. Hidden ones never do, nor do runs.
+  """
+  sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, wanted)]
+  sizes = [file.stat().st_size for _, file in content]
+  for (path, file), size in zip(content, sizes, strict=True):
+    sha.update(f"{file.relative_to(path) if file != path else ''} {size}\n".encode(errors="surrogateescape"))
+  if sum(sizes) <= WHOLE:
+    for _, file in content:
+      with file.open("rb") as opened:
+        for block in iter(partial(opened.read, CHUNK), b""):
+          sha.update(block)
+    return sha.hexdigest()
+  ends = np.cumsum(sizes)
+  starts = np.arange(SAMPLE // BLOCK) * int(ends[-1]) // (SAMPLE // BLOCK)
+  for start, number in zip(starts.tolist(), np.searchsorted(ends, starts, side="right").tolist(), strict=True):
+    with content[number][1].open("rb") as opened:
+      opened.seek(start - int(ends[number]) + sizes[number])
+      sha.update(opened.read(BLOCK))
+  return sha.hexdigest()
+
+
+def _below(path: Path, wanted: Sequence[str]) -> Iterator[Path]:
+  """Yield a file, or the files of a folder in the order of their names; links are followed, but never in a circle."""
+  if not path.is_dir():
+    yield path
+    return
+  seen = set[str]()
+  for folder, folders, names in os.walk(path, followlinks=True):
+    if ABOUT in names or (real := os.path.realpath(folder)) in seen:  # a run's, which changes
+      folders.clear()
+      continue
+    seen.add(real)
+    folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for name in sorted(names):
+      file = Path(folder, name)
+      if not name.startswith(".") and name.lower().endswith(tuple(wanted)) and file.is_file():
+        yield file

@@ -1,0 +1,89 @@
+"""Progress of a run: a bar in a terminal or a notebook, elsewhere a line from time to time."""
+
+import importlib
+import sys
+import time
+from functools import lru_cache
+from typing import Any
+
+from tqdm import tqdm
+
+from ddl.hosts import is_main
+
+SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy", "test_accuracy_top5")
+QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
+
+
+def has_bar() -> bool:
+  """Whether progress is shown as a bar: in the main process, in a terminal or a notebook."""
+  return is_main() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+class _Cell:
+  """A line in a notebook's cell that is empty at the end, where a widget or a stream would leave its last text."""
+
+  def __init__(self, ipython: Any) -> None:
+    self._shown: Any = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
+
+  def write(self, text: str) -> None:
+    """Show it in place of the text before; tqdm ends with blanks."""
+    self._shown.update({"text/plain": text.strip()}, raw=True)
+
+  def flush(self) -> None:
+    """Nothing is held back."""
+
+
+@lru_cache(maxsize=1)
+def _cell(execution: int) -> _Cell:
+  """The line of the cell of this execution: all its bars share it, as each line would stay as an empty output."""
+  del execution
+  return _Cell(importlib.import_module("IPython"))
+
+
+def bar(what: str, total: int, done: int = 0) -> tqdm:
+  """A bar that leaves nothing behind; silent where there is none."""
+  shown: Any = None  # stderr
+  if has_bar() and "ipykernel" in sys.modules:
+    shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
+  return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
+
+
+class Progress:
+  """Of one run; silent but in the main process."""
+
+  def __init__(self, label: str, total: int, done: int):
+    """label: of the run; total, done: steps."""
+    self._label, self._total = label, total
+    self._bar = bar(f"{label}: compiling", total, done)
+    self._lines = is_main() and not has_bar()
+    self._since = self._said = time.monotonic()
+    self._first, self._timed = done, 0  # step after which the clock of the rest runs
+
+  def __enter__(self) -> "Progress":
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._bar.close()
+
+  def show(self, step: int, line: dict[str, Any]) -> None:
+    """step: made so far; line: new metrics, or nothing."""
+    if (
+      begins := step > self._first and not self._timed
+    ):  # the steps until here waited for the compiler: no rate is theirs
+      self._timed, self._since = step, time.monotonic()
+      self._bar.set_description(self._label, refresh=False)
+      self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
+      self._bar.last_print_t = self._bar.start_t  # before which a bar would count as never shown, and stay
+    if line:
+      self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
+    self._bar.update(step - self._bar.n)
+    if begins:
+      self._bar.refresh()
+    now = time.monotonic()
+    if self._lines and line and now - self._said >= QUIET_SECONDS:
+      shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
+      done = step - (self._timed or step)
+      rest = self._total - step
+      left = f", about {(now - self._since) / done * rest:.0f} s left" if done and rest else ""
+      print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
+      self._said = now

@@ -1,0 +1,93 @@
+"""Schedules of asynchronous runs as files: each run leaves its own, and `train --replay=FILE` makes that order again.
+
+A run with a lock on threads gives the same bits when it is replayed with a device per worker and unbatched gradients:
+--devices=WORKERS --virtual_grad=unroll.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddl import files
+from ddl.api import ServerAlgorithm
+from ddl.events import presence, record
+from ddl.events.presence import Presence
+from ddl.events.record import Events
+from ddl.events.schedule import visits
+from ddl.files import read_json
+from ddl.run.build import Components
+from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE
+
+SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier", "name"))  # as the recorded run's
+
+
+def keep(folder: Path, events: Events) -> None:
+  """The schedule in a run's folder."""
+  folder.mkdir(parents=True, exist_ok=True)
+  record.save(folder / EVENTS, events)
+
+
+def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
+  """Return the schedule that a simulated run follows: a recorded one, or that of a resumed run; None: its config's.
+
+  Of a run whose workers come and go it is their presence.
+
+  Args:
+    file: of --replay, or "".
+    folder: of the run to resume, None for a new one.
+
+  Raises:
+    ValueError: one line, for a record that is not one, is of another kind of run, or differs from the resumed run's.
+  """
+  if components.experiment.elastic:
+    return presence.load(Path(file), components.experiment.workers) if file else None
+  own = folder / EVENTS if folder else None
+  chosen = recorded(Path(file), components) if file else None
+  if not own or not own.exists() or not isinstance(components.algorithm, ServerAlgorithm):
+    return chosen
+  there = record.load(own)
+  if chosen and not all(map(np.array_equal, chosen, there)):
+    raise ValueError(f"--replay={file} is not the schedule of the run in {folder}; a resumed run goes on with its own")
+  return there
+
+
+def recorded(path: Path, components: Components) -> Events:
+  """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
+  algorithm, here = components.algorithm, components.experiment.to_json()
+  if not isinstance(algorithm, ServerAlgorithm):
+    raise ValueError(
+      f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}; with --config.elastic=True "
+      f"also for a {PRESENCE}"
+    )
+  if not files.local(path).is_file():
+    raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
+  events = record.load(path)
+  homes = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's folders of seeds stand beside its record
+  home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
+  if home is None:
+    raise ValueError(f"--replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
+  there = read_json(home / CONFIG)
+  differ = [
+    f"{'.'.join(keys)} {_at(there, keys)} there, {_at(here, keys)} here"
+    for keys in SAME
+    if _at(there, keys) != _at(here, keys)
+  ]
+  if differ:
+    raise ValueError(f"--replay={path} was recorded by another kind of run: {'; '.join(differ)}")
+  try:
+    record.check(events, here["workers"])
+  except ValueError as error:
+    raise ValueError(f"--replay={path}: {error}") from error
+  if algorithm.lock_free and read_json(home / ABOUT).get("runtime", "simulator") != "simulator":
+    raise ValueError(f"--replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
+  needed = visits(algorithm, here["workers"], here["steps"])
+  if len(events.worker) < needed:
+    raise ValueError(f"--replay={path} has {len(events.worker)} visits; config.steps={here['steps']} needs {needed}")
+  return events
+
+
+def _at(tree: Any, keys: tuple[str, ...]) -> Any:
+  for key in keys:
+    tree = tree.get(key) if isinstance(tree, dict) else None
+  return tree

@@ -1,0 +1,83 @@
+"""The folder that a command works in: checked before any data is loaded."""
+
+import shlex
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddl import files, hosts
+from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
+from ddl.names import slug
+from ddl.run.folder import RunFolder
+
+HERE = (  # flags that say where, or what one resume may do, and not what is run
+  "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
+  "compilation_cache", "hooks",
+)  # fmt: skip
+
+
+SWITCHES = HERE[:3]  # which have no value
+
+
+def workdir(what: str, options: RunOptions) -> Path:
+  """The folder of the options, or a new one under runs/.
+
+  Raises:
+    ValueError: for a resume without a folder or with one that is not there, or a path where no folder can be made.
+  """
+  if options.resume and not options.workdir:
+    raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
+  path = files.local(options.workdir or f"runs/{slug(what)}-{time.strftime('%Y%m%d-%H%M%S')}")
+  if options.resume and not path.exists():
+    raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
+  return writable(path)
+
+
+def writable(path: Path, named: str = "--workdir") -> Path:
+  """A folder that is there or can be made, for what `named` names. ValueError, one line, for one that can't."""
+  there = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not there.is_dir():
+    raise ValueError(f"{named}={path}: {there} is a file; give another folder")
+  try:
+    with tempfile.TemporaryDirectory(dir=there):
+      pass  # permissions alone miss a full disk, or a file system like /proc
+  except OSError as error:
+    told = (error.strerror or str(error)).lower()
+    raise ValueError(f"{named}={path}: nothing can be written in {there} ({told}); give another folder") from error
+  return path
+
+
+def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:
+  """Finds a folder that a run cannot have before any data is loaded. alone: not one of several, which may be missing.
+
+  Raises:
+    ValueError: for a run that is there already, or with a resume for none or one of another experiment.
+  """
+  folder = RunFolder(path)
+  if not options.resume:
+    (folder.check_unused if alone else folder.check_new)()
+  elif alone or folder.begun:
+    folder.reopen(experiment)
+
+
+def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) -> str:
+  """The command that resumes the work in a folder. words: of this one, which may have told its place in a group."""
+  rest = f"--resume --workdir={shlex.quote(str(folder))}"
+  if any(word.lstrip("-").startswith("coordinator") for word in words):
+    me = hosts.member()
+    rest += f" --coordinator={me.coordinator} --num_processes={me.count} --process_id={me.rank}"
+  return f"python run.py {command} {rest}"
+
+
+def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
+  """The words of a command line but these flags, whether their values follow = or a blank."""
+  out, left = [], iter(words)
+  for word in left:
+    name, equals, _ = word.lstrip("-").partition("=")
+    if not word.startswith("-") or name not in names:
+      out.append(word)
+    elif name not in SWITCHES and not equals:
+      next(left, None)
+  return out

@@ -1,1 +1,0 @@
-"""Server algorithms in real time on a Ray cluster."""

@@ -1,1 +1,0 @@
-"""Server algorithms in real time on threads of one process."""

@@ -1,1 +1,0 @@
-"""Server algorithms in virtual time: the exact order of a schedule."""

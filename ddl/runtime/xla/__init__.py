@@ -1,1 +1,0 @@
-"""What XLA is told, and what it made of a program."""

@@ -1,9 +1,0 @@
-"""The config of an experiment.
-
-`base` has all keys with their defaults, `own` names an object of the user's, `default_experiment` makes a value.
-"""
-
-from experiments.config.base import base, default_experiment
-from experiments.config.parts.own_objects import own
-
-__all__ = ["base", "default_experiment", "own"]

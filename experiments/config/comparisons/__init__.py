@@ -1,1 +1,0 @@
-"""Several experiments in one config: comparisons, their grids, and sweeps."""

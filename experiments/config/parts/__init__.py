@@ -1,1 +1,0 @@
-"""Parts that a config names: ddl's, libraries' and the user's own."""

@@ -1,1 +1,0 @@
-"""What the command `plan` reads and says."""

@@ -1,1 +1,0 @@
-"""What `scale` computes and says."""

@@ -1,1 +1,0 @@
-"""Runs whose workers come and go, in virtual time and as real processes."""
