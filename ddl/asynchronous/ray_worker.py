@@ -20,7 +20,7 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
 
 
-class Exchange:
+class ShardConnections:
   """A worker's connections to the shards."""
 
   def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
@@ -80,7 +80,7 @@ class RayWorker:
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
     where = self.settings["addresses"], self.settings["token"]
-    self.exchange = Exchange(self.algorithm, self.size, self.dtype, *where)
+    self.exchange = ShardConnections(self.algorithm, self.size, self.dtype, *where)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
     for _ in range(2):  # what a first step gives may have other types

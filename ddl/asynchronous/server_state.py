@@ -30,7 +30,7 @@ class ServerState(NamedTuple):
   seen: Any  # [workers, blocks, size]: the center as read by the last lock-free visit, else ()
 
 
-class Step(NamedTuple):
+class ServerOperations(NamedTuple):
   """Arrays of operations: [...] of each."""
 
   kind: Any  # int32
@@ -86,7 +86,7 @@ def from_blocks(array: jax.Array, like: Tree) -> Tree:
 
 def make_serving(
   algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int
-) -> Callable[[ServerState, Tree, Step, Any, Any], ServerState]:
+) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
   """Return serving(state, messages, steps, count, first) -> state, which carries out the first `count` of the steps.
 
   messages: [workers, ...], of a quorum as `Sent`; steps: [most, ...]; first: rank of the device's first worker.
@@ -94,7 +94,7 @@ def make_serving(
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
 
-  def one(i: Any, state: ServerState, messages: Tree, steps: Step, first: Any) -> ServerState:
+  def one(i: Any, state: ServerState, messages: Tree, steps: ServerOperations, first: Any) -> ServerState:
     at = jax.tree.map(lambda x: x[i], steps)
     visit, slot = Visit(at.worker, at.peer, at.step), _slot(state.replies, at.worker, first)
 
@@ -123,7 +123,7 @@ def make_serving(
     branches = {SERVE: lambda: serve(state, message()), COLLECT: add, APPLY: apply, DROP: lambda: state}
     return _choose(at.kind, branches | {READ: lambda: read(state), RESTART: restart}, kinds)
 
-  def serving(state: ServerState, messages: Tree, steps: Step, count: Any, first: Any) -> ServerState:
+  def serving(state: ServerState, messages: Tree, steps: ServerOperations, count: Any, first: Any) -> ServerState:
     return lax.fori_loop(0, count, lambda i, state: one(i, state, messages, steps, first), state)
 
   return serving
@@ -133,7 +133,7 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
   rule = algorithm.lock_free
   assert rule
 
-  def serving(state: ServerState, messages: Tree, steps: Step, count: Any, first: Any) -> ServerState:
+  def serving(state: ServerState, messages: Tree, steps: ServerOperations, count: Any, first: Any) -> ServerState:
     sent = jax.vmap(lambda m: to_blocks(m, blocks))(messages)  # [workers, blocks, size]
 
     def one(i: Any, carry: tuple[Any, Any, Tree]) -> tuple[Any, Any, Tree]:

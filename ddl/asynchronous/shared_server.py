@@ -20,7 +20,7 @@ from ddl.engine.consensus import Progress
 from ddl.events.barriers import Bounded, MembershipBarrier
 from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
-from ddl.events.record import Events, Row, make_events
+from ddl.events.record import Events, VisitRow, make_events
 
 PIECE = 500  # elements up to which NumPy holds the interpreter's lock while it adds
 
@@ -202,7 +202,7 @@ class SharedServer:
     ]
     self.open()
     self._line, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
-    self._rows, self._latest = list[Row](), [-1] * workers  # the index of each worker's last row
+    self._rows, self._latest = list[VisitRow](), [-1] * workers  # the index of each worker's last row
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
     if rules.increment:
@@ -235,7 +235,7 @@ class SharedServer:
       done = self._rules.read(*done, visit)
     return jax.device_put(done[1], device)
 
-  def visit(self, row: Row, message: Tree, then: Callable[[int], None]) -> bool:
+  def visit(self, row: VisitRow, message: Tree, then: Callable[[int], None]) -> bool:
     """Serve the worker's message and call then(visits done), one visit at a time. Return False once the run is over."""
     worker = row.worker
     if self._rules.increment:
@@ -261,7 +261,7 @@ class SharedServer:
       self._book(row, then)
       return True
 
-  def reply(self, row: Row, message: Tree, device: Any) -> Tree:
+  def reply(self, row: VisitRow, message: Tree, device: Any) -> Tree:
     """Wait for the barrier and return the reply on the worker's device. message: of this visit."""
     worker, event = row.worker, self._latest[row.worker]
     self.gate.wait(worker)
@@ -305,7 +305,7 @@ class SharedServer:
     )
     return make_events(rows)._replace(peer=peer), operations
 
-  def _visit_of(self, row: Row) -> Visit:
+  def _visit_of(self, row: VisitRow) -> Visit:
     step = visit_step(self._algorithm.delay, row.round, self._algorithm.period)
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
@@ -322,7 +322,7 @@ class SharedServer:
     seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old one's memory
     return [(self._center.look(block, seen[block]), LOOK, block) for block in self._blocks]
 
-  def _book(self, row: Row, then: Callable[[int], None]) -> None:
+  def _book(self, row: VisitRow, then: Callable[[int], None]) -> None:
     """Record a finished visit. Callers hold the lock."""
     row.served = self.now()
     self._rows.append(row)

@@ -25,7 +25,7 @@ from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
 from ddl.engine.local_step import make_local_step
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations
-from ddl.events.record import Events, Row
+from ddl.events.record import Events, VisitRow
 from ddl.group import Group
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
@@ -140,7 +140,7 @@ class Threads:
     self._ready.wait()
     for round_ in itertools.count():
       shared.gate.wait(worker)
-      first, row = round_ * period, Row(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+      first, row = round_ * period, VisitRow(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
       if not delay:
         me, made = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, made)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.asynchronous.server_state import Sent, ServerState, Step, from_blocks, make_serving, open_server
+from ddl.asynchronous.server_state import Sent, ServerOperations, ServerState, from_blocks, make_serving, open_server
 from ddl.asynchronous.worker_round import (
   DROPPED,
   FULL,
@@ -57,7 +57,7 @@ class Arrays(NamedTuple):
   row: np.ndarray  # [workers, waves] int32: place of the round among its device's batches
   first: np.ndarray  # [workers, waves] int32: number of the round's first step
   count: np.ndarray  # [waves] int32: operations
-  steps: Step  # [waves, operations]
+  steps: ServerOperations  # [waves, operations]
   rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
   most_rows: int  # per device
 
@@ -106,7 +106,7 @@ class WavePlan:
     count = np.zeros(shape.waves, np.int32)
     size = (shape.waves, shape.operations)
     kind, who, peer, at, block = np.zeros((5, *size), np.int32)
-    steps = Step(kind, who, peer, at, block, np.zeros(size))
+    steps = ServerOperations(kind, who, peer, at, block, np.zeros(size))
     rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
     for k, wave in enumerate(call.waves):
       for event in wave.visits:

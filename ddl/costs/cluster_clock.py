@@ -32,7 +32,7 @@ from ddl.names import slug
 from ddl.perf import collectives, patterns, server
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_seconds
-from ddl.perf.patterns import Exchange, Op, Pattern, Visits
+from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.planning.placement import with_shares
 from ddl.run import virtual_time
 from ddl.run.build import Components
@@ -57,7 +57,7 @@ def pattern_of(
     Schedule(algorithm.exchanges)
     sent = traffic.of(algorithm, params, workers)
     exchanges = (
-      Exchange(_ops(ops), each.period, each.delay, each.offset)
+      ExchangePattern(_ops(ops), each.period, each.delay, each.offset)
       for each, ops in zip(algorithm.exchanges, sent.exchanges, strict=True)
     )
     return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))

@@ -60,7 +60,7 @@ class Case(NamedTuple):
     return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
   """Work of a step of a case."""
 
   flop: float  # of one worker, XLA's count
@@ -149,8 +149,8 @@ def _keys(trainer: Trainer) -> jax.Array:
 
 
 def make_trainer(
-  case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: Step | None = None
-) -> tuple[Trainer, build.Components, Step]:
+  case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
+) -> tuple[Trainer, build.Components, MeasuredStep]:
   """Return the project's own trainer of a case, in calls of up to about a tenth of a second, and its step's work.
 
   step: its work if known already; it is the same for all algorithms.
@@ -172,7 +172,7 @@ def make_trainer(
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: Trainer, components: build.Components, model: str) -> Step:
+def _describe(trainer: Trainer, components: build.Components, model: str) -> MeasuredStep:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
   given = components.training_feed(trainer.workers.local)(0, 1)
@@ -183,7 +183,7 @@ def _describe(trainer: Trainer, components: build.Components, model: str) -> Ste
   program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
   counted = analyse(program)
   leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
-  return Step(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model), fed)
+  return MeasuredStep(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model), fed)
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
@@ -281,7 +281,7 @@ class Plan(NamedTuple):
   """Blocks of a calibration."""
 
   blocks: dict[str, Block]
-  steps: dict[str, Step]  # by the cases' names
+  steps: dict[str, MeasuredStep]  # by the cases' names
   sizes: tuple[int, ...]
   workers: int
   product_flop: float

@@ -16,7 +16,7 @@ from ddl.models import MODELS
 from ddl.names import short_name
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import Network
-from ddl.perf.patterns import Exchange, Pattern, Visits
+from ddl.perf.patterns import ExchangePattern, Pattern, Visits
 from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.batch import Job, largest_fitting
 from ddl.perf.planning.placement import Placed, place, table_job
@@ -287,7 +287,7 @@ def setting(curve: Curve) -> str:
   return ", ".join(parts)
 
 
-def _clock(each: Visits | Exchange) -> str:
+def _clock(each: Visits | ExchangePattern) -> str:
   """Period and delay, unless it is at every step."""
   period = each.period if isinstance(each, Visits) else each.steady
   return f"period {period}, delay {each.delay}" if period > 1 or each.delay else ""

@@ -7,12 +7,12 @@ import numpy as np
 
 from ddl.events.barriers import Bounded, MembershipBarrier, Quorum, Round
 from ddl.events.cluster import Cluster, Work
-from ddl.events.record import Row
+from ddl.events.record import VisitRow
 
 ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is served; the worker finishes its round
 
 
-def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool) -> list[Row]:
+def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool) -> list[VisitRow]:
   """Return the events until `num_visits` visits are served. Simultaneous events are ordered by worker.
 
   With delay 0 the barrier is at the server, which replies when the worker may go on: a round is finished when it is
@@ -24,8 +24,8 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
   clocks = [0] * cluster.workers  # finished rounds
   rounds: dict[int, Work] = {}  # under way
   arrivals: dict[int, float] = {}
-  latest: dict[int, Row] = {}
-  rows: list[Row] = []
+  latest: dict[int, VisitRow] = {}
+  rows: list[VisitRow] = []
   queue: deque[int] = deque()
   heap: list[tuple[float, int, int]] = []  # the next events: at most one for each worker
 
@@ -59,7 +59,7 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
       queue.popleft()  # this worker; any, if lock-free
       if queue and not lock_free:
         heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
-      row = Row(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, bool(work.downs))
+      row = VisitRow(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, bool(work.downs))
       rows.append(row)
       latest[worker] = row
       if cluster.delay:
@@ -74,9 +74,9 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
   return rows
 
 
-def round_robin(cluster: Cluster, *, num_visits: int) -> list[Row]:
+def round_robin(cluster: Cluster, *, num_visits: int) -> list[VisitRow]:
   """Return the events where worker t mod p begins its round when round t - 1 is over altogether."""
-  rows: list[Row] = []
+  rows: list[VisitRow] = []
   time = 0.0
   for index in range(num_visits):
     round_, worker = divmod(index, cluster.workers)
@@ -84,12 +84,12 @@ def round_robin(cluster: Cluster, *, num_visits: int) -> list[Row]:
     arrival = work.leaves + cluster.message[worker]
     served = arrival + cluster.service[worker]
     released = max(work.ready, served + cluster.message[worker])
-    rows.append(Row(worker, round_, work.start, arrival, served, index + 1, released, False, bool(work.downs)))
+    rows.append(VisitRow(worker, round_, work.start, arrival, served, index + 1, released, False, bool(work.downs)))
     time = released + work.rest
   return rows
 
 
-def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list[Row]:
+def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
   """Return the events of whole rounds until there are `num_visits` worker rounds, the dropped ones included.
 
   A round's messages are served first come, first served. After the last one that it waits for, the reply goes to all
@@ -99,7 +99,7 @@ def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each may begin
   died = [False] * cluster.workers  # since it was last served
-  rows: list[Row] = []
+  rows: list[VisitRow] = []
   past: list[Round] = []
   closed = 0.0
   while len(rows) < num_visits:
@@ -120,7 +120,7 @@ def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list
       begun = ups[-1] if ups else free[worker]
       start = min(begun, released)  # a worker that is down has not begun
       times = (start, arrival, done.get(worker, closed), (round_ + 1) * cluster.workers, released)
-      rows.append(Row(worker, round_, *times, dropped, died[worker] and not dropped))
+      rows.append(VisitRow(worker, round_, *times, dropped, died[worker] and not dropped))
       died[worker] &= dropped
       free[worker] = max(released, begun)
     seen = np.isin(everyone, order[:count])

@@ -21,7 +21,7 @@ Seconds = (
 Hops = tuple[tuple[int | None, ...], ...]  # messages, one after the other: whom each worker hears in each; None: nobody
 
 
-class Exchange(NamedTuple):
+class ExchangeSeconds(NamedTuple):
   """Messages among all workers."""
 
   launched: Callable[[int], bool]  # steps -> whether one leaves after them
@@ -30,7 +30,7 @@ class Exchange(NamedTuple):
   hops: Hops = ()  # where each goes from worker to worker: nobody waits for others than those it hears
 
 
-class Step(NamedTuple):
+class StepTimes(NamedTuple):
   """One step of all workers: arrays [workers], seconds from 0; NaN of a worker that is absent.
 
   Of several steps, as `stack` has them: [steps, ...].
@@ -56,19 +56,19 @@ def finish(*, steps: int, **settings: Any) -> np.ndarray:
   return finished
 
 
-def stack(steps: Iterable[Step]) -> Step:
+def stack(steps: Iterable[StepTimes]) -> StepTimes:
   """Return one or more steps as one record."""
-  return Step(*(np.array(column, np.float64) for column in zip(*steps, strict=True)))
+  return StepTimes(*(np.array(column, np.float64) for column in zip(*steps, strict=True)))
 
 
-def save(path: str | Path, record: Step) -> None:
+def save(path: str | Path, record: StepTimes) -> None:
   """Write the record as one npz file to exactly this path, atomically."""
   arrays.save(path, record._asdict())
 
 
-def load(path: str | Path) -> Step:
+def load(path: str | Path) -> StepTimes:
   """Read what `save` wrote; errors as of `arrays.load`."""
-  return Step(**arrays.load(path, dict.fromkeys(Step._fields, np.float64), "steps"))
+  return StepTimes(**arrays.load(path, dict.fromkeys(StepTimes._fields, np.float64), "steps"))
 
 
 def walk(
@@ -77,11 +77,11 @@ def walk(
   steps: int,
   round_steps: int,
   times: Times,
-  exchanges: Sequence[Exchange] = (),
+  exchanges: Sequence[ExchangeSeconds] = (),
   local_seconds: Seconds | None = None,
   overlap: bool = True,
   elastic: bool | Presence = False,
-) -> Iterator[Step]:
+) -> Iterator[StepTimes]:
   """Yield when each worker computes and waits, step by step.
 
   A message leaves when the last worker has come to it. Without a delay all wait for it. With a delay each goes on and
@@ -162,7 +162,7 @@ def walk(
         met.append(NONE)
     spans = (np.array(found, np.float64).reshape(-1, 2) for found in (launched, met))
     stopped = np.where(here, lost if index == 0 else 0.0, np.nan)
-    yield Step(free, begun, stopped, done, clock, *spans)
+    yield StepTimes(free, begun, stopped, done, clock, *spans)
 
 
 def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) -> tuple[tuple[float, float], np.ndarray]:
@@ -177,7 +177,7 @@ def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) ->
   return (float(first.min()), float(arrived.max())), arrived
 
 
-def presence_of(workers: int, steps: Iterable[Step]) -> Presence:
+def presence_of(workers: int, steps: Iterable[StepTimes]) -> Presence:
   """Return who is present by the steps of a walk."""
   changes: list[tuple[int, presence.Ids]] = []
   for number, step in enumerate(steps):

@@ -56,7 +56,7 @@ def known(
 
 
 @dataclass(slots=True)
-class Row:
+class VisitRow:
   """A row of `Events`, without the columns that are derived from the whole."""
 
   worker: int
@@ -70,10 +70,10 @@ class Row:
   restarted: bool
 
 
-ROW = tuple(field.name for field in fields(Row))
+ROW = tuple(field.name for field in fields(VisitRow))
 
 
-def make_events(rows: Sequence[Row], *, quorum: bool = False) -> Events:
+def make_events(rows: Sequence[VisitRow], *, quorum: bool = False) -> Events:
   """Return the rows as `Events` with their staleness, which is 0 in the rounds of a quorum, and without peers."""
   columns: Any = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in ROW}
   seen = known(*(columns[name] for name in ("worker", "start", "served", "answered", "restarted")))

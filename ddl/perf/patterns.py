@@ -22,7 +22,7 @@ class Op(NamedTuple):
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
 
-class Exchange(NamedTuple):
+class ExchangePattern(NamedTuple):
   """A message among all workers and its clock, in steps: launched at offset + period, offset + 2 period, ..."""
 
   ops: tuple[Op, ...]
@@ -52,7 +52,7 @@ class Pattern(NamedTuple):
   """All messages of an algorithm."""
 
   local: tuple[Op, ...] = ()  # at each step, which waits for them
-  exchanges: tuple[Exchange, ...] = ()
+  exchanges: tuple[ExchangePattern, ...] = ()
   visits: Visits | None = None
   evaluate: tuple[Op, ...] = ()  # before a test, for the model that is tested
 

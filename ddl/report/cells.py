@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ddl.report import formats
 from ddl.report.reader import SCORES
-from ddl.report.table import Row, marks
+from ddl.report.table import LabelRow, marks
 
 
 class Cell(NamedTuple):
@@ -16,7 +16,7 @@ class Cell(NamedTuple):
   details: tuple[str, ...] = ()  # lines in small print
 
 
-def column(table: Sequence[Row], name: str, intervals: bool = True) -> list[Cell]:
+def column(table: Sequence[LabelRow], name: str, intervals: bool = True) -> list[Cell]:
   """A column of the table: the estimates `name`, with their intervals (of costs in small print) or without."""
   marked = marks(table, name)
   cells = []

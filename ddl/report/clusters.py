@@ -16,7 +16,7 @@ from ddl.report.formats import rate, seconds
 from ddl.report.reader import Comparison, common_runs, read, run_name
 from ddl.report.settings import of_labels
 from ddl.report.statistics import log_summary
-from ddl.report.table import Row, pairs, ranking, rows
+from ddl.report.table import LabelRow, pairs, ranking, rows
 
 if TYPE_CHECKING:
   from ddl.report.figures.picture import Picture
@@ -32,7 +32,7 @@ class OnCluster(NamedTuple):
 
   entry: dict[str, Any]  # in comparison.json
   comparison: Comparison
-  table: list[Row]
+  table: list[LabelRow]
   sentence: str
 
 
@@ -110,7 +110,7 @@ def _clocks(comparison: Comparison, entry: Mapping[str, Any], label: str) -> dic
   return dict(zip(map(run_name, paths), seconds, strict=True))
 
 
-def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[Row]) -> str:
+def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[LabelRow]) -> str:
   goal = comparison.goal
   where = f"On {entry['name']} with {formats.between(of_labels(comparison.info, 'workers'), 'worker')}"
   if comparison.disjoint:
@@ -131,7 +131,7 @@ def _sentence(comparison: Comparison, entry: Mapping[str, Any], table: Sequence[
   return f"{where}: {text}." + (f" {break_even(entry)}" if entry["break_even"] else "")
 
 
-def _in_some(table: Sequence[Row], best: Row) -> list[str]:
+def _in_some(table: Sequence[LabelRow], best: LabelRow) -> list[str]:
   """How those that reach the target with some seeds alone compare with the best there; this is no test."""
   found = []
   for row in table:

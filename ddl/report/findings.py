@@ -8,7 +8,7 @@ from ddl.report import formats, undetected
 from ddl.report.paired_test import MOST
 from ddl.report.reader import SCORES, Comparison
 from ddl.report.seeds import APART, apart
-from ddl.report.table import EARLY, Row, pairs, ranking
+from ddl.report.table import EARLY, LabelRow, pairs, ranking
 from ddl.report.wording import BEFORE, early, layout
 
 FEW, WORDS = 3, 40  # labels that a clause names, and about the words of the sentence
@@ -24,18 +24,18 @@ class Cost(NamedTuple):
   """The algorithms that reach the target with every seed, ranked by one of its costs."""
 
   name: str  # a metrics column
-  ranked: list[Row]
-  rivals: list[Row]  # of the first one: no row is significantly better than they
-  unjudged: list[Row]  # that no test compares with the best, as of a grid not each is tested with each
+  ranked: list[LabelRow]
+  rivals: list[LabelRow]  # of the first one: no row is significantly better than they
+  unjudged: list[LabelRow]  # that no test compares with the best, as of a grid not each is tested with each
   all_send: bool  # else those that send nothing are not ranked by bytes
 
   @property
-  def best(self) -> list[Row]:
+  def best(self) -> list[LabelRow]:
     """The first and its rivals."""
     return [self.ranked[0], *self.rivals]
 
 
-def costs(table: Sequence[Row], comparison: Comparison) -> list[Cost]:
+def costs(table: Sequence[LabelRow], comparison: Comparison) -> list[Cost]:
   """Of examples, bytes and time; [] with fewer than two algorithms that reach the target."""
   complete = [row for row in table if row.reached == row.seeds]
   found = []
@@ -47,7 +47,7 @@ def costs(table: Sequence[Row], comparison: Comparison) -> list[Cost]:
   return found
 
 
-def headline(table: Sequence[Row], comparison: Comparison) -> str:
+def headline(table: Sequence[LabelRow], comparison: Comparison) -> str:
   """The sentence; an algorithm is the best of a cost where the difference is significant, or one of those tied."""
   single = all(row.seeds == 1 for row in table)
   goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
@@ -73,8 +73,8 @@ def headline(table: Sequence[Row], comparison: Comparison) -> str:
 
 
 def _clauses(
-  table: Sequence[Row], complete: Sequence[Row], found: Sequence[Cost], baseline: Row | None, goal: str, every: str,
-  details: int,
+  table: Sequence[LabelRow], complete: Sequence[LabelRow], found: Sequence[Cost], baseline: LabelRow | None,
+  goal: str, every: str, details: int,
 ) -> list[str]:  # fmt: skip
   """The parts of the sentence; details: how many of its claims have their figures."""
   won, level = winners(table, found)
@@ -96,13 +96,13 @@ def _clauses(
   return clauses + early_clause([row for cost in found for row in cost.best], len(table))
 
 
-def early_clause(best: Sequence[Row], count: int) -> list[str]:
+def early_clause(best: Sequence[LabelRow], count: int) -> list[str]:
   """One clause on those of the best whose costs are no measurement, or none."""
   labels = list(dict.fromkeys(row.label for row in best if row.early))
   return [f"{_named(labels, count)} did before the first evaluation, so that the order is a guess"] if labels else []
 
 
-def winners(table: Sequence[Row], found: Sequence[Cost]) -> tuple[list[tuple[list[str], list[Cost]]], list[str]]:
+def winners(table: Sequence[LabelRow], found: Sequence[Cost]) -> tuple[list[tuple[list[str], list[Cost]]], list[str]]:
   """The rule of every first sentence: whom it names as the best, and where it names nobody.
 
   Returns:
@@ -124,20 +124,20 @@ def _named(labels: Sequence[str], count: int) -> str:
   return formats.listed(labels) if len(labels) <= FEW else f"{len(labels)} of {counted(count, 'algorithm')}"
 
 
-def _reaching(complete: Sequence[Row], table: Sequence[Row]) -> str:
+def _reaching(complete: Sequence[LabelRow], table: Sequence[LabelRow]) -> str:
   if len(complete) == len(table) > FEW:
     return f"all {len(table)} algorithms"
   return _named([row.label for row in complete], len(table))
 
 
-def _baseline(complete: Sequence[Row], comparison: Comparison) -> Row | None:
+def _baseline(complete: Sequence[LabelRow], comparison: Comparison) -> LabelRow | None:
   """The one synchronous SGD, which everybody knows; None where there is none or several."""
   names = {result.info["label"]: result.info["name"] for result in comparison.results}
   found = [row for row in complete if names[row.label] == "sync_sgd"]
   return found[0] if len(found) == 1 else None
 
 
-def _figures(table: Sequence[Row], cost: Cost, baseline: Row | None) -> str:
+def _figures(table: Sequence[LabelRow], cost: Cost, baseline: LabelRow | None) -> str:
   """About how much, and how much less than the baseline where that is significant for each of the best."""
   means = [row.estimates[cost.name].mean for row in cost.best]
   ends = dict.fromkeys(formats.figure(cost.name, float(f"{mean:.3g}")) for mean in (min(means), max(means)))
@@ -156,7 +156,7 @@ def _figures(table: Sequence[Row], cost: Cost, baseline: Row | None) -> str:
   return f"{about}, {' to '.join(shares)} % of {baseline.label}'s"
 
 
-def _spent(row: Row, seconds: str) -> str:
+def _spent(row: LabelRow, seconds: str) -> str:
   examples, sent, time = (
     formats.figure(name, row.estimates[name].mean) for name in ("examples", "bytes_sent", seconds)
   )
@@ -171,7 +171,7 @@ CLAIMS = {
 }  # fmt: skip
 
 
-def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
+def finding(comparison: Comparison, table: Sequence[LabelRow]) -> list[Sentence]:
   """Return the sentences, the result in plain words first; then the lowest costs of the target and the best metric."""
   ran = [row for row in table if row.finished or row.reached]
   if not ran:
@@ -200,11 +200,11 @@ def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   return sentences
 
 
-def _names(table: Sequence[Row]) -> str:
+def _names(table: Sequence[LabelRow]) -> str:
   return formats.listed([row.label for row in table])
 
 
-def _figure(row: Row, name: str) -> str:
+def _figure(row: LabelRow, name: str) -> str:
   return formats.figure(name, row.estimates[name].mean) + row.signs * (name not in SCORES)
 
 
@@ -216,7 +216,7 @@ def _claimed(cost: Cost, comparison: Comparison) -> str:
   return f"{claim} as measured with {where}" if cost.name == "seconds" and where else claim
 
 
-def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]) -> str:
+def _claim(table: Sequence[LabelRow], name: str, ranked: list[LabelRow], rivals: list[LabelRow]) -> str:
   """The best and its difference from the next one; or those that do not differ significantly, without a winner."""
   best, *others = ranked
   if rivals:
@@ -230,12 +230,12 @@ def _claim(table: Sequence[Row], name: str, ranked: list[Row], rivals: list[Row]
   return f"{found}; {next_one(table, name, others[0], best)}." if others else f"{found}."
 
 
-def next_one(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
+def next_one(table: Sequence[LabelRow], name: str, row: LabelRow, best: LabelRow) -> str:
   """Name the second of a ranking and its difference from the first."""
   return f"the next on average, {row.label}, {versus(table, name, row, best)}"
 
 
-def versus(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
+def versus(table: Sequence[LabelRow], name: str, row: LabelRow, best: LabelRow) -> str:
   """Describe the tested difference of a row from the best one: "takes 1.30 times as many (...)"."""
   if (found := pairs(table, name).get((row.label, best.label))) is None:
     return "is not tested against it"
@@ -254,7 +254,7 @@ def versus(table: Sequence[Row], name: str, row: Row, best: Row) -> str:
   return f"{text} ({kind}95 % interval {ends[0]} to {ends[1]}, paired by seed{doubt})"
 
 
-def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
+def expected(comparison: Comparison, table: Sequence[LabelRow]) -> list[Sentence]:
   """Compare the pairs in info["expected"], (sooner, later) at the target, with the results."""
   pairs = comparison.info["expected"]
   if not pairs:
@@ -271,7 +271,7 @@ def expected(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
   ]
 
 
-def order(table: Sequence[Row], first: str, second: str, seconds: str) -> int:
+def order(table: Sequence[LabelRow], first: str, second: str, seconds: str) -> int:
   """Return -1 where the first is sooner, 1 where the second is; without any seed at the target it is the later one."""
   rows = {row.label: row for row in table}
   if first not in rows or second not in rows:

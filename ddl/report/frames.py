@@ -16,7 +16,7 @@ from ddl.report.findings import Sentence
 from ddl.report.pair_table import missing, quantities
 from ddl.report.paired_test import MOST
 from ddl.report.reader import COLUMNS, SCORES, Comparison
-from ddl.report.table import Row, marks, rows
+from ddl.report.table import LabelRow, marks, rows
 
 if TYPE_CHECKING:
   import pandas as pd  # it takes half a second to import
@@ -60,7 +60,7 @@ def metrics_frame(comparison: Comparison) -> "pd.DataFrame":
   return found.astype({name: "int64" for name in ("step", "examples") if not np.isnan(found[name]).any()})
 
 
-def table_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "pd.DataFrame":
+def table_frame(comparison: Comparison, table: Sequence[LabelRow] | None = None) -> "pd.DataFrame":
   """The table of results: a line for each label, in the order of the comparison.
 
   Columns: label; seeds, that there should be (where labels have different seeds, those that all have: the figures are
@@ -112,7 +112,7 @@ def _at(group: str, point: Mapping[str, Any], keys: Iterable[str], lines: int) -
   return {key: [value] * lines for key, value in ({"group": group} | values).items()} if values else {}
 
 
-def pairs_frame(comparison: Comparison, table: Sequence[Row] | None = None) -> "pd.DataFrame":
+def pairs_frame(comparison: Comparison, table: Sequence[LabelRow] | None = None) -> "pd.DataFrame":
   """All pairs of labels: a line for each quantity and pair, in the order of the comparison.
 
   Columns: quantity, a name as in `metrics_frame` (the score is that of the end, costs are those of the target) or
@@ -176,7 +176,7 @@ def trials_frame(labels: Mapping[str, Any]) -> "pd.DataFrame":
   return trials.infer_objects()
 
 
-def write(folder: Path, comparison: Comparison, table: Sequence[Row], findings: Sequence[Sentence]) -> None:
+def write(folder: Path, comparison: Comparison, table: Sequence[LabelRow], findings: Sequence[Sentence]) -> None:
   """Write metrics.csv, table.csv, pairs.csv and findings.json (the findings, the table and the pairs)."""
   frames = {"table": table_frame(comparison, table), "pairs": pairs_frame(comparison, table)}
   metrics_frame(comparison).to_csv(folder / METRICS, index=False)

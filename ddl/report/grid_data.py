@@ -10,10 +10,10 @@ from ddl.names import text, words
 from ddl.report import formats
 from ddl.report.reader import SCORES, Comparison
 from ddl.report.statistics import Span, log_summary, summary
-from ddl.report.table import EARLY, Estimate, Row, spent
+from ddl.report.table import EARLY, Estimate, LabelRow, spent
 
 
-def speedups(table: Sequence[Row], name: str, least: int) -> tuple[dict[str, Estimate], set[str]]:
+def speedups(table: Sequence[LabelRow], name: str, least: int) -> tuple[dict[str, Estimate], set[str]]:
   """By label, where every seed has both costs; and the labels with a cost from before a first evaluation in theirs."""
   base = {_without_workers(row): row for row in table if row.place.point.get("workers") == least and row.of_all(name)}
   ratios, early = {}, set()
@@ -28,7 +28,7 @@ def speedups(table: Sequence[Row], name: str, least: int) -> tuple[dict[str, Est
   return ratios, early
 
 
-def _without_workers(row: Row) -> tuple[str, str]:
+def _without_workers(row: LabelRow) -> tuple[str, str]:
   return row.place.group, repr({key: value for key, value in row.place.point.items() if key != "workers"})
 
 
@@ -85,7 +85,7 @@ def numeric(values: Sequence[Any]) -> bool:
   return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def charts(comparison: Comparison, table: Sequence[Row], key: str) -> list[Chart]:
+def charts(comparison: Comparison, table: Sequence[LabelRow], key: str) -> list[Chart]:
   """The final metric, speed-ups where the key is `workers`, and the costs of the target, all against the key."""
   costs = [name for name in spent(comparison) if name != "step" or _steps_differ(comparison)]
   found = [_chart(comparison, table, key, comparison.metric, _estimates(table, comparison.metric))]
@@ -96,7 +96,7 @@ def charts(comparison: Comparison, table: Sequence[Row], key: str) -> list[Chart
   return [chart for chart in found if chart is not None]
 
 
-def _estimates(table: Sequence[Row], name: str) -> dict[str, Estimate]:
+def _estimates(table: Sequence[LabelRow], name: str) -> dict[str, Estimate]:
   """By label, without zeros: to send nothing is no cost, and stands in the notes."""
   found = {row.label: row.estimates[name] for row in table if name in row.estimates}
   return {label: each for label, each in found.items() if name in SCORES or each.mean > 0}
@@ -116,7 +116,7 @@ def _is_a_workers_time(comparison: Comparison) -> bool:
 
 
 def _chart(
-  comparison: Comparison, table: Sequence[Row], key: str, name: str, estimates: Mapping[str, Estimate],
+  comparison: Comparison, table: Sequence[LabelRow], key: str, name: str, estimates: Mapping[str, Estimate],
   early: Set[str] | None = None,
 ) -> Chart | None:  # fmt: skip
   """A quantity against the key; None where no point has it. early: labels; None: those whose costs are."""
@@ -158,7 +158,7 @@ def _chart(
 
 
 def _line(
-  group: str, number: int, key: str, values: Sequence[Any], places: Sequence[float], rows: Sequence[Row],
+  group: str, number: int, key: str, values: Sequence[Any], places: Sequence[float], rows: Sequence[LabelRow],
   estimates: Mapping[str, Estimate], early: Set[str],
 ) -> Line:  # fmt: skip
   own = [row for row in rows if row.place.group == group and row.label in estimates]
@@ -183,7 +183,7 @@ def _notes(lines: Sequence[Line], word: str, name: str, comparison: Comparison) 
   return notes
 
 
-def _speedup(comparison: Comparison, table: Sequence[Row], name: str) -> Chart | None:
+def _speedup(comparison: Comparison, table: Sequence[LabelRow], name: str) -> Chart | None:
   """The steps or seconds to the target with the fewest workers over those with more, paired by seed."""
   least = min(axes(comparison)["workers"])
   ratios, early = speedups(table, name, least)

@@ -15,11 +15,11 @@ from ddl.report.findings import SPENT, UNRANKED, Cost, Sentence, costs, early_cl
 from ddl.report.paired_test import Pair
 from ddl.report.reader import SCORES, Comparison
 from ddl.report.settings import BUDGET
-from ddl.report.table import EARLY, Row, pairs
+from ddl.report.table import EARLY, LabelRow, pairs
 from ddl.report.wording import BEFORE, early
 
 
-def finding(comparison: Comparison, table: Sequence[Row]) -> list[Sentence]:
+def finding(comparison: Comparison, table: Sequence[LabelRow]) -> list[Sentence]:
   """What the grid shows in plain words; means are called so, differences only where they are significant."""
   grid = grid_data.axes(comparison)
   groups = list(dict.fromkeys(row.place.group for row in table))
@@ -55,7 +55,7 @@ def _quantities(comparison: Comparison) -> dict[str, str]:
   return {comparison.metric: formats.NAMES[comparison.metric]} | costs
 
 
-def headline(table: Sequence[Row], comparison: Comparison) -> str:
+def headline(table: Sequence[LabelRow], comparison: Comparison) -> str:
   """How many points reached the target, and which of them was the cheapest, if any was by the rule of `winners`."""
   goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
   complete, every = [row for row in table if row.reached == row.seeds], f"{len(table)} points of the grid"
@@ -84,7 +84,7 @@ def _won(cost: Cost) -> str:
   return SPENT[cost.name] + among + f" (no test with {counted(count, 'other')})" * (count > 0)
 
 
-def _along(comparison: Comparison, table: Sequence[Row], rows: Sequence[Row], key: str) -> str:
+def _along(comparison: Comparison, table: Sequence[LabelRow], rows: Sequence[LabelRow], key: str) -> str:
   """Where the quantities are best along a key, and which of them differ significantly along it."""
   found, alike, missed = [], [], {}
   for name, words_of in _quantities(comparison).items():
@@ -111,28 +111,30 @@ def _listed(names: Sequence[str]) -> str:
   return formats.listed(names).replace(" and ", " or ") if names else ""
 
 
-def _differ(one: Row, other: Row, key: str) -> bool:
+def _differ(one: LabelRow, other: LabelRow, key: str) -> bool:
   return one.place.point[key] != other.place.point[key]
 
 
-def _tested(table: Sequence[Row], name: str, wanted: Iterable[tuple[Row, Row]]) -> dict[tuple[str, str], Pair]:
+def _tested(
+  table: Sequence[LabelRow], name: str, wanted: Iterable[tuple[LabelRow, LabelRow]]
+) -> dict[tuple[str, str], Pair]:
   """The pairs that are tested; of one seed alone, which is no test, those of the family."""
   family, single = pairs(table, name), all(row.seeds == 1 for row in table)
   found = {(one.label, other.label): family.get((one.label, other.label)) for one, other in wanted}
   return {labels: pair for labels, pair in found.items() if pair and (single or pair.p is not None)}
 
 
-def _sending(rows: Sequence[Row], name: str, words_of: str) -> tuple[Sequence[Row], str]:
+def _sending(rows: Sequence[LabelRow], name: str, words_of: str) -> tuple[Sequence[LabelRow], str]:
   """The rows with a place in this quantity, and its name: to send nothing, as one worker does, is no achievement."""
   if name != "bytes_sent" or not any(row.sends_nothing for row in rows):
     return rows, words_of
   return [row for row in rows if not row.sends_nothing], f"{words_of} of those that send any"
 
 
-def _best(comparison: Comparison, rows: Sequence[Row], name: str, key: str) -> str:
+def _best(comparison: Comparison, rows: Sequence[LabelRow], name: str, key: str) -> str:
   """The value of the key with the best mean; several where it is another at other values of the other keys."""
   sign = -1 if name == comparison.metric and comparison.higher_is_better else 1
-  panels: dict[str, list[Row]] = {}
+  panels: dict[str, list[LabelRow]] = {}
   for row in rows:
     panels.setdefault(repr({k: v for k, v in row.place.point.items() if k != key}), []).append(row)
   best = [min(each, key=lambda row: sign * row.estimates[name].mean).place.point[key] for each in panels.values()]
@@ -165,7 +167,7 @@ def _slopes(charts: Sequence[grid_data.Chart], group: str) -> Iterable[str]:
         yield f"no slope of {chart.y_label}{grid_data.WHY}"
 
 
-def _between(comparison: Comparison, table: Sequence[Row], one: str, other: str) -> str:
+def _between(comparison: Comparison, table: Sequence[LabelRow], one: str, other: str) -> str:
   """At how many points which of two algorithms is significantly lower; "" where neither is in anything."""
   found = []
   rows = [[row for row in table if row.place.group == group] for group in (one, other)]
@@ -197,7 +199,7 @@ class Key(NamedTuple):
   slopes: Slopes | None
 
 
-def section(comparison: Comparison, table: Sequence[Row]) -> dict[str, Any] | None:
+def section(comparison: Comparison, table: Sequence[LabelRow]) -> dict[str, Any] | None:
   """The variables of the section's template; None where there is no grid."""
   from ddl.report import grid_plot
 

@@ -10,7 +10,7 @@ from ddl.report.cells import Cell, column
 from ddl.report.findings import Sentence, expected, finding
 from ddl.report.reader import Comparison, read
 from ddl.report.seeds import seed_column, seeds
-from ddl.report.table import Row, rows, scores, spent
+from ddl.report.table import LabelRow, rows, scores, spent
 from ddl.report.wording import BEST, UNTESTED, footnotes, legend, text_table, tied
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def write_tables(folder: Path) -> None:
 
 
 def _write_tables(
-  folder: Path, comparison: Comparison, summary: list[Row], grid: dict[str, Any] | None
+  folder: Path, comparison: Comparison, summary: list[LabelRow], grid: dict[str, Any] | None
 ) -> list[Sentence]:
   sentences = (grid_page.finding if grid else finding)(comparison, summary) + expected(comparison, summary)
   frames.write(folder, comparison, summary, sentences)
@@ -142,7 +142,7 @@ def _chart(comparison: Comparison) -> dict[str, Any] | None:
   }
 
 
-def _results(comparison: Comparison, table: list[Row]) -> dict[str, list[Cell]]:
+def _results(comparison: Comparison, table: list[LabelRow]) -> dict[str, list[Cell]]:
   """The columns of the table of results."""
   columns = settings.varying(comparison.info) | seed_column(comparison)
   columns |= {f"final {formats.NAMES[name]}": column(table, name) for name in scores(comparison)}

@@ -7,7 +7,7 @@ from ddl.report import clusters, formats
 from ddl.report.cells import Cell
 from ddl.report.paired_test import LEVEL, MOST, Pair
 from ddl.report.reader import SCORES, Comparison
-from ddl.report.table import Row, pairs, scores, spent
+from ddl.report.table import LabelRow, pairs, scores, spent
 
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all
@@ -19,7 +19,7 @@ class Quantity(NamedTuple):
   name: str  # a metrics column, or "predicted_seconds"
   cluster: str  # of predicted seconds, else ""
   column: str  # of the rows' estimates
-  rows: Sequence[Row]
+  rows: Sequence[LabelRow]
 
   @property
   def title(self) -> str:
@@ -31,7 +31,7 @@ class Quantity(NamedTuple):
     return pairs(self.rows, self.column)
 
 
-def quantities(comparison: Comparison, table: Sequence[Row]) -> Iterator[Quantity]:
+def quantities(comparison: Comparison, table: Sequence[LabelRow]) -> Iterator[Quantity]:
   """The scores, the costs of the target, and the seconds predicted for each cluster."""
   for name in (*scores(comparison), *spent(comparison)):
     yield Quantity(name, "", name, table)
@@ -49,7 +49,7 @@ class Table(NamedTuple):
   left_out: int  # pairs that only pairs.csv has
 
 
-def tables(comparison: Comparison, table: Sequence[Row]) -> list[Table]:
+def tables(comparison: Comparison, table: Sequence[LabelRow]) -> list[Table]:
   """A table per quantity, the smallest p first; [] where one seed or one algorithm leaves nothing to test."""
   if len(comparison.info["seeds"]) < 2 or len(table) < 2:
     return []
@@ -113,13 +113,13 @@ def _probability(p: float) -> str:
   return "below 0.0001" if p < 1e-4 else f"{p:.2g}" if p < 0.095 else f"{p:.2f}"
 
 
-def missing(row: Row, column: str) -> int:
+def missing(row: LabelRow, column: str) -> int:
   """The seeds of which a row has no figure: they never met the target, or did not finish."""
   found = row.estimates.get(column)
   return row.seeds - (len(found.seeds) if found else 0)
 
 
-def _seeds(labels: tuple[str, str], pair: Pair, rows: dict[str, Row], column: str) -> Cell:
+def _seeds(labels: tuple[str, str], pair: Pair, rows: dict[str, LabelRow], column: str) -> Cell:
   """The seeds that both have, and which of the two lacks how many."""
   what = "did not finish" if column in SCORES else "never met the target"
   lacking = [(label, missing(rows[label], column)) for label in labels]

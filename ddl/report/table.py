@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
   seeds: Mapping[str, float]  # by run ("seed 0")
 
 
-class Row(NamedTuple):
+class LabelRow(NamedTuple):
   label: str
   seeds: int  # runs that there should be
   finished: int  # runs that used the whole budget and ended finite
@@ -69,19 +69,19 @@ class Row(NamedTuple):
     """Whether it has a place among the estimates `name`: fewest bytes are no achievement of what sends nothing."""
     return self.paired and self.of_all(name) is not None and not (name == "bytes_sent" and self.sends_nothing)
 
-  def tested_with(self, other: "Row", name: str) -> bool:
+  def tested_with(self, other: "LabelRow", name: str) -> bool:
     """Whether the two have a test: figures `name` of every seed, and not those of one and the same run."""
     one, two = self.of_all(name), other.of_all(name)
     if one is None or two is None:
       return False
     return not (self.same_run(other) and one.seeds == two.seeds)
 
-  def same_run(self, other: "Row") -> bool:
+  def same_run(self, other: "LabelRow") -> bool:
     """Whether the two labels are one and the same run."""
     return bool(self.same) and self.same == other.same
 
 
-def rows(comparison: Comparison) -> list[Row]:
+def rows(comparison: Comparison) -> list[LabelRow]:
   """One row per algorithm, in the order of the comparison."""
   parts = [shares(result, run) for result in comparison.results for run in result.runs]
   # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
@@ -94,7 +94,7 @@ def rows(comparison: Comparison) -> list[Row]:
   ]
 
 
-def _row(comparison: Comparison, result: Result, enough: float) -> Row:
+def _row(comparison: Comparison, result: Result, enough: float) -> LabelRow:
   info, runs = result.info, result.runs
   longest = max((shares(result, run)[-1] for run in runs), default=0)
   notes = [info["failed"]] if info["failed"] else []
@@ -125,7 +125,7 @@ def _row(comparison: Comparison, result: Result, enough: float) -> Row:
         if np.isfinite(cost):
           found[name][run.name] = cost
   mean = mean_curve(curves)  # of the seeds that the costs are of
-  return Row(
+  return LabelRow(
     label=info["label"],
     seeds=len(info["runs"]),
     finished=len(found[comparison.metric]),
@@ -153,7 +153,7 @@ def estimate(name: str, seeds: Mapping[str, float]) -> Estimate:
   return Estimate(mean, None if half is None else interval_ends(name, mean, half), seeds)
 
 
-def pairs(table: Sequence[Row], name: str) -> Mapping[tuple[str, str], Pair]:
+def pairs(table: Sequence[LabelRow], name: str) -> Mapping[tuple[str, str], Pair]:
   """Test the comparable pairs of labels, both ways round: scores by their difference, costs by their ratio.
 
   Without a grid these are all pairs. Those without a figure of every seed are described and not tested, as are those of
@@ -183,12 +183,12 @@ def _pairs(
 class Ranking(NamedTuple):
   """Rows with a figure of every seed by their mean, and what the tests say of them."""
 
-  ranked: list[Row]  # the best first
-  rivals: list[Row]  # of the first one: as good, or tested against the best, and none is significantly better
-  unjudged: list[Row]  # of which no test says whether they are worse: those of a grid that is not each with each
+  ranked: list[LabelRow]  # the best first
+  rivals: list[LabelRow]  # of the first one: as good, or tested against the best, and none is significantly better
+  unjudged: list[LabelRow]  # of which no test says whether they are worse: those of a grid that is not each with each
 
 
-def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None) -> Ranking:
+def ranking(table: Sequence[LabelRow], name: str, among: Sequence[LabelRow] | None = None) -> Ranking:
   """Rank the rows where every seed has an estimate by their mean, the best first; in bytes only those that send any.
 
   No two of the first and its rivals that are tested are significantly different.
@@ -202,15 +202,15 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
   ranked = sorted(counted, key=lambda row: sign * row.estimates[name].mean)
   best = [row for row in ranked if row.estimates[name].mean == ranked[0].estimates[name].mean]
 
-  def against(row: Row, others: Sequence[Row]) -> list[Pair]:
+  def against(row: LabelRow, others: Sequence[LabelRow]) -> list[Pair]:
     """The tests of a row, and of those that are one and the same run, against others."""
     twins = [each for each in ranked if each is row or (each.same_run(row) and not each.tested_with(row, name))]
     return [pair for each in twins for other in others if (pair := found.get((other.label, each.label)))]
 
-  def beaten(row: Row) -> bool:
+  def beaten(row: LabelRow) -> bool:
     return any(pair.sign == -sign for pair in against(row, ranked))
 
-  def judged(row: Row) -> bool:
+  def judged(row: LabelRow) -> bool:
     return row in best or any(pair.p is not None or row.seeds == 1 for pair in against(row, best))
 
   level = [row for row in ranked[1:] if not beaten(row)]
@@ -218,7 +218,7 @@ def ranking(table: Sequence[Row], name: str, among: Sequence[Row] | None = None)
   return Ranking(ranked, rivals, [row for row in level if row not in rivals])
 
 
-def marks(table: Sequence[Row], name: str) -> dict[str, str]:
+def marks(table: Sequence[LabelRow], name: str) -> dict[str, str]:
   """By label: "best" has the best mean of several, no algorithm is significantly better than "tied"."""
   ranked, rivals, _ = ranking(table, name)
   if len(ranked) < 2:

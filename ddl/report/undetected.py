@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from ddl.report import formats
 from ddl.report.paired_test import LEVEL, MOST, Pair, detectable
 from ddl.report.reader import Comparison
-from ddl.report.table import Row, pairs, spent
+from ddl.report.table import LabelRow, pairs, spent
 
 SMALL = 3.0  # standard deviations of the paired differences that a test with enough seeds detects
 
 
-def sentence(comparison: Comparison, table: Sequence[Row]) -> tuple[str, str] | None:
+def sentence(comparison: Comparison, table: Sequence[LabelRow]) -> tuple[str, str] | None:
   """The difference that would have been found, and which pair needs the fewest seeds more; None where all is well."""
   seeds = min((row.seeds for row in table), default=0)
   families = {name: pairs(table, name) for name in (comparison.metric, *spent(comparison)[1:])}

@@ -9,7 +9,7 @@ from ddl.report.cells import Cell, column
 from ddl.report.reader import Comparison
 from ddl.report.seeds import APART, apart, own_seeds, seed_column
 from ddl.report.settings import varying
-from ddl.report.table import EARLY, FELL, Row, scores, spent
+from ddl.report.table import EARLY, FELL, LabelRow, scores, spent
 from ddl.run.folder import change_text
 
 WIDTH = 100
@@ -85,7 +85,7 @@ def legend(comparison: Comparison) -> list[str]:
   return [*sentences, f"Seconds are virtual, not measured: {'; '.join(texts)}."]
 
 
-def early(comparison: Comparison, table: Sequence[Row]) -> str:
+def early(comparison: Comparison, table: Sequence[LabelRow]) -> str:
   """What costs are worth that were spent before the first evaluation; "" where there are none."""
   found: dict[float, list[str]] = {}  # labels by the examples of the first evaluation
   for row in table:
@@ -104,7 +104,7 @@ def early(comparison: Comparison, table: Sequence[Row]) -> str:
   )
 
 
-def fell_back(comparison: Comparison, table: Sequence[Row]) -> str:
+def fell_back(comparison: Comparison, table: Sequence[LabelRow]) -> str:
   """Whose mean curve does not keep the target; "" where all do."""
   labels = [formats.named(row.label) + f" ({row.fell_back})" * (row.seeds > 1) for row in table if row.mean_fell_back]
   if not labels:
@@ -114,7 +114,7 @@ def fell_back(comparison: Comparison, table: Sequence[Row]) -> str:
   return f"{told}; {seeds}the costs are of the first time that each seed meets {comparison.goal}."
 
 
-def footnotes(comparison: Comparison, table: Sequence[Row]) -> list[str]:
+def footnotes(comparison: Comparison, table: Sequence[LabelRow]) -> list[str]:
   """Sentences on single rows of the table."""
   told = {f"{EARLY} {BEFORE}": early(comparison, table), f"{FELL} {AGAIN}": fell_back(comparison, table)}
   notes = [f"{sign}: {text}" for sign, text in told.items() if text]
@@ -161,7 +161,7 @@ def layout(comparison: Comparison) -> str:
   return f"{workers} on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
-def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
+def text_table(comparison: Comparison, table: Sequence[LabelRow]) -> str:
   """The table for a terminal, and the sentences below it."""
   key = f"In brackets: the mean of the seeds that met the target alone, unranked. *: {BEST}. ~: "
   told = [f"{APART}: {apart(comparison)}"] if own_seeds(comparison) else []
@@ -170,7 +170,7 @@ def text_table(comparison: Comparison, table: Sequence[Row]) -> str:
   return "\n".join([head, rule, *lines, rule, *(textwrap.fill(each, WIDTH) for each in paragraphs)])
 
 
-def text_lines(comparison: Comparison, table: Sequence[Row]) -> list[str]:
+def text_lines(comparison: Comparison, table: Sequence[LabelRow]) -> list[str]:
   """A head, a rule and a line per row, at most 100 columns; for the marks see MARKS."""
   columns = _point_columns(comparison) or varying(comparison.info)
   labels = [row.place.group if columns and comparison.info["grid"] else row.label for row in table]

@@ -27,7 +27,7 @@ from ddl.engine.workers import Workers, divisors, make_workers, on_devices
 from ddl.events import presence
 from ddl.events.presence import Ids, Presence, everyone
 from ddl.hosts.rendezvous import host_port
-from ddl.hosts.supervision import LOST, Job, Memory, Order, Supervisor
+from ddl.hosts.supervision import LOST, Memory, Order, SupervisedJob, Supervisor
 from ddl.run import processes as agreement
 from ddl.run import virtual_time
 from ddl.run.exit_codes import Failed, Stopped, exit_code
@@ -272,7 +272,7 @@ def supervise(experiment: Experiment, options: RunOptions, path: Path, run: Run)
     hosts.declare()
     return exit_code("train", lambda: _alone_in_failing(lambda: run(order, memory), len(order.ranks)))
 
-  job = Job(
+  job = SupervisedJob(
     run=train,
     same=agreement.text(experiment.to_json(), options),
     differs=agreement.difference,

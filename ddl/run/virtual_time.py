@@ -128,7 +128,7 @@ def lockstep_seconds(
   return seconds
 
 
-def lockstep_record(config: Experiment, algorithm: Algorithm, charged: Charges) -> lockstep.Step:
+def lockstep_record(config: Experiment, algorithm: Algorithm, charged: Charges) -> lockstep.StepTimes:
   """When each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged)))
@@ -154,7 +154,7 @@ def _lockstep(
     "round_steps": round_steps(algorithm),
     "times": step_times(config),
     "exchanges": [
-      lockstep.Exchange(clock.launched, clock.delay, seconds, hears)
+      lockstep.ExchangeSeconds(clock.launched, clock.delay, seconds, hears)
       for clock, seconds, hears in zip(clocks, charged.exchanges, charged.hops or [()] * len(clocks), strict=True)
       if seconds is not None
     ],

@@ -19,7 +19,7 @@ from ddl.costs import calibration, microbench
 from ddl.costs import microbench as measure
 from ddl.costs.calibration import Calibration
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.costs.microbench import Case, Step
+from ddl.costs.microbench import Case, MeasuredStep
 from ddl.perf import patterns
 from ddl.perf.planning.delays import round_seconds
 from ddl.perf.units import percent, seconds_text
@@ -88,7 +88,7 @@ def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], found:
 
 
 def _compared(
-  case: Case, step: Step, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
+  case: Case, step: MeasuredStep, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
 ) -> list[dict[str, Any]]:
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {

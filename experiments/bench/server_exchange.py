@@ -97,7 +97,7 @@ class Sender:
 
   def __init__(self, algorithm: Any, size: int, addresses: list[tuple[str, int]], token: bytes):
     """size: float32 numbers."""
-    self.exchange = ray_worker.Exchange(algorithm, size, np.dtype(np.float32), addresses, token)
+    self.exchange = ray_worker.ShardConnections(algorithm, size, np.dtype(np.float32), addresses, token)
     self.message = [np.zeros(size, np.float32)]
 
   def rate(self) -> float:

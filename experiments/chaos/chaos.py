@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ddl.run.exit_codes import Failed
 from experiments.chaos.disturbances import KINDS, Event, script
-from experiments.chaos.job import Job
+from experiments.chaos.job import ChaosJob
 from experiments.chaos.verdict import difference, difference_from_replay
 
 ASKED = (128 + 15, -9)  # codes of a launcher that a disturbance has ended: go on with --resume
@@ -40,7 +40,7 @@ class Chaos:
     self.ended = 0  # jobs, all as the undisturbed one
     self.restarts, self.resumes = 0, 0  # by launchers themselves, and with --resume
     self.undisturbed, self.seconds = 0.0, 0.0  # of the job alone, and of the disturbances
-    self._job = Job(setting.words, setting.folder / "undisturbed", setting.apart)
+    self._job = ChaosJob(setting.words, setting.folder / "undisturbed", setting.apart)
 
   @property
   def expected(self) -> str:
@@ -91,7 +91,7 @@ class Chaos:
     self._next()
 
   def _next(self) -> None:
-    self._job = Job(self.setting.words, self.setting.folder / f"job-{self.ended + 1}", self.setting.apart)
+    self._job = ChaosJob(self.setting.words, self.setting.folder / f"job-{self.ended + 1}", self.setting.apart)
     self._job.start()
 
   def _disturb(self, event: Event, pids: Sequence[int], at: float) -> None:

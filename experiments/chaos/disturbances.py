@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.chaos.job import Job
+from experiments.chaos.job import ChaosJob
 
 SHORT = (0.2, 1.0)  # seconds of a pause or a cut that nothing is lost by
 LONGER = 2.0  # seconds that a cut takes beyond the silence after which a process is lost
@@ -26,39 +26,39 @@ class Kind(NamedTuple):
   """A kind of event."""
 
   weight: int
-  act: Callable[[Job, int, float, float], None]  # of the job, a process, how (see `Event`) and the silence in seconds
+  act: Callable[[ChaosJob, int, float, float], None]  # (job, process, `Event.how`, seconds of silence)
   words: str
 
 
-def _kill(job: Job, pid: int, how: float, silence: float) -> None:
+def _kill(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGKILL)
 
 
-def _pause(job: Job, pid: int, how: float, silence: float) -> None:
+def _pause(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGSTOP)
   time.sleep(_short(how))
   job.send(pid, signal.SIGCONT)
 
 
-def _freeze(job: Job, pid: int, how: float, silence: float) -> None:
+def _freeze(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGSTOP)  # the others end after the silence, and then the launcher kills it
 
 
-def _stall(job: Job, pid: int, how: float, silence: float) -> None:
+def _stall(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGSTOP)
   time.sleep(silence + LONGER)
   job.send(pid, signal.SIGCONT)
 
 
-def _preempt(job: Job, pid: int, how: float, silence: float) -> None:
+def _preempt(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.end(signal.SIGTERM)
 
 
-def _orphan(job: Job, pid: int, how: float, silence: float) -> None:
+def _orphan(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.end(signal.SIGKILL)
 
 
-def _damage(job: Job, pid: int, how: float, silence: float) -> None:
+def _damage(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   steps = sorted((each for each in job.folder.glob("checkpoints/*") if each.name.isdigit()), key=lambda x: int(x.name))
   if len(steps) > 1 and not (job.damaged and job.damaged.exists()):  # a run goes on from the last but one
     files = [file for file in steps[-1].rglob("*") if file.is_file() and file.stat().st_size]
@@ -68,13 +68,13 @@ def _damage(job: Job, pid: int, how: float, silence: float) -> None:
   job.send(pid, signal.SIGKILL)
 
 
-def _blink(job: Job, pid: int, how: float, silence: float) -> None:
+def _blink(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.network("down")
   time.sleep(_short(how))
   job.network("up")
 
 
-def _cut(job: Job, pid: int, how: float, silence: float) -> None:
+def _cut(job: ChaosJob, pid: int, how: float, silence: float) -> None:
   job.network("down")
   time.sleep(silence + LONGER)
   job.network("up")

@@ -18,7 +18,7 @@ RESTARTS = (": restart ", ": it is started again")  # of what a launcher says of
 SAVED = 60.0  # seconds in which processes end that are asked to
 
 
-class Job:
+class ChaosJob:
   """A run in a folder, started as often as it takes. Its output is appended to a file beside the folder."""
 
   def __init__(self, words: Sequence[str], folder: Path, apart: bool):

@@ -50,7 +50,7 @@ def main(line: CommandLine) -> int:
   if where.cluster:
     where = where._replace(cluster=with_published(where.cluster, str(first.model.name)))
   data = _data(first)
-  job = compiled.Job(where, data, options, not DEFAULTS.value)
+  job = compiled.CompiledJob(where, data, options, not DEFAULTS.value)
   cluster: Any = where.cluster
   print(_heading(first, where.name, options, cluster))
   found = []

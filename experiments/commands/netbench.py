@@ -67,7 +67,7 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
     flush=True,
   )
   for row in rows:
-    assert isinstance(row, measure.Row)
+    assert isinstance(row, measure.SpeedRow)
     print(measure.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
     found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})

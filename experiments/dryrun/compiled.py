@@ -27,7 +27,7 @@ from experiments.dryrun.target import Target, as_backend
 TRIED = (2, 4, 8, 16)  # members, where one device is too small
 
 
-class Job(NamedTuple):
+class CompiledJob(NamedTuple):
   """What all algorithms have in common."""
 
   target: Target
@@ -50,7 +50,7 @@ def check_workers(target: Target, workers: int, members: int) -> None:
     )
 
 
-def compiled(label: str, experiment: Experiment, job: Job) -> Figures:
+def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
   """Compile the experiment's round for the target, and return its figures. ValueError if it has no collectives."""
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
@@ -89,7 +89,7 @@ def fits(found: Figures, cluster: Cluster) -> bool:
   return not found.refused and found.peak <= cluster.device.memory
 
 
-def smallest_that_fits(label: str, experiment: Experiment, job: Job, cluster: Cluster) -> Figures | None:
+def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
   """Return the figures with the fewest members with which it fits, by trial; None if no number that is tried does."""
   count = len(job.target.devices)
   for members in TRIED:

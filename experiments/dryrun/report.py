@@ -23,7 +23,7 @@ ANY = CLUSTERS["tpu_v5e"]  # where the devices' cluster is not known; the second
 MOST_STEPS = 1000  # whose seconds the cost model averages
 
 
-class Row(NamedTuple):
+class CollectiveRow(NamedTuple):
   """Collectives that are alike."""
 
   collective: Collective
@@ -47,7 +47,7 @@ class Figures(NamedTuple):
   flop: float  # per step and device
   moved: float  # bytes per step and device
   sent: float  # bytes per step and device
-  rows: tuple[Row, ...]
+  rows: tuple[CollectiveRow, ...]
   compute: float  # seconds per step
   exposed: float
   hidden: float
@@ -98,7 +98,7 @@ def parts(trainer: Trainer) -> dict[str, float]:
 
 def _rows(
   programs: Sequence[Program], cluster: Cluster | None, devices: int, steps: int
-) -> tuple[tuple[Row, ...], float]:
+) -> tuple[tuple[CollectiveRow, ...], float]:
   """(collectives per step, those alike together, seconds of compute per step)."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))
   compute = 0.0
@@ -113,7 +113,9 @@ def _rows(
       links[key] = transfer.link
   known = float(cluster is not None)
   rows = [
-    Row(key, times[key] / steps, products[key] / times[key], known * links[key], known * hidden[key] / times[key])
+    CollectiveRow(
+      key, times[key] / steps, products[key] / times[key], known * links[key], known * hidden[key] / times[key]
+    )
     for key in sorted(times, key=lambda key: -key.nbytes * times[key])
   ]
   return tuple(rows), compute / steps * known
@@ -214,9 +216,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
   return "\n".join(line.rstrip() for line in lines)
 
 
-def _share(row: Row) -> str:
+def _share(row: CollectiveRow) -> str:
   return percent(row.hidden / row.link) if row.link else "-"
 
 
-def _named(row: Row) -> str:
+def _named(row: CollectiveRow) -> str:
   return f"the {row.collective.kind} of {bytes_text(row.collective.nbytes)}"

@@ -57,7 +57,7 @@ BOUND = 120.0  # seconds that no answer may take
 PROBE = Path(__file__).with_name("probe.py")
 
 
-class Row(NamedTuple):
+class SpeedRow(NamedTuple):
   """Figures of a case on a link; seconds are of a round, medians over the turns."""
 
   label: str
@@ -99,7 +99,9 @@ def probe(network: Network, seconds: float = 0.5) -> dict[str, float]:
       answering.kill()
 
 
-def rows(network: Network, joined: Group, alone: Group, names: Sequence[str], turns: int) -> Iterator[Row | Measured]:
+def rows(
+  network: Network, joined: Group, alone: Group, names: Sequence[str], turns: int
+) -> Iterator[SpeedRow | Measured]:
   """Yield what a step and an exchange take on the link of now, then a row for each of `CASES` that is named."""
   first = _row(network, joined, alone, synchronous(), turns)
   exchange = max(first.exposed, first.link)
@@ -111,7 +113,7 @@ def rows(network: Network, joined: Group, alone: Group, names: Sequence[str], tu
     yield first if name == "sync_sgd" else _row(network, joined, alone, CASES[name](measured), turns)
 
 
-def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) -> Row:
+def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) -> SpeedRow:
   groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
   question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:
@@ -122,7 +124,7 @@ def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) 
   ratios = tuple(both / one for both, one in pairs)
   seconds, without = (statistics.median(column) for column in zip(*pairs, strict=True))
   expect = _described(network, case)
-  return Row(
+  return SpeedRow(
     case.label, case.batch, case.period, case.delay, expect.nbytes, without, seconds, statistics.median(ratios),
     expect.link, expect.predicted(without / case.period), ratios,
   )  # fmt: skip
@@ -149,7 +151,7 @@ def head() -> str:
   return "".join(f"{name:<{width}}" if name == "algorithm" else f"{name:>{width}}" for name, width in COLUMNS.items())
 
 
-def line(row: Row) -> str:
+def line(row: SpeedRow) -> str:
   """A row."""
   cells = (
     row.label, str(row.batch), f"{row.period}, {row.delay}", bytes_text(row.nbytes), seconds_text(row.alone),

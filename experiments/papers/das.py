@@ -11,8 +11,8 @@ from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Efficiency
 from ddl.perf.tables import TABLES
 from ddl.perf.tables.totals import train_flop
-from experiments.papers.das_step import PLAIN, Step, Terms, all_reduce_rate, step
-from experiments.papers.page import Config, Prediction, Row, Section, number, remarks, table
+from experiments.papers.das_step import PLAIN, DasStep, Terms, all_reduce_rate, step
+from experiments.papers.page import Config, Prediction, ReportedRow, Section, number, remarks, table
 
 VOLUMES, TERMS, EXAMPLES, SECONDS = "no fit: volumes", "no fit: measured terms", "half fitted", "fixed seconds fitted"
 
@@ -41,7 +41,7 @@ def section(config: Config) -> Section:
       EXAMPLES: Prediction(_step(inputs, config.share, half=half).speedup, fits),
       SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
-    rows.append(Row(name, inputs.reported, "x", predicted, inputs.unknown))
+    rows.append(ReportedRow(name, inputs.reported, "x", predicted, inputs.unknown))
     spans.append(f"{name} {' to '.join(f'{x:.3g}x' for x in _span(config, inputs))}")
     cumulative.append(_cumulative(config, name, inputs, here))
   head = (
@@ -66,7 +66,7 @@ def _cumulative(config: Config, name: str, inputs: Config, here: Terms) -> tuple
 def _figures(config: Config) -> dict[str, object]:
   """Values of the remarks: parts of a step, and what the missing seconds would be per message."""
 
-  def at(name: str) -> Step:
+  def at(name: str) -> DasStep:
     inputs = config.rows[name]
     return _step(inputs, config.share, terms=terms(config, inputs.cluster))
 
@@ -106,7 +106,7 @@ def _fitted(config: Config) -> tuple[float, float]:
   return half, root(lambda x: _step(inputs, config.share, start=x).speedup, 1.0)
 
 
-def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> Step:
+def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> DasStep:
   cluster: Cluster = hardware.named(inputs.cluster)
   return step(TABLES[inputs.network], inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start)
 

@@ -25,7 +25,7 @@ class Terms(NamedTuple):
   cores: float = 1.0  # share of a node's cores that compute, where there are messages
 
 
-class Step(NamedTuple):
+class DasStep(NamedTuple):
   """Seconds of a step on N nodes."""
 
   alone: float  # of one node with the whole mini-batch
@@ -51,7 +51,7 @@ PLAIN = Terms()
 def step(
   table: Table, batch: float, nodes: int, cluster: Cluster, efficiency: Efficiency, terms: Terms = PLAIN,
   start: float = 0.0,
-) -> Step:  # fmt: skip
+) -> DasStep:  # fmt: skip
   """Return a step of the whole mini-batch that N nodes share. start: additional seconds of every step."""
   whole = cluster.device._replace(start=start)
   left = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
@@ -73,7 +73,7 @@ def step(
   found = timeline.simulate(Pass(both, thirds, both, data), lambda nbytes: latency + nbytes / link.bandwidth)
   computing, waiting = 3 * sum(thirds), 2 * sum(waits)
   alone = step_seconds(parts(table), batch, whole, efficiency)
-  return Step(alone, computing, waiting, found.seconds - computing - waiting, messages)
+  return DasStep(alone, computing, waiting, found.seconds - computing - waiting, messages)
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:

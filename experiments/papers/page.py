@@ -19,7 +19,7 @@ PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # where a reported number was
 HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # rows, with their marks
 
 
-class Row(NamedTuple):
+class ReportedRow(NamedTuple):
   """A reported number, and its predictions by column."""
 
   what: str
@@ -37,7 +37,7 @@ class Section(NamedTuple):
   title: str
   config: str  # the file with its inputs
   fitted: str  # what, on which point
-  rows: Sequence[Row]
+  rows: Sequence[ReportedRow]
   main: str = ""  # the column whose errors the summary counts; none: no column is a mechanism that the paper speaks for
   remarks: Sequence[str] = ()  # Markdown after the table
   picture: tuple[str, Callable[[], bytes]] | None = None  # a PNG beside the page: its file's name, how to draw it
@@ -50,7 +50,7 @@ def remarks(name: str, **values: Any) -> list[str]:
   return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8").format(**values).strip().split("\n\n")
 
 
-def error(row: Row, column: str) -> float:
+def error(row: ReportedRow, column: str) -> float:
   """Predicted / reported - 1."""
   return row.predicted[column].value / row.reported - 1
 
@@ -61,7 +61,7 @@ def errors(section: Section, column: str, *, headlines: bool = False) -> list[fl
   return [abs(error(row, column)) for row in rows if row.kind == HEADLINE or not headlines]
 
 
-def counted(sections: Sequence[Section]) -> list[tuple[Row, float]]:
+def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
   """Return the rows of the headline median with their errors: in bold columns, neither fitted nor from memory."""
   return [
     (row, abs(error(row, section.main)))
@@ -124,7 +124,7 @@ def _percent(found: Sequence[float]) -> str:
   return f"{100 * statistics.median(found):.1f} %"
 
 
-def _cells(row: Row, unknown: bool) -> list[str]:
+def _cells(row: ReportedRow, unknown: bool) -> list[str]:
   cells = [row.what + row.kind, number(row.reported, row.unit) + row.source]
   for column, prediction in row.predicted.items():
     cells += [number(prediction.value, row.unit)]

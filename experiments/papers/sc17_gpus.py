@@ -22,7 +22,7 @@ from experiments.papers.page import (
   SECONDARY,
   Config,
   Prediction,
-  Row,
+  ReportedRow,
   Section,
   errors,
   remarks,
@@ -95,14 +95,16 @@ def section(config: Config, weak: Section) -> Section:
   readings = {reading: rounds(config, reading) for reading in (TOGETHER, TURNS, STAGED)}
   share = 100 * readings[TOGETHER][ORIGINAL].communication
   fits = {reading: Prediction(share, fitted=True) for reading in readings}
-  rows = [Row(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)]
+  rows = [
+    ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)
+  ]
   for key, name in NAMES.items():
     predicted = {reading: Prediction(gains(found)[key]) for reading, found in readings.items()}
     whole = key == "whole"  # the abstract's, and the product of the three others
     source, kind = ("", PRODUCT) if whole else (SECONDARY, HEADLINE)
-    rows.append(Row(name, config.gains[key], "x", predicted, source=source, kind=kind))
+    rows.append(ReportedRow(name, config.gains[key], "x", predicted, source=source, kind=kind))
   predicted = {reading: Prediction(100 * found[SYNC3].communication) for reading, found in readings.items()}
-  rows.append(Row(f"{SYNC3}, communication", config.left, "%", predicted))
+  rows.append(ReportedRow(f"{SYNC3}, communication", config.left, "%", predicted))
   cells = [
     (f"{name}, {reading}", *(f"{100 * each:.1f}" for each in parts), f"{100 * parts.total:.1f}")
     for reading, found in readings.items()

@@ -12,7 +12,7 @@ from experiments.papers.page import (
   SECONDARY,
   Config,
   Prediction,
-  Row,
+  ReportedRow,
   Section,
   remarks,
 )
@@ -33,7 +33,7 @@ def parts(config: Config) -> Section:
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = [
-    Row(
+    ReportedRow(
       f"{p} parts",
       reported,
       "s",
@@ -85,7 +85,7 @@ def weak(config: Config) -> Section:
       }
       what, last = f"{name}, {nodes} nodes ({config.cores * nodes} cores)", nodes == config.nodes[-1]
       source = PAPER if abstract else MEMORY
-      rows.append(Row(what, reported, "%", predicted, source=source, kind=HEADLINE if last else BETWEEN))
+      rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=HEADLINE if last else BETWEEN))
     lost.append(f"{100 * (1 - best[-1]):.1f} % (reported: {100 - rows[-1].reported:.1f} %, {name})")
     more.append(f"{100 * (1 - tree[-1]):.1f} %")
   headline = config.headline

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ddl import memory
 from ddl.api import Arrivals
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
-from ddl.events.lockstep import Exchange, finish, presence_of, walk
+from ddl.events.lockstep import ExchangeSeconds, finish, presence_of, walk
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
 from ddl.events.schedule import make_schedule, schedule
@@ -400,7 +400,7 @@ def test_bad_settings_are_one_line(changes, line):
 
 def every(period, delay, seconds, offset=0):
   """One exchange after offset + period, offset + 2 period, ... steps."""
-  return Exchange(lambda step: step >= offset + period and (step - offset) % period == 0, delay, seconds)
+  return ExchangeSeconds(lambda step: step >= offset + period and (step - offset) % period == 0, delay, seconds)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -433,7 +433,7 @@ def test_lockstep_by_hand():
   def ends(*exchanges):
     return list(finish(**ONES, steps=6, exchanges=exchanges))
 
-  at = lambda *steps: Exchange(lambda step: step in steps, 0, 5.0)  # noqa: E731
+  at = lambda *steps: ExchangeSeconds(lambda step: step in steps, 0, 5.0)  # noqa: E731
   assert ends(at(1, 2, 4, 6)) == [6, 12, 13, 19, 20, 26]
   assert ends(at(1, 2, 3, 5)) == [6, 12, 18, 19, 25, 26]
   assert ends(at(1, 2), every(2, 1, 5.0, offset=2)) == [6, 12, 13, 14, 19, 20]

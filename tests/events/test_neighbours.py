@@ -9,7 +9,7 @@ from ddl.config import default_experiment
 from ddl.costs.step_cost import param_shapes
 from ddl.costs.workloads import synthetic
 from ddl.engine import traffic
-from ddl.events.lockstep import Exchange, walk
+from ddl.events.lockstep import ExchangeSeconds, walk
 from ddl.run import virtual_time
 from ddl.run.build import build
 
@@ -31,7 +31,7 @@ class Times:
 
 
 def finished(hops, delay, late=0.0, seconds=0.5, steps=6, count=WORKERS):
-  exchange = Exchange(lambda step: (delay == 0 and step > 0) or delay > 0, delay, seconds, hops)
+  exchange = ExchangeSeconds(lambda step: (delay == 0 and step > 0) or delay > 0, delay, seconds, hops)
   return [
     step.released for step in walk(workers=count, steps=steps, round_steps=1, times=Times(late), exchanges=[exchange])
   ]

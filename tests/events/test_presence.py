@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.events import lockstep, presence
-from ddl.events.lockstep import Exchange, finish, presence_of, stack, walk
+from ddl.events.lockstep import ExchangeSeconds, finish, presence_of, stack, walk
 from ddl.events.presence import Presence
 from ddl.events.times import TIMES, Death
 
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
 def walked(died, steps=10, exchange=0.5, **more):
   """Rounds of two steps with a prompt exchange at their end."""
-  exchanges = [Exchange(lambda step: step > 0 and step % 2 == 0, 0, exchange)]
+  exchanges = [ExchangeSeconds(lambda step: step > 0 and step % 2 == 0, 0, exchange)]
   chosen = {"workers": 3, "steps": steps, "round_steps": 2, "times": Table(died), "exchanges": exchanges}
   return [*walk(**chosen | {"elastic": True} | more)]
 
@@ -79,7 +79,9 @@ def test_where_nobody_would_be_left_all_wait_for_the_one_that_is_up_first():
 
 
 def test_messages_cost_by_the_number_of_workers_that_are_present():
-  found = walked({(2, 3): (0.0, 3.0)}, exchanges=[Exchange(lambda step: step == 4, 0, lambda count: float(count))])
+  found = walked(
+    {(2, 3): (0.0, 3.0)}, exchanges=[ExchangeSeconds(lambda step: step == 4, 0, lambda count: float(count))]
+  )
   assert ends(found)[3] == 4 + 2.0  # nobody waits for worker 2, and the message of two takes 2 s
 
 
@@ -97,7 +99,7 @@ def test_a_recorded_presence_takes_the_place_of_deaths():
 def test_presence_is_valid_and_repeats_bit_for_bit(workers, seed, delay, rate):
   times = TIMES["lognormal"](workers=workers, seed=seed, jitter=0.4, death_rate=rate, down_seconds=0.05)
   chosen = {"workers": workers, "steps": 60, "round_steps": 3, "times": times, "local_seconds": 0.01}
-  chosen |= {"exchanges": [Exchange(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "elastic": True}
+  chosen |= {"exchanges": [ExchangeSeconds(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "elastic": True}
   found = presence_of(workers, walk(**chosen))
   presence.check(found, 3)
   assert found == presence_of(workers, walk(**chosen))
@@ -130,6 +132,6 @@ def test_a_damaged_record_is_told_in_a_line(text, tmp_path):
 def test_a_record_in_npz_keeps_who_is_absent(tmp_path):
   record = stack(walked({(2, 3): (0.0, 3.0)}))
   lockstep.save(tmp_path / "record", record)
-  assert presence_of(3, map(lockstep.Step._make, zip(*lockstep.load(tmp_path / "record"), strict=True))) == presence_of(
-    3, walked({(2, 3): (0.0, 3.0)})
-  )
+  assert presence_of(
+    3, map(lockstep.StepTimes._make, zip(*lockstep.load(tmp_path / "record"), strict=True))
+  ) == presence_of(3, walked({(2, 3): (0.0, 3.0)}))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ddl.hosts.membership import Membership
-from ddl.hosts.supervision import LOST, Job, Supervisor
+from ddl.hosts.supervision import LOST, SupervisedJob, Supervisor
 
 PACE = 0.02  # seconds of a step
 
@@ -50,7 +50,7 @@ def main():
     note("end", number)
     return 0
 
-  job = Job(
+  job = SupervisedJob(
     run=run,
     same="".join(same),
     differs=lambda here, there, rank, first: f"{here} of {first} differs from {there} of {rank}",

@@ -136,9 +136,9 @@ def test_patterns_by_hand():
   whole = (Op("all_reduce", N),)
   assert recorded("sync_sgd", N)(P) == Pattern(local=whole)
   assert recorded("independent", N)(P) == Pattern(evaluate=whole)
-  assert recorded("local_sgd", N, period=6)(P) == Pattern((), (patterns.Exchange(whole, 6),), evaluate=whole)
-  assert recorded("dasgd", N, period=6, delay=8)(P).exchanges == (patterns.Exchange(whole, 6, 8),)
-  assert recorded("easgd", N, period=6)(P) == Pattern((), (patterns.Exchange(whole, 6, 1, -6),))
+  assert recorded("local_sgd", N, period=6)(P) == Pattern((), (patterns.ExchangePattern(whole, 6),), evaluate=whole)
+  assert recorded("dasgd", N, period=6, delay=8)(P).exchanges == (patterns.ExchangePattern(whole, 6, 8),)
+  assert recorded("easgd", N, period=6)(P) == Pattern((), (patterns.ExchangePattern(whole, 6, 1, -6),))
   strips = Op("reduce_scatter", 64 * 4), Op("all_gather", 64 * 4)  # 61 values in strips of 64 workers
   assert recorded("sharded_sync_sgd", 61 * 4)(64).local == strips
   (exchange,) = recorded("post_local_sgd", N, period=6, start=3)(P).exchanges
@@ -214,10 +214,10 @@ def test_bytes_of_own_algorithms():
 def test_patterns_of_own_algorithms():
   ring, late, two, longer = (pattern_of(each, vector(N), P) for each in (RING, LATE, TWO, LONGER))
   around = [tuple((i - by) % P for i in range(P)) for by in (1, -1)]
-  assert ring.exchanges == (patterns.Exchange(tuple(Op("permute", N, each) for each in around)),)
-  assert late.exchanges == (patterns.Exchange((Op("all_reduce", N),), 1, 3),)
+  assert ring.exchanges == (patterns.ExchangePattern(tuple(Op("permute", N, each) for each in around)),)
+  assert late.exchanges == (patterns.ExchangePattern((Op("all_reduce", N),), 1, 3),)
   half, shift = Op("all_reduce", N / 2), Op("permute", N, around[0])
-  assert two == Pattern((), (patterns.Exchange((half,), 3, 4, -2), patterns.Exchange((shift,), 2, 0, 1)))
+  assert two == Pattern((), (patterns.ExchangePattern((half,), 3, 4, -2), patterns.ExchangePattern((shift,), 2, 0, 1)))
   assert longer.exchanges[0].period(4) == 5
 
 

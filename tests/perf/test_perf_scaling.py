@@ -15,7 +15,7 @@ from ddl.perf import collectives
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.patterns import Exchange, Op, Pattern, Visits
+from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.planning import bounds, scaling
 from ddl.perf.planning.batch import Job
 from ddl.perf.planning.delays import round_seconds
@@ -184,7 +184,7 @@ def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy
 def test_what_a_step_sends_and_exchanges_share_the_link():
   """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
   there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), Network(Link(0.0, 1e6)), "")
-  sent = Pattern((Op("permute", 2e6),), (Exchange((Op("permute", 3e6),), 2, 1),))
+  sent = Pattern((Op("permute", 2e6),), (ExchangePattern((Op("permute", 3e6),), 2, 1),))
   (point,) = scaling.curve(lambda _: sent, Work((Part(1e9),), (2e6,)), there, [8], batch=1, weak=True)
   # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
   # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
@@ -259,7 +259,7 @@ def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
   """Which takes minutes step by step."""
   there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
   (point,) = scaling.curve(
-    lambda _: Pattern(exchanges=(Exchange((message,), period, delay),)), job, there, [16], batch=32, weak=True
+    lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, there, [16], batch=32, weak=True
   )
   step = step_pass(job, there, 32).seconds
   took = collectives.all_reduce(4e9, 16, there.network)
@@ -272,7 +272,12 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
   there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
   short, long = (
     scaling.curve(
-      lambda _, delay=delay: Pattern(exchanges=(Exchange((message,), 2, delay),)), job, there, [16], batch=32, weak=True
+      lambda _, delay=delay: Pattern(exchanges=(ExchangePattern((message,), 2, delay),)),
+      job,
+      there,
+      [16],
+      batch=32,
+      weak=True,
     )
     for delay in (20, 65_536)
   )
@@ -282,7 +287,7 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
 @pytest.mark.parametrize(
   "pattern",
   [
-    Pattern(exchanges=(Exchange((Op("all_reduce", 4e6),), 65_536),)),
+    Pattern(exchanges=(ExchangePattern((Op("all_reduce", 4e6),), 65_536),)),
     Pattern(visits=Visits(4e6, 4e6, 65_536)),
   ],
 )

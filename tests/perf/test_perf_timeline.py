@@ -11,7 +11,7 @@ from ddl.events import lockstep
 from ddl.events.times import TIMES
 from ddl.perf.hardware.cluster import Link
 from ddl.perf.planning.delays import round_seconds
-from ddl.perf.step.timeline import Exchange, Pass, round_steps, simulate
+from ddl.perf.step.timeline import Pass, TimelineExchange, round_steps, simulate
 
 seconds = st.floats(1e-6, 1e3)
 
@@ -102,7 +102,7 @@ def cases(draw):
 def test_agrees_with_a_machine_that_looks_at_every_tick(case):
   layers, cost, exchanges, packed, priority, paces = case
   shown = simulate(
-    Pass(*zip(*layers, strict=True), cost), float, [Exchange(*each) for each in exchanges],
+    Pass(*zip(*layers, strict=True), cost), float, [TimelineExchange(*each) for each in exchanges],
     bucket=math.inf if packed else 0, order="priority" if priority else "fifo", paces=np.array(paces),
   )  # fmt: skip
   last = [e.end for e in shown.events if e.kind == "inputs" and e.layers == (0,)]
@@ -113,7 +113,7 @@ def test_agrees_with_a_machine_that_looks_at_every_tick(case):
 def test_the_closed_form_is_the_event_model_with_one_message(step, message, period, data):
   delay = data.draw(st.integers(0, period))
   one = Pass([step / 3], [2 * step / 3], [0], [0])
-  shown = simulate(one, float, [Exchange(message, period, delay)])
+  shown = simulate(one, float, [TimelineExchange(message, period, delay)])
   closed = round_seconds(step=step, message=message, period=period, delay=delay)
   assert shown.steps == period and shown.seconds == pytest.approx(closed, rel=1e-9)
   assert shown.exposed == pytest.approx(max(0, message - delay * step), rel=1e-6, abs=1e-9 * closed)
@@ -121,20 +121,20 @@ def test_the_closed_form_is_the_event_model_with_one_message(step, message, peri
 
 @pytest.mark.parametrize("message, delay", [(0.5, 3), (1.0, 5), (1.5, 3), (1.5, 12), (4.0, 7), (9.0, 2)])
 def test_a_longer_delay_than_the_period_hides_no_more(message, delay):
-  shown = simulate(Pass([0.4], [0.6], [0], [0]), float, [Exchange(message, 1, delay)])
+  shown = simulate(Pass([0.4], [0.6], [0], [0]), float, [TimelineExchange(message, 1, delay)])
   assert shown.seconds == pytest.approx(round_seconds(step=1, message=message, delay=delay)) == max(1.0, message)
 
 
 def test_two_exchanges_by_hand():
   """Steps of a second; 3 s after every second step and a step late, 1 s after every third. A round is six steps."""
   one = Pass([0.5], [0.5], [0], [0])
-  exchanges = [Exchange(3.0, 2, 1), Exchange(1.0, 3)]
+  exchanges = [TimelineExchange(3.0, 2, 1), TimelineExchange(1.0, 3)]
   # After steps 2 and 4 the first is on the link for 3 s, of which one step hides 1 s; the prompt one after step 3 waits
   # for it and adds 1 s. After step 6 the prompt one goes first, then the other beside the next step.
   shown = simulate(one, float, exchanges)
   assert shown.steps == 6 and shown.computing == pytest.approx(6)
   assert shown.seconds == pytest.approx(6 + (2 + 1) + 2 + (1 + 2))
-  assert round_steps([Exchange(1.0, 997), Exchange(1.0, 1009)]) == 1009  # not a million steps
+  assert round_steps([TimelineExchange(1.0, 997), TimelineExchange(1.0, 1009)]) == 1009  # not a million steps
 
 
 @st.composite
@@ -207,13 +207,13 @@ def test_a_message_leaves_when_it_is_full(bucket, groups):
   ],
 )
 def test_agrees_with_the_clock_of_the_experiments(name, clocks, overlap):
-  exchanges = [Exchange(0.03 - 0.01 * n, *clock) for n, clock in enumerate(clocks)]
+  exchanges = [TimelineExchange(0.03 - 0.01 * n, *clock) for n, clock in enumerate(clocks)]
   period = round_steps(exchanges)
   workers, steps = 5, 12 * period
   times = TIMES[name](workers=workers, seed=3, seconds=0.01, jitter=0.4)
   clock = lockstep.finish(
     workers=workers, steps=steps, round_steps=period, times=times, overlap=overlap,
-    exchanges=[lockstep.Exchange(each.launched, each.delay, each.seconds) for each in exchanges],
+    exchanges=[lockstep.ExchangeSeconds(each.launched, each.delay, each.seconds) for each in exchanges],
   )  # fmt: skip
   paces = np.stack([times.steps(w, 0, steps) for w in range(workers)], axis=1)
   shown = simulate(Pass([0.5], [0.5], [0], [0]), float, exchanges, overlap=overlap, paces=paces)
@@ -247,7 +247,7 @@ def test_speed_ups_of_delayed_averaging():
   "call, says",
   [
     (lambda: round_seconds(step=1, message=1, period=2, delay=-1), "delay"),
-    (lambda: simulate(Pass([1], [1], [0], [0]), float, [Exchange(1.0, 0)]), "period"),
+    (lambda: simulate(Pass([1], [1], [0], [0]), float, [TimelineExchange(1.0, 0)]), "period"),
     (lambda: round_seconds(step=1, message=1, period=0), "period"),
     (lambda: round_seconds(step=0, message=1), "step"),
     (lambda: round_seconds(step=math.nan, message=1), "step"),

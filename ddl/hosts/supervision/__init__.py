@@ -2,8 +2,8 @@
 
 from ddl.hosts.supervision.memory import Memory
 from ddl.hosts.supervision.messages import Order
-from ddl.hosts.supervision.site import Job
+from ddl.hosts.supervision.site import SupervisedJob
 from ddl.hosts.supervision.supervisor import Supervisor
 from ddl.hosts.supervision.training_process import LOST
 
-__all__ = ["LOST", "Job", "Memory", "Order", "Supervisor"]
+__all__ = ["LOST", "Memory", "Order", "SupervisedJob", "Supervisor"]

@@ -17,7 +17,7 @@ from ddl.hosts.supervision.training_process import TrainingProcess
 TICK = 0.1  # seconds
 
 
-class Job(NamedTuple):
+class SupervisedJob(NamedTuple):
   """What is supervised."""
 
   run: Callable[[Order, Memory], int]  # in a fork: train as an order says; the exit code
@@ -34,7 +34,7 @@ class Job(NamedTuple):
 class Site:
   """One process's."""
 
-  def __init__(self, me: Membership, job: Job):
+  def __init__(self, me: Membership, job: SupervisedJob):
     """Of this process."""
     self.me, self.job = me, job
     self.memory = Memory()

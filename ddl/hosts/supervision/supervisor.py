@@ -12,7 +12,7 @@ from ddl.hosts.supervision.following import Following, Lost
 from ddl.hosts.supervision.leader import Leader
 from ddl.hosts.supervision.leading import Leading
 from ddl.hosts.supervision.meeting import ANSWER, PAUSE
-from ddl.hosts.supervision.site import Job, Site
+from ddl.hosts.supervision.site import Site, SupervisedJob
 from ddl.hosts.watch import EVERY
 
 Role = Leading | Following
@@ -21,7 +21,7 @@ Role = Leading | Following
 class Supervisor:
   """One process's. The one of the lowest rank leads; where it is lost, the next one does."""
 
-  def __init__(self, me: Membership, job: Job):
+  def __init__(self, me: Membership, job: SupervisedJob):
     """me: the place of this process."""
     check_seconds("join_timeout", job.join_timeout)
     check_seconds("peer_timeout", job.silence)

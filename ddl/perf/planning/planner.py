@@ -16,7 +16,7 @@ from ddl.perf.planning.batch import Batch, Job, choose_batch, tried_sizes
 from ddl.perf.planning.batch_table import Line, Size
 from ddl.perf.planning.rates import Settings, Speed, speed
 from ddl.perf.planning.recommendation import Advice
-from ddl.perf.planning.rows import Row, choose_periods, choose_servers
+from ddl.perf.planning.rows import PlanRow, choose_periods, choose_servers
 
 
 class Wish(NamedTuple):
@@ -36,7 +36,7 @@ class Wish(NamedTuple):
 class Plan(NamedTuple):
   """Recommendations and the predicted rates with them."""
 
-  rows: tuple[Row, ...]
+  rows: tuple[PlanRow, ...]
   settings: Settings
   speeds: tuple[Speed, ...]
   lines: tuple[Line, ...]  # examples per worker against efficiencies
@@ -124,7 +124,7 @@ def plan(
 
 def _settings(
   job: Job, cluster: Cluster, wish: Wish, batch: Batch, workers: int, shards: int
-) -> tuple[Settings, list[Row]]:
+) -> tuple[Settings, list[PlanRow]]:
   """Servers, delay and periods for a step on so many examples, and the rows of all."""
   step, share = batch.step, wish.exposed
   visit, served, servers, serving = choose_servers(job, cluster, workers, step, given=wish.servers)
@@ -135,7 +135,7 @@ def _settings(
     micro=batch.micro, shards=shards, gradients=wish.gradients,
   )  # fmt: skip
   if workers == 1:
-    return settings, [Row("exchange", "none", "a single worker exchanges nothing", "no servers, delay or periods")]
+    return settings, [PlanRow("exchange", "none", "a single worker exchanges nothing", "no servers, delay or periods")]
   return settings, [*_exchanging(job, cluster, settings), *([serving, *waits] if shards == 1 else [])]
 
 
@@ -153,11 +153,13 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
   return next(fitting, 1)  # of 1 the error tells the bytes
 
 
-def _pieces(job: Job, shards: int, settings: Settings) -> list[Row]:
+def _pieces(job: Job, shards: int, settings: Settings) -> list[PlanRow]:
   if shards == 1:
     return []
   why = f"one worker has not the memory for the parameters and their copies; {shards} or more share them"
-  return [Row("shards", str(shards), why, f"at least so many of the {settings.workers} workers hold a copy together")]
+  return [
+    PlanRow("shards", str(shards), why, f"at least so many of the {settings.workers} workers hold a copy together")
+  ]
 
 
 def _own(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: scaling.Recorded) -> Speed:
@@ -170,7 +172,7 @@ def _own(job: Job, cluster: Cluster, settings: Settings, name: str, recorded: sc
   return speed(settings, name, "as configured", point.seconds)
 
 
-def _exchanging(job: Job, cluster: Cluster, settings: Settings) -> list[Row]:
+def _exchanging(job: Job, cluster: Cluster, settings: Settings) -> list[PlanRow]:
   network, workers = cluster.network, settings.workers
   nbytes = formats.message_bytes(job.params_bytes, settings.gradients)
   found = [rows.all_reduce(nbytes, workers, network)]

@@ -16,7 +16,7 @@ from ddl.perf.tables.totals import train_flop
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
   """One recommendation."""
 
   quantity: str
@@ -61,7 +61,7 @@ def most_workers(efficiency: Callable[[int], float], range_: Counts) -> int:
 def worker_rows(
   job: Job, cluster: Cluster, batch: Batch, workers: int, range_: Counts, exact: Callable[[int, float, int], float],
   measured: float | None,
-) -> tuple[Row, Row]:  # fmt: skip
+) -> tuple[PlanRow, PlanRow]:  # fmt: skip
   """Return the rows on weak and on strong scaling of synchronous SGD, whose gradients leave as they appear.
 
   Args:
@@ -95,7 +95,7 @@ def worker_rows(
   enough, took = most_workers(lambda count: step / exact(count, x, micro), range_), exact(workers, x, micro)
   fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
   overlapped = "synchronous SGD, gradients leave as they appear" if cluster.overlap else "synchronous SGD, no overlap"
-  weak = Row(
+  weak = PlanRow(
     "workers (weak scaling)",
     str(workers),
     f"{x} examples each, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(took)} = "
@@ -104,7 +104,7 @@ def worker_rows(
   )
   strong = f"workers (strong scaling, {x * workers} examples)"
   if not compute > 1e-12 * alone(x * workers, started):  # it only reads its parameters
-    return weak, Row(
+    return weak, PlanRow(
       strong, "1", "a step takes as long with fewer examples, so that more workers gain nothing", "the step"
     )
   together, at = most_workers(lambda g: bounds.efficiency(g, overhead(g)), range_), overhead(workers)
@@ -118,7 +118,7 @@ def worker_rows(
     f"R_O = T_O / T_C = ({host}, + {waited} waited) / {seconds_text(compute)} = {at:.3g}; "
     f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(bounds.efficiency(workers, at))}, {bound}"
   )
-  return weak, Row(strong, str(together), why, up_to(together))
+  return weak, PlanRow(strong, str(together), why, up_to(together))
 
 
 def doubled(most: int) -> list[int]:
@@ -126,7 +126,7 @@ def doubled(most: int) -> list[int]:
   return sorted({*(2**i for i in range(most.bit_length())), most})
 
 
-def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
+def all_reduce(nbytes: float, workers: int, network: Network) -> PlanRow:
   """The cheapest algorithm, and the ratio of each one to the lower bound."""
   found = collectives.table(nbytes, workers, network)
   best = next(iter(found))
@@ -139,20 +139,20 @@ def all_reduce(nbytes: float, workers: int, network: Network) -> Row:
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)}, in brackets as multiples of the lower bound: {each}"
   limit = f"the bound {formula} = {bound} with p = {count}"
-  return Row("all-reduce", best, why, limit)
+  return PlanRow("all-reduce", best, why, limit)
 
 
-def messages(nbytes: Sequence[float], workers: int, network: Network) -> Row:
+def messages(nbytes: Sequence[float], workers: int, network: Network) -> PlanRow:
   """One message of all layers, or one of each: packing saves (layers - 1) latencies (arXiv 1708.02983)."""
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   apart = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
   why = f"one message takes {seconds_text(packed)}, {len(nbytes)} of a layer each {seconds_text(apart)}"
   saved = max(0.0, apart - packed) / apart if apart else 0.0
   limit = f"latency: packing saves {100 * saved:.3g} %; apart, the first can leave while the rest is computed"
-  return Row("messages", "packed" if saved > 0.1 else "by layer", why, limit)
+  return PlanRow("messages", "packed" if saved > 0.1 else "by layer", why, limit)
 
 
-def groups(table: Table, batch: float, workers: int, duplex: float) -> Row:
+def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
   """The best of data, model and hybrid parallelism for each layer, by the bytes of a step (arXiv 1602.06709)."""
   found = hybrid.choices(table, batch, workers, duplex)
   whole = sum(sum(choice.volume) for choice in found)
@@ -161,7 +161,7 @@ def groups(table: Table, batch: float, workers: int, duplex: float) -> Row:
   named = ", ".join(f"{c.layer} {c.kind} G = {c.groups}" for c in other[:4]) + (", ..." if len(other) > 4 else "")
   why = f"bytes of a node and step {bytes_text(whole)}, all data parallel {bytes_text(data)}"
   value, limit = f"{len(other)} of {len(found)} layers", "planned here, not built: ddl is data parallel"
-  return Row("hybrid parallelism", value, f"{named}: {why}" if other else why, limit)
+  return PlanRow("hybrid parallelism", value, f"{named}: {why}" if other else why, limit)
 
 
 LONG = 500  # steps of a period, as in DiLoCo
@@ -169,7 +169,7 @@ LONG = 500  # steps of a period, as in DiLoCo
 
 def choose_periods(
   message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
-) -> tuple[int, tuple[int, int, int, int], list[Row]]:
+) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
   """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and the rows of all.
 
   Args:
@@ -197,33 +197,33 @@ def choose_periods(
   return delay, (dasgd, local, easgd, served_by), rows
 
 
-def _delay(delay: int, message: float, step: float, overlap: bool) -> Row:
+def _delay(delay: int, message: float, step: float, overlap: bool) -> PlanRow:
   if not overlap:
     why = f"an exchange of {seconds_text(message)} never runs beside the steps here"
-    return Row("delay (DaSGD)", str(delay), why, "a delay would hide nothing")
+    return PlanRow("delay (DaSGD)", str(delay), why, "a delay would hide nothing")
   why = f"d = ceil(T_comm / T_step) = ceil({seconds_text(message)} / {seconds_text(step)})"
-  return Row("delay (DaSGD)", str(delay), why, "the exchange" if delay else "nothing: there is no exchange")
+  return PlanRow("delay (DaSGD)", str(delay), why, "the exchange" if delay else "nothing: there is no exchange")
 
 
-def _queued(quantity: str, period: int, served: float, step: float, share: float) -> Row:
+def _queued(quantity: str, period: int, served: float, step: float, share: float) -> PlanRow:
   why = (
     f"the servers are busy for {seconds_text(served)} with the visits of all workers, so that tau steps are a share "
     f"1 - s = {percent(1 - share)} of a worker round: tau >= (1 - s) {seconds_text(served)} / T_step = "
     f"{served * (1 - share) / step:.4g}"
   )
-  return Row(quantity, str(period), why, "the servers' queue" + _too_slow(period))
+  return PlanRow(quantity, str(period), why, "the servers' queue" + _too_slow(period))
 
 
-def _period(quantity: str, period: int, delay: int, message: float, step: float, share: float) -> Row:
+def _period(quantity: str, period: int, delay: int, message: float, step: float, share: float) -> PlanRow:
   exposed = max(0.0, message - delay * step)
   if not exposed:
     why = f"max(1, d) = {period}: a delay of {delay} hides the exchange"
-    return Row(quantity, str(period), why, "the delay" + _too_slow(period))
+    return PlanRow(quantity, str(period), why, "the delay" + _too_slow(period))
   why = (
     f"e = T_comm - {delay} T_step = {seconds_text(exposed)} of waiting, a share s = {percent(share)} of a round at "
     f"most: tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
   )
-  return Row(quantity, str(period), why, "the exposed exchange" + _too_slow(period))
+  return PlanRow(quantity, str(period), why, "the exposed exchange" + _too_slow(period))
 
 
 def _too_slow(period: int) -> str:
@@ -234,7 +234,7 @@ def _too_slow(period: int) -> str:
 
 def choose_servers(
   job: Job, cluster: Cluster, workers: int, step: float, *, given: int
-) -> tuple[float, float, int, Row]:
+) -> tuple[float, float, int, PlanRow]:
   """Return (seconds of a visit, seconds of all workers' visits in the queue, servers, their row).
 
   given: number of servers; 0: the fewest that more would not make async_sgd faster than. ValueError for more servers
@@ -266,11 +266,11 @@ def choose_servers(
     limit += f"; the {cluster.network.per_node} workers of a node share its link"
   if visit > step:
     limit += f": a worker's own messages take {seconds_text(visit)}, a step {seconds_text(step)}"
-  row = Row("servers", str(servers), why, limit)
+  row = PlanRow("servers", str(servers), why, limit)
   return (visit, served(servers), servers, row) if workers > 1 else (0.0, 0.0, servers, row)
 
 
-def rows(job: Job, cluster: Cluster, batch: Batch, given: str) -> tuple[Row, ...]:
+def rows(job: Job, cluster: Cluster, batch: Batch, given: str) -> tuple[PlanRow, ...]:
   """All rows on one worker. given: where the examples are from, "" if they are chosen."""
   found = [_examples(job, batch, given), _step(job, cluster, batch)]
   if job.source:
@@ -281,22 +281,22 @@ def rows(job: Job, cluster: Cluster, batch: Batch, given: str) -> tuple[Row, ...
   return (*found, _convolutions(job, cluster, batch, batch.program)) if batch.program else tuple(found)
 
 
-def _efficiency(job: Job, cluster: Cluster, batch: Batch) -> Row:
+def _efficiency(job: Job, cluster: Cluster, batch: Batch) -> PlanRow:
   work = train_flop(job.table) if job.table else job.flop_per_example
   share = work * batch.examples / (cluster.device.peak * batch.step)
   shown = f"{work * batch.examples:.3g} FLOP of the network / {seconds_text(batch.step)}"
   limit = f"{shown} = {percent(share)} of {cluster.device.peak:.3g} FLOP/s"
   if job.shares and job.shares.winograd:
     limit += "; Winograd and FFT take fewer products than the network's FLOP"
-  return Row("efficiency of the step", percent(share), job.source, limit)
+  return PlanRow("efficiency of the step", percent(share), job.source, limit)
 
 
-def _states(job: Job) -> Row:
+def _states(job: Job) -> PlanRow:
   value = f"split over {job.split}" if job.split > 1 else "whole"
-  return Row("parameters' states", value, job.states, "memory" if job.split > 1 or job.recomputed else "nothing")
+  return PlanRow("parameters' states", value, job.states, "memory" if job.split > 1 or job.recomputed else "nothing")
 
 
-def _examples(job: Job, batch: Batch, given: str) -> Row:
+def _examples(job: Job, batch: Batch, given: str) -> PlanRow:
   x = batch.examples
   rule = f"the fewest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
   why = (
@@ -309,10 +309,10 @@ def _examples(job: Job, batch: Batch, given: str) -> Row:
   least = job.least * batch.micro
   if x > least and job.exact is not None:  # a layer table has no batch of its own
     limit += f"; {x / least:.3g} times the {least} of the config, so tune the rate anew"
-  return Row("examples per worker", str(x), why, limit)
+  return PlanRow("examples per worker", str(x), why, limit)
 
 
-def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
+def _step(job: Job, cluster: Cluster, batch: Batch) -> PlanRow:
   device, efficiency = cluster.device, cluster.efficiency
   x, one = batch.examples // batch.micro, batch.step / batch.micro
   terms = [part_terms(part, x, device, efficiency) for part in step_parts(job.step)]
@@ -334,10 +334,10 @@ def _step(job: Job, cluster: Cluster, batch: Batch) -> Row:
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
   if device.start > 0.5 * one:
     bound = f"its start, {percent(device.start / one)} of it"
-  return Row("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
+  return PlanRow("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
 
 
-def _memory(cluster: Cluster, batch: Batch) -> Row:
+def _memory(cluster: Cluster, batch: Batch) -> PlanRow:
   why = (
     "feature maps, copies of the weights and the optimizer's state, counted for "
     f"{batch.examples // batch.micro} examples: {bytes_text(batch.needed)}"
@@ -345,10 +345,10 @@ def _memory(cluster: Cluster, batch: Batch) -> Row:
   if batch.exact is not None:
     why = f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {why}"
   needed = batch.needed if batch.exact is None else batch.exact
-  return Row("memory per worker", bytes_text(needed), why, f"the device has {bytes_text(cluster.device.memory)}")
+  return PlanRow("memory per worker", bytes_text(needed), why, f"the device has {bytes_text(cluster.device.memory)}")
 
 
-def _convolutions(job: Job, cluster: Cluster, batch: Batch, program: Program) -> Row:
+def _convolutions(job: Job, cluster: Cluster, batch: Batch, program: Program) -> PlanRow:
   shared, one = program.shared, batch.step / batch.micro
   saved = one - program.step
   chosen = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
@@ -359,7 +359,7 @@ def _convolutions(job: Job, cluster: Cluster, batch: Batch, program: Program) ->
     why += f", direct alone {seconds_text(program.direct)}; T_step has the fastest of each layer"
     if saved < -0.001 * one:
       why += f", for which memory is too small here: it takes {seconds_text(program.step)}"
-    return Row("convolutions", chosen, why, limit)
+    return PlanRow("convolutions", chosen, why, limit)
   why = (
     f"0-1 program over modelled algorithms: {seconds_text(shared.seconds)} with one workspace for all layers, "
     f"{seconds_text(program.separate.seconds)} with one each; direct, as in T_step, {seconds_text(program.direct)}"
@@ -369,4 +369,4 @@ def _convolutions(job: Job, cluster: Cluster, batch: Batch, program: Program) ->
       f". If the kernels are as good, a step takes {seconds_text(program.step)}, fastest for {program.best} examples; "
       "no other row counts on it"
     )
-  return Row("convolutions", chosen, why, limit)
+  return PlanRow("convolutions", chosen, why, limit)

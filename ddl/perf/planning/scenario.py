@@ -13,7 +13,7 @@ from ddl.perf.hardware.device import Part, Step, part_seconds, step_parts, step_
 from ddl.perf.patterns import Pattern
 from ddl.perf.step import timeline
 from ddl.perf.step.layers import Table
-from ddl.perf.step.timeline import Exchange, Pass
+from ddl.perf.step.timeline import Pass, TimelineExchange
 from ddl.perf.tables.totals import params_bytes, parts
 
 MOST = 200  # layers of a timeline
@@ -129,7 +129,7 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
     return patterns.seconds(share, workers, network)
 
   exchanges = [
-    Exchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
+    TimelineExchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
     for each in pattern.exchanges
     if each.ops
   ]

@@ -29,7 +29,7 @@ class Pass(NamedTuple):
     return float(sum(self.forward) + sum(self.weights) + sum(self.inputs))
 
 
-class Exchange(NamedTuple):
+class TimelineExchange(NamedTuple):
   """A message of all parameters, launched after offset + period, offset + 2 period, ... steps."""
 
   seconds: float
@@ -102,7 +102,7 @@ class Link:
 class Workers:
   """All workers, step by step: `forward`, `backward` and `exchange` of each."""
 
-  def __init__(self, step: Pass, exchanges: Sequence[Exchange], paces: np.ndarray, link: Link, overlap: bool):
+  def __init__(self, step: Pass, exchanges: Sequence[TimelineExchange], paces: np.ndarray, link: Link, overlap: bool):
     """paces: [steps, workers] multiples of the step's seconds; overlap: messages travel beside computation."""
     self.step, self.exchanges, self.paces, self.link, self.overlap = step, exchanges, paces, link, overlap
     self.clock = np.zeros(paces.shape[1])  # [workers] seconds
@@ -167,13 +167,13 @@ class Timeline(NamedTuple):
 MOST = 2000  # steps of a round
 
 
-def round_steps(exchanges: Sequence[Exchange]) -> int:
+def round_steps(exchanges: Sequence[TimelineExchange]) -> int:
   """Steps after which all clocks repeat; the longest period where that takes more than MOST."""
   length = math.lcm(*(each.period for each in exchanges))
   return length if length <= MOST else max(each.period for each in exchanges)
 
 
-def warm_up(exchanges: Sequence[Exchange]) -> int:
+def warm_up(exchanges: Sequence[TimelineExchange]) -> int:
   """Rounds until the steady state; a queue of several messages takes several to fill."""
   several = len(exchanges) > 1 or any(each.delay > each.period for each in exchanges)
   steps = max((each.period + each.offset + (20 if several else 1) * each.delay for each in exchanges), default=0)
@@ -183,7 +183,7 @@ def warm_up(exchanges: Sequence[Exchange]) -> int:
 def simulate(
   step: Pass,
   cost: Callable[[float], float],
-  exchanges: Sequence[Exchange] = (),
+  exchanges: Sequence[TimelineExchange] = (),
   *,
   bucket: float = 0.0,
   order: str = "fifo",
@@ -273,7 +273,7 @@ def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
   return paces[: len(paces) // period * period]
 
 
-def _check(step: Pass, exchanges: Sequence[Exchange], order: str) -> None:
+def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> None:
   for each in exchanges:
     units.count("period", each.period)
     units.count("delay", each.delay, 0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl.events import lockstep
-from ddl.events.lockstep import Step
+from ddl.events.lockstep import StepTimes
 from ddl.events.record import Events, load, previous
 from ddl.report import formats
 from ddl.report.figures.picture import Picture
@@ -33,7 +33,7 @@ class Spans(NamedTuple):
 class Schedule(NamedTuple):
   labels: list[str]  # of the algorithms that have it
   folder: str  # of the first one
-  record: Events | Step  # of an asynchronous algorithm, or of a synchronous one beside it
+  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one beside it
 
 
 def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
@@ -57,13 +57,13 @@ def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
   return found
 
 
-def _equal(first: Events | Step, second: Events | Step) -> bool:
+def _equal(first: Events | StepTimes, second: Events | StepTimes) -> bool:
   return type(first) is type(second) and all(
     np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
   )
 
 
-def spans(record: Events | Step) -> Spans:
+def spans(record: Events | StepTimes) -> Spans:
   """Return the spans of every worker from 0 to its last release."""
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
@@ -150,7 +150,7 @@ def _service(events: Events, rounding: float) -> np.ndarray:
   return begun
 
 
-def _synchronous(record: Step) -> Spans:
+def _synchronous(record: StepTimes) -> Spans:
   """Spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2].
 
   The time of a worker that is absent is lost, until the end of the record if it does not come back.
@@ -172,7 +172,7 @@ def _synchronous(record: Step) -> Spans:
   return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * np.nanmax(record.released))
 
 
-def _absent(record: Step) -> tuple[np.ndarray, np.ndarray]:
+def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
   """When each worker leaves before a step in which it is absent, and when it is back, [steps, workers]; else NaN."""
   here = np.isfinite(record.free)
   leaves = ~here & np.vstack([np.ones_like(here[:1]), here[:-1]])
@@ -185,7 +185,7 @@ def _absent(record: Step) -> tuple[np.ndarray, np.ndarray]:
   return np.where(leaves, before, np.nan), np.where(leaves, back, np.nan)
 
 
-def _beneath(message: np.ndarray, record: Step) -> np.ndarray:
+def _beneath(message: np.ndarray, record: StepTimes) -> np.ndarray:
   """Whether a worker computes while the message, [steps, 2, workers], is on its way."""
   return (record.begun < message[:, 1])[:, None]
 

@@ -13,7 +13,7 @@ from ddl.config.registry import hyper, make_algorithm
 from ddl.costs import calibration, clusters, microbench, workloads
 from ddl.costs import microbench as collectives
 from ddl.costs import microbench as measure
-from ddl.costs.microbench import Block, Step
+from ddl.costs.microbench import Block, MeasuredStep
 from ddl.engine.workers import PackedGroup, make_workers
 from ddl.group import Group
 from ddl.models import MODELS
@@ -156,7 +156,7 @@ def test_blocks_run_here():
 def test_the_terms_come_back_from_the_times_that_they_make():
   """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
   steps = {
-    c.name: Step(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, workloads.kind_of(c.model), 3e3 * (i + c.batch))
+    c.name: MeasuredStep(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, workloads.kind_of(c.model), 3e3 * (i + c.batch))
     for i, c, b in ((i, c, 1e6 * c.batch) for i, c in enumerate(measure.CASES))
   }
   sizes = collectives.SIZES

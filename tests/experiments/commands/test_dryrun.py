@@ -25,7 +25,7 @@ from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.device import Efficiency
 from ddl.perf.units import bytes_text
 from experiments.dryrun import compiled, overlap, report, target
-from experiments.dryrun.compiled import Job
+from experiments.dryrun.compiled import CompiledJob
 from experiments.dryrun.program import steady
 from experiments.dryrun.target import Target
 
@@ -41,7 +41,7 @@ def job(members=1, where="off", **options):
   first = default_experiment(model={"name": "mlp", "hidden": HIDDEN}, batch=BATCH)
   data = first.make_part("data")
   devices = Target("here", jax.devices(), V5E)
-  return Job(devices, data, RunOptions(compilation_cache=where, members=members), True)
+  return CompiledJob(devices, data, RunOptions(compilation_cache=where, members=members), True)
 
 
 def experiment(name, workers=8, **settings):

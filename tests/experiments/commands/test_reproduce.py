@@ -24,7 +24,7 @@ from experiments.papers.page import (
   PRODUCT,
   SECONDARY,
   Prediction,
-  Row,
+  ReportedRow,
   Section,
   counted,
   errors,
@@ -109,12 +109,12 @@ def test_fitted_rows_are_as_reported_and_count_nowhere(sections):
 def test_summary_leaves_fitted_numbers_out():
   def section(fitted):
     rows = [
-      Row("a", 100.0, "x", {"model": Prediction(100.0, fitted)}),
-      Row("b", 100.0, "x", {"model": Prediction(120.0)}),
-      Row("c", 100.0, "x", {"model": Prediction(60.0)}),
-      Row("d", 100.0, "x", {"model": Prediction(99.0)}, kind=BETWEEN),
-      Row("e", 100.0, "x", {"model": Prediction(1.0)}, kind=PRODUCT),
-      Row("f", 100.0, "x", {"model": Prediction(1.0)}, source=MEMORY),
+      ReportedRow("a", 100.0, "x", {"model": Prediction(100.0, fitted)}),
+      ReportedRow("b", 100.0, "x", {"model": Prediction(120.0)}),
+      ReportedRow("c", 100.0, "x", {"model": Prediction(60.0)}),
+      ReportedRow("d", 100.0, "x", {"model": Prediction(99.0)}, kind=BETWEEN),
+      ReportedRow("e", 100.0, "x", {"model": Prediction(1.0)}, kind=PRODUCT),
+      ReportedRow("f", 100.0, "x", {"model": Prediction(1.0)}, source=MEMORY),
     ]
     return Section("t", "c", "f", rows, "model")
 

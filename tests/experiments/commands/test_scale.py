@@ -20,7 +20,7 @@ from ddl.engine import traffic
 from ddl.perf.hardware import CLUSTERS
 from ddl.perf.hardware.cluster import Network
 from ddl.perf.hardware.device import Part
-from ddl.perf.patterns import Exchange, Op, Pattern, Visits
+from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.scenario import Transport
 from ddl.perf.step.memory import step_memory
@@ -232,7 +232,7 @@ def test_only_who_has_a_server_has_servers():
 
 
 def test_every_clock_is_told():
-  op, every = (Op("permute", 4.0),), lambda *clock: Exchange((Op("permute", 4.0),), *clock)
+  op, every = (Op("permute", 4.0),), lambda *clock: ExchangePattern((Op("permute", 4.0),), *clock)
   for exchanges, told in {
     (every(1),): "",
     (every(4, 2),): "period 4, delay 2",

@@ -18,7 +18,7 @@ from ddl.costs.plan_text import text
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.cluster import NCCL, RANGES, Link, Network, Uplink
 from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.patterns import Exchange, Op, Pattern, Visits
+from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.planning import planner, scaling
 from ddl.perf.planning.placement import table_job
 from ddl.perf.planning.scenario import Transport, work_of
@@ -27,7 +27,7 @@ from experiments.commands.plan import record
 PARTS = (Part(1e6, 1e3, 3e4), Part(1e3, 1e6, 3e6), Part(0.0, 0.0, 3e3))
 PATTERNS = [
   Pattern(local=(Op("all_reduce", NBYTES),)),
-  Pattern(exchanges=(Exchange((Op("all_reduce", NBYTES),), 4, 2),)),
+  Pattern(exchanges=(ExchangePattern((Op("all_reduce", NBYTES),), 4, 2),)),
   Pattern(visits=Visits(NBYTES, NBYTES, 4, 2)),
   Pattern(visits=Visits(NBYTES, NBYTES, 1, 0, peers=True)),
 ]

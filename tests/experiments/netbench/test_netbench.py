@@ -18,7 +18,7 @@ from ddl.perf.hardware.cluster import Link
 from ddl.run import build
 from experiments.netbench import expected, measure, network
 from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured
-from experiments.netbench.measure import Row
+from experiments.netbench.measure import SpeedRow
 
 MEASURED = Measured(step=0.03, exchange=0.3, fragment=0.12)
 
@@ -102,7 +102,7 @@ def test_predictions_hide_what_has_the_time():
 
 
 def test_a_row_fits_its_columns():
-  row = Row("streaming_diloco", 8192, 250, 125, 1e6, 1.234, 12.34, 10.0, 0.1, 0.5, (10.0,))
+  row = SpeedRow("streaming_diloco", 8192, 250, 125, 1e6, 1.234, 12.34, 10.0, 0.1, 0.5, (10.0,))
   assert len(measure.line(row)) == len(measure.head())
 
 

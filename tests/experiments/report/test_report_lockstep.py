@@ -25,7 +25,7 @@ EXCHANGE = 0.5  # seconds
 
 def every(period, delay=0, offset=0):
   launched = lambda step: step >= offset + period and (step - offset) % period == 0  # noqa: E731
-  return lockstep.Exchange(launched, delay, EXCHANGE)
+  return lockstep.ExchangeSeconds(launched, delay, EXCHANGE)
 
 
 def record(*exchanges, name="lognormal", overlap=True, local=None, elastic=False, seed=0, **changes):

@@ -14,7 +14,7 @@ from ddl.report import table as table_rows
 from ddl.report.cells import column
 from ddl.report.figures import curve_data
 from ddl.report.statistics import summary
-from ddl.report.table import Row
+from ddl.report.table import LabelRow
 
 
 def meets_at(*evaluations):
@@ -92,7 +92,7 @@ def row(label, *seconds, seeds=3):
   """An algorithm that met the target after so many seconds, one figure a seed."""
   figures = {f"seed {number}": value for number, value in enumerate(seconds)}
   costs = {"virtual_seconds": table_rows.estimate("virtual_seconds", figures)} if seconds else {}
-  return Row(label, seeds, seeds, len(seconds), costs, False, [], Place(label, {}))
+  return LabelRow(label, seeds, seeds, len(seconds), costs, False, [], Place(label, {}))
 
 
 TABLE = [

@@ -102,7 +102,7 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
   assert kept[0] != kept[1]
   record = lockstep.load(tmp_path / "elastic" / "lockstep.npz")
   assert json.loads(kept[0]) == [[step, [*ids]] for step, ids in lockstep.presence_of(
-    4, map(lockstep.Step._make, zip(*record, strict=True))).changes]  # fmt: skip
+    4, map(lockstep.StepTimes._make, zip(*record, strict=True))).changes]  # fmt: skip
   before = metrics(tmp_path / "elastic" / "seed-1")
   shutil.rmtree(tmp_path / "elastic" / "seed-1")
   compare(chosen, RunOptions(workdir=str(tmp_path), devices=2, print_table=False, resume=True))

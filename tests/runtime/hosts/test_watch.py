@@ -8,7 +8,7 @@ import pytest
 
 from ddl import hosts
 from ddl.hosts import watch
-from ddl.hosts.supervision import Job, Supervisor
+from ddl.hosts.supervision import SupervisedJob, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_nobody_is_told_anything_while_all_are_there_and_when_they_end_in_order(
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
 def test_a_silence_that_is_never_noticed_is_refused(seconds, tmp_path):
-  job = Job(None, "", None, None, None, tmp_path / "members", None, join_timeout=60.0, silence=seconds)
+  job = SupervisedJob(None, "", None, None, None, tmp_path / "members", None, join_timeout=60.0, silence=seconds)
   for start in (
     lambda: hosts.join(60.0, seconds),
     lambda: watch.Watch(seconds, print, lambda _: ""),
