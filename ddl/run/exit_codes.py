@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Excepti
   """Calls; returns the exit code. words: of a user's mistake."""
   form = warnings.formatwarning
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
-  sys.excepthook = _excepthook
+  sys.excepthook, threading.excepthook = _excepthook, _thread_excepthook
   before = signal.signal(signal.SIGTERM, _terminate)
 
   def kept() -> str:
@@ -69,6 +70,12 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> 
   """Print an error, but not what orbax's threads repeat after that of a checkpoint that could not be written."""
   if str(error) != "Event loop is closed":
     sys.__excepthook__(kind, error, trace)
+
+
+def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
+  """Do the same in a thread."""
+  if str(args.exc_value) != "Event loop is closed":
+    threading.__excepthook__(args)
 
 
 def _called(command: str, call: Callable[[], int], words: Callable[[Exception], str]) -> int:
