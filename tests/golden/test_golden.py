@@ -4,7 +4,12 @@ import pytest
 from golden import golden
 
 
-@pytest.mark.parametrize("case", golden.cases())
+SLOW = ("scale_weak",)  # simulates jitter for more than a minute
+
+
+@pytest.mark.parametrize(
+  "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in golden.cases()]
+)
 def test_results_are_reproduced(case):
   exact = golden.is_machine_of_results()
   if case == "compare" and not exact:
