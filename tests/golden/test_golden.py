@@ -3,7 +3,6 @@
 import pytest
 from golden import golden
 
-
 SLOW = ("scale_weak",)  # simulates jitter for more than a minute
 
 
