@@ -1,1 +1,1 @@
-"""The commands behind run.py: where config, library and pictures meet."""
+"""The commands of run.py, and the studies."""

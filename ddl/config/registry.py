@@ -1,12 +1,10 @@
 """The names that a section of a config can have: each is a factory, whose keyword arguments are the section's keys.
 
-Parts of an experiment by name: a section of the config picks a factory and sets its keyword arguments.
 A section holds `name` and every keyword that some factory of its kind takes; None means the factory's own default.
 A key that is set but that the chosen factory does not take is an error: nothing in a config goes unread.
 
-What a section's `name` can be: an entry of ddl's registries, or an object of the user's own by its address.
-An address is `module:name`, for what Python can import, or `path/to/file.py:name`. A config file uses `own(function)`
-instead, which finds the address.
+A `name` is an entry of ddl's registries or the address of a user-defined object. An address is `module:name`, for what
+Python can import, or `path/to/file.py:name`. A config file uses `own(function)` instead, which finds the address.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """User-defined functions by their addresses, `module:name` or `path/to/file.py:name`, and the import of their files.
 
-Files of the user's own as Python modules: what lies beside a file can be imported in it, as in a script that runs.
-Two folders may hold modules of one name, such as models.py: each file finds those of its own folder.
+A file can import the modules in its folder, as a script can. Two folders may contain modules of the same name, such as
+models.py: each file imports those of its own folder.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
 """The clock of an experiment on another cluster: its messages and steps with the cluster's seconds.
 
-The clock of an experiment on another cluster: its virtual time with the cluster's seconds.
 A step takes the roofline of its FLOP and bytes; an exchange follows from latency, bandwidth and the
 algorithm's bytes. All else is the config's: jitter, slow workers, deaths, barrier, overlap.
 """

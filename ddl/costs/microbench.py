@@ -1,8 +1,7 @@
 """Measurements of a calibration: interleaved blocks of steps, collectives, a product and a copy, and their medians.
 
-Seconds on this machine, with all processes computing at once: interleaved blocks, and their medians.
-A block is a few consecutive calls. All is compiled before the first one, and blocks are interleaved, so that other load
-on the machine affects all of them.
+All processes compute at once. A block is a few consecutive calls. All is compiled before the first one, and blocks are
+interleaved, so that other load on the machine affects all of them.
 """
 
 import functools

@@ -1,6 +1,5 @@
 """The cost of an experiment's step, compiled by XLA without data: FLOP, bytes and memory, by parameter array too.
 
-XLA's analysis of the project's own compiled step: FLOP, bytes and memory, without data and without running it.
 The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
 what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone, and has one microbatch:
 a step of k microbatches costs as much as k steps.

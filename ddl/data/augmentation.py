@@ -1,6 +1,5 @@
 """Random changes and normalization of training images: on the host, in NumPy, batch by batch.
 
-Random changes of training images: on the host, in NumPy, batch by batch.
 A change is a function (generator, batch) -> batch, `Augment`; what a batch becomes depends on its generator alone,
 which `ddl.data.order` keys by (seed, worker, step).
 """

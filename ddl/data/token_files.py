@@ -1,7 +1,6 @@
 """Token files from a text: bytes, characters, or byte pairs (Sennrich et al. 2016, arXiv 1508.07909).
 
-Byte pair encoding of a text (Sennrich et al. 2016, arXiv 1508.07909), of bytes and split into words as GPT-2's.
-Through Hugging Face's library tokenizers, of which nothing is downloaded.
+Byte pairs are of bytes and split into words as GPT-2's, by Hugging Face's library tokenizers, without any download.
 """
 
 import codecs

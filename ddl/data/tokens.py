@@ -1,12 +1,12 @@
 """Next-token prediction over token files, as nanoGPT and llm.c have them, or over any text file.
 
-Next-token prediction over files of token numbers, as nanoGPT and llm.c have them, read as they are needed.
-A folder holds train.bin and val.bin, tokens of 16 or 32 bits in little-endian order, behind llm.c's header or without
-one, and maybe meta.json, which says what they are: `python run.py tokenize` makes all three from a text.
+Token files are read on demand. A folder holds train.bin and val.bin, tokens of 16 or 32 bits in little-endian order,
+behind llm.c's header or without one, and maybe meta.json, which says what they are: `python run.py tokenize` makes all
+three from a text.
 
-Next-token prediction over any text file, by bytes or by characters.
-The default is CPython's own language reference, the standard library's `pydoc_data.topics`: some 460,000
-characters on every machine, which depend on the version of Python (see the digest in the description).
+Text is read by bytes or by characters. The default text is CPython's own language reference, the standard library's
+`pydoc_data.topics`: some 460,000 characters on every machine, which depend on the version of Python (see the digest in
+the description).
 """
 
 import hashlib

@@ -1,7 +1,6 @@
 """Elastic runs: between two changes of the membership it is exactly the algorithm of the workers that are present.
 
-A run whose workers come and go: between two changes it is exactly the algorithm of those that are present.
-Each of them keeps its id, and with it its batches and its keys, whoever else is there.
+Each worker keeps its id, and with it its batches and its keys, whoever else is there.
 """
 
 from collections.abc import Callable, Iterator

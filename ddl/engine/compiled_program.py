@@ -1,6 +1,5 @@
 """The text of a compiled program, parsed: instructions, collectives, FLOP and bytes, and their order of execution.
 
-What a device does and in which order, from the text of a compiled program: compute, collectives and their overlap.
 A schedule is a list of events that is also JSON:
 
     ["work", FLOP, bytes, drives]   an operation; drives: a collective that is a chain goes on within it (TPU)

@@ -1,6 +1,5 @@
 """Workers on devices: p workers spread over the devices of one or many processes, and their packed collectives.
 
-Workers on devices: p workers spread over the devices of one or many processes.
 A device carries several workers, or several devices carry one: its members, which hold its parameters in pieces.
 """
 

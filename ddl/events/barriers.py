@@ -5,7 +5,6 @@ Teng and Wood 2018, arXiv 1803.04209: c* = argmax_c c / E[x_(c)], x_(c) the c-th
 the times are independent and lognormal, fitted to a window of rounds. A dropped worker's time is censored at the moment
 at which the round was closed; leaving it out would bias the fit towards fast workers.
 
-Barriers by name: when a worker that has finished a worker round may start its next one.
 A *bounded* barrier lets a worker that has finished `clock` rounds go on if clock - min(clocks of those in question) is
 at most its bound. A *quorum* barrier runs rounds of all workers: the first messages are served as one mean, the others
 are dropped, and every worker starts its next round from the reply.

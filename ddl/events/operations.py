@@ -1,6 +1,5 @@
 """A schedule as operations on the server's state, and the waves of them that can be computed in parallel.
 
-Waves: runs of operations whose worker rounds are independent, so that they can be computed in parallel.
 Between two visits a worker's round depends on its own last reply alone. Operations are taken in order until one needs a
 round whose reply came within the same wave. All before it are one wave: its rounds are computed first, in any order,
 then its operations are carried out one after the other.

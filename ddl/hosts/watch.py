@@ -1,6 +1,5 @@
 """Detection of a lost process: each process of a group hears within seconds that another has ended, and ends too.
 
-Each process of a group hears within seconds that another has ended or is silent, wherever it waits itself.
 A collective waits without end for a process that was stopped or cut off, until JAX kills its own process with a page of
 C++ log. So a thread of each process keeps a connection to process 0, over which both show every second that they are
 there; process 0 tells the others of one that is lost.

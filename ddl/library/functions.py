@@ -27,7 +27,7 @@ from ddl.library.results import Compared, Run, Swept, check_path, load
 from ddl.library.resume import NOT_RECORDED
 from ddl.library.words import in_calls
 from ddl.ranges import NonNegativeInt, check_all
-from ddl.report import DRAW
+from ddl.report import run_schedule
 from ddl.run import folder as run_dir
 from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
@@ -80,7 +80,7 @@ def train(
     experiment = Experiment.from_config(chosen)
     options = library_resume.with_recorded(options, record)
     options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
-    training.train(experiment, _hooked(options, hooks, DRAW))
+    training.train(experiment, _hooked(options, hooks, run_schedule.draw))
   return Run(Path(options.workdir), trust_code=True)  # whose code has been run
 
 
@@ -211,7 +211,7 @@ def _names(argument: str, value: Any) -> Sequence[str]:
   return value
 
 
-def _hooked(options: RunOptions, hooks: Any, *more: str) -> RunOptions:
+def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
   """Return the options with these hooks: for other processes by their addresses, from which those import them."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise ValueError(f"hooks must be a list of functions of a ddl.StepInfo, got {hooks!r}.")

@@ -16,7 +16,7 @@ class Compressor(NamedTuple):
   name: str  # of the wrapper
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only the types matter
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
-  models: Callable[[int], bool] = lambda size: False  # whether the mean of models of so many values stays near theirs
+  models: Callable[[int], bool] = lambda size: False  # size of a model -> whether its compressed mean stays accurate
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:

@@ -1,6 +1,5 @@
 """A smaller SVG of the same picture, for pages, which hold each figure for a screen and for a phone.
 
-A smaller SVG of the same picture, for pages, which hold each figure twice: for a screen and for a phone.
 matplotlib writes every line out in full, with its style, also the grey ones that all small axes share, and what lies
 outside the axes. Here a shape that occurs several times is defined once, coordinates are relative, in tenths of a
 point, and styles are classes.
