@@ -41,7 +41,6 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   """
   options, began = options or RunOptions(), time.perf_counter()
   check_read("compare", options)
-  resolved(options.hooks)
   first, tuned = comparison.first, trials(comparison.tuned)
   path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
   resumable(resume_command("compare", path, options.command))
@@ -70,6 +69,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if launches(options):
     launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
+  options = replace(options, hooks=tuple(resolved(options.hooks)))
   compilation_cache.start(options.compilation_cache)
   start_devices(max(workers), options)
   computed_from = inputs.of(comparison.experiments.values(), data, options.init_from, comparison.tuned)

@@ -28,7 +28,7 @@ from ddl.run.build import Components
 from ddl.run.compiled import CompiledRun
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
-from ddl.run.hooks import Hooks, resolved
+from ddl.run.hooks import Hooks
 from ddl.run.loop import Diverged, Part
 from ddl.run.metrics import Evaluator
 from ddl.run.processes import say
@@ -142,7 +142,7 @@ def _outcomes(
     if folder in there.complete:
       yield folder, _read(RunFolder(folder), folders[folder])
   parent = next(iter(folders)).parent
-  first, hooks = True, resolved(options.hooks)
+  first = True
   for group in _groups(parent, list(folders), most, there):
     left = sorted((run for run in group if run in folders and run not in there.complete), key=lambda x: _step(x, there))
     for _, equal in groupby(left, lambda x: _step(x, there)):
@@ -152,7 +152,9 @@ def _outcomes(
         seeded = made.reseeded(components, folders[folder].seed)
         clock = trainers.follow(trainer, folders[folder])
         run_folder = RunFolder(folder, writes=hosts.is_main(), inputs=computed_from)
-        parts.append(Part(seeded, run_folder, clock, folder in there.saved, Hooks(hooks, folder, seeded, options)))
+        parts.append(
+          Part(seeded, run_folder, clock, folder in there.saved, Hooks(options.hooks, folder, seeded, options))
+        )
       if isinstance(trainer, Elastic):
         elastic.keep(parts[0].folder, trainer.presence)
       runner = CompiledRun(

@@ -33,7 +33,7 @@ Hook = Callable[[StepInfo], object]
 class Hooks:
   """The hooks of one run. In a run of several processes each of them calls its hooks."""
 
-  def __init__(self, hooks: Sequence[Hook], folder: Path, components: "Components", options: "RunOptions"):
+  def __init__(self, hooks: Sequence[Any], folder: Path, components: "Components", options: "RunOptions"):
     self._hooks = hooks
     self._run = {"folder": folder, "components": components, "options": options}
     self._info: StepInfo | None = None  # of the newest evaluation, if `last` is still unknown

@@ -49,7 +49,6 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   """
   options = options or RunOptions()
   check_read("train", options)
-  resolved(options.hooks)
   name, simulated = experiment.label, options.runtime == "simulator"
   if not simulated:
     _check_realtime(experiment, options)
@@ -92,6 +91,7 @@ def _train(
 ) -> dict[str, Any]:
   """In this process; a checkpoint of a whole job, or what its memory holds, is gone on with."""
   name, simulated = experiment.label, options.runtime == "simulator"
+  hooks = resolved(options.hooks)
   compilation_cache.start(options.compilation_cache)
   start_devices(experiment.workers, options, generation.processes if generation else 0)
   components = build(experiment)
@@ -109,7 +109,7 @@ def _train(
     loop = train_loop.Options(options.batch_stats, name, keep_model=True)
     evaluator = Evaluator(components.model, components.data.test)
     about = _about(options)
-    called = Hooks(resolved(options.hooks), path, components, options)
+    called = Hooks(hooks, path, components, options)
     part = train_loop.Part(components, folder, virtual_seconds, options.resume, called)
     last = train_loop.run(part, runner, evaluator, loop, about)
   except Stopped as stopped:
