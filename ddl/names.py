@@ -67,3 +67,8 @@ def text(value: Any) -> str:
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
   return "not set" if value is None else short_name(str(value))
+
+
+def pluralize(count: int, noun: str) -> str:
+  """1 device, 2 devices, 2 processes."""
+  return f"{count:,} {noun if count == 1 else noun + ('es' if noun.endswith('s') else 's')}"

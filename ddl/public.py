@@ -6,8 +6,8 @@ from ddl.algorithms.collective.adaptive_local_sgd import periods_by_loss
 from ddl.api import Algorithm, Data, Exchange, Model, ServerAlgorithm, Source
 from ddl.asynchronous.simulator import Simulator
 from ddl.data import DATA
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.group import Group
 from ddl.models import MODELS

@@ -91,15 +91,13 @@ def call(monkeypatch, capfd, tmp_path):
   from helpers.comparisons import undrawn
 
   from ddl import hosts
-  from ddl.comparison import compare, sweep
-  from ddl.run import processes, train
+  from ddl.run import processes
   from experiments.command_line import cli
 
   monkeypatch.chdir(ROOT)
-  for module in (train, compare, sweep):  # the devices of this process are there already
-    monkeypatch.setattr(
-      module, "start_devices", lambda n, options, *_: processes.check_processes(n, hosts.processes(), options)
-    )
+  monkeypatch.setattr(  # the devices of this process have been started
+    processes, "start_devices", lambda n, options, *_: processes.check_processes(n, hosts.processes(), options)
+  )
 
   def run(command, *arguments):
     for name in flags.FLAGS:

@@ -18,8 +18,8 @@ from ddl.asynchronous.threads import Threads
 from ddl.config import default_experiment
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.engine import traffic
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import BARRIERS
 from ddl.events.schedule import make_schedule
@@ -88,7 +88,7 @@ def test_a_collective_algorithm(name):
 def test_the_trainer_says_it_before_anything_is_compiled(name):
   changes, words = COLLECTIVES[name]
   with pytest.raises(ValueError, match=words.replace(r"\['a'\]", r"\['Dense_0'\]")):
-    Trainer(RULE._replace(**changes), NET, make_workers(2), ExecutionConfig("vmap", "scan", 4, True))
+    CompiledTrainer(RULE._replace(**changes), NET, make_workers(2), ExecutionConfig("vmap", "scan", 4, True))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_whatever_trains_checks_the_model():
   net, workers, how = NET._replace(init=None), make_workers(2), ExecutionConfig("vmap", "scan", 4)
   schedule = make_schedule(SERVED, workers=2, steps=4, times=TIMES["constant"](workers=2, seed=0))
   for start in (
-    lambda: Trainer(RULE, net, workers, how),
+    lambda: CompiledTrainer(RULE, net, workers, how),
     lambda: Simulator(SERVED, net, workers, how, *schedule),
     lambda: Threads(SERVED, net, workers=2, seed=0, barrier=BARRIERS["asp"]()),
   ):

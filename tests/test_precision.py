@@ -14,10 +14,10 @@ from helpers.twins import defaults, lenient
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Model
 from ddl.asynchronous.threads import Threads
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import Placement
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp
 from ddl.models import MODELS
@@ -138,7 +138,7 @@ def types(tree):
 
 
 def trained_mixed(algorithm, gradients, devices=2):
-  trainer = Trainer(algorithm, mixed(), make_workers(4, devices), ExecutionConfig(gradients, "scan", 3))
+  trainer = CompiledTrainer(algorithm, mixed(), make_workers(4, devices), ExecutionConfig(gradients, "scan", 3))
   batch = {key: np.stack([np.stack([x] * 6)] * 4) for key, x in drawn(VECTORS).items()}
   runs, losses = trainer.plan(0, 6, 6), []
   for call, after, loss in trainer.run(trainer.start(KEY), runs, lambda first, steps: some(batch, steps), KEY):

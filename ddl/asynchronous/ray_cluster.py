@@ -38,7 +38,7 @@ from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_supervisor import Supervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
 from ddl.contract import of_server
-from ddl.events.barriers import Bounded, MembershipBarrier
+from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.record import Events
 
 SECONDS = 5.0  # to reach an address
@@ -159,7 +159,7 @@ class RayCluster:
         raise ValueError(f"{name} is {value}; it is at least {least}")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
-    MembershipBarrier(barrier, workers=workers, seed=seed)
+    LiveBarrier(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
     self.label = self.newest()

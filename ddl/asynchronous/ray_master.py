@@ -19,7 +19,7 @@ from ddl.asynchronous.flat_params import visit_trees
 from ddl.asynchronous.worker_round import visit_step
 from ddl.engine.consensus import Progress
 from ddl.events import arrays
-from ddl.events.barriers import MembershipBarrier
+from ddl.events.barriers import LiveBarrier
 from ddl.events.record import TYPES, Events
 
 
@@ -242,7 +242,7 @@ class Shard:
     self.served, self.failure, self.closed = 0, "", False
     self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
     self.rounds = np.zeros(self.workers, int)
-    self.members = MembershipBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
+    self.members = LiveBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
     self.holding = set[int]()  # workers that may make a visit
     self.active: int | None = None  # the rank that may visit, of a round robin
     self.changed = threading.Condition()

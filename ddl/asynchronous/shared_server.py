@@ -17,7 +17,7 @@ from ddl.asynchronous.flat_params import check_lock_free
 from ddl.asynchronous.server_state import from_blocks, to_blocks
 from ddl.asynchronous.worker_round import visit_step
 from ddl.engine.consensus import Progress
-from ddl.events.barriers import Bounded, MembershipBarrier
+from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import Events, VisitRow, make_events
@@ -114,7 +114,7 @@ class RoundGate:
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """All workers may start; in a round robin rank 0."""
-    self._members = MembershipBarrier(barrier, workers=workers, seed=seed)
+    self._members = LiveBarrier(barrier, workers=workers, seed=seed)
     self.held = self._members.held  # worker -> one that it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False

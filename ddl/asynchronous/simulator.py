@@ -1,6 +1,6 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
-The same interface as `Trainer`, so that experiments have one loop. Workers are spread over devices and virtual
+The same interface as `CompiledTrainer`, so that experiments have one loop. Workers are spread over devices and virtual
 workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
 server holds the parameters as one vector where that is faster (`execution.packs`) and its functions are known to be
 element-wise (`flat_params.divides`).
@@ -18,8 +18,10 @@ from ddl.asynchronous.flat_params import check_lock_free, divides, packed
 from ddl.asynchronous.wave_program import Arrays, Shape, SimulatorCall, SimulatorCarry, WavePlan, WaveProgram
 from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus
-from ddl.engine.execution import ExecutionConfig, compiled, packs
+from ddl.engine.execution import ExecutionConfig, compiled, describe_layout, layout_of, packs
+from ddl.engine.placement import shardings
 from ddl.engine.traffic import visit_nbytes
+from ddl.engine.trainer import SingleRunTrainer
 from ddl.engine.workers import Workers, nbytes, placed
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
@@ -29,8 +31,11 @@ RoundFeed = Callable[
 ]  # ([(worker, first step)], steps) -> [rounds, steps, ...]
 
 
-class Simulator:
-  """One server algorithm on one model and layout, for any number of schedules."""
+class Simulator(SingleRunTrainer):
+  """One server algorithm on one model and layout, for any number of schedules.
+
+  Implements `ddl.engine.trainer.Trainer`.
+  """
 
   def __init__(
     self,
@@ -50,6 +55,7 @@ class Simulator:
     self.is_packed = packs(params) and divides(algorithm, params)  # whether the server holds one vector
     self.algorithm = packed(algorithm, params) if self.is_packed else algorithm
     self.widest = widest or workers.count
+    self.fed, self.layout = workers.local, layout_of(workers, execution)
     self.compile_seconds = 0.0
     self._shape: Shape | None = None
     self._program: WaveProgram | None = None
@@ -88,11 +94,18 @@ class Simulator:
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Return the carry for a checkpoint, which this layout alone can open."""
+    """Return the carry for a checkpoint, which only this layout can restore."""
     return carry
 
-  def restored(self, saved: SimulatorCarry) -> SimulatorCarry:
+  def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:
+    """Return `saved` as shapes, types and shardings."""
+    del step
+    carry = self.start(key)
+    return placed(carry, shardings(carry))
+
+  def restored(self, saved: SimulatorCarry, step: int = 0) -> SimulatorCarry:
     """Invert `saved`."""
+    del step
     return saved
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
@@ -118,7 +131,7 @@ class Simulator:
   def run(
     self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
-    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `Trainer.run`).
+    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `CompiledTrainer.run`).
 
     Yields (call, carry after it, losses [workers, waves, period]). The next call donates a yielded carry.
     """
@@ -159,6 +172,10 @@ class Simulator:
   def virtual_seconds(self, step: int) -> float:
     """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
     return self.plans.seconds(step)
+
+  def describe(self) -> str:
+    """Describe layout and execution in one line."""
+    return f"{describe_layout(self.workers, self.execution)}, virtual time: {len(self.events.worker)} visits"
 
   def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
     """Return the batches of this process's devices: [devices, rows, period, batch, ...]."""

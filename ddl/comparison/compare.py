@@ -11,22 +11,17 @@ from typing import Any
 from ddl import files, hosts
 from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison, trials
-from ddl.config.options import RunOptions, check_read
+from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock
-from ddl.costs import clusters as local_cluster
-from ddl.names import slug
-from ddl.perf.hardware import Cluster
-from ddl.perf.units import counted
+from ddl.names import pluralize, slug
 from ddl.report.formats import listed
-from ddl.report.reader import common_runs
-from ddl.run import build as made
-from ddl.run import compilation_cache, folder, inputs, processes, trainers
+from ddl.run import build, folder
 from ddl.run.build import Components
-from ddl.run.exit_codes import Failed, resumable
-from ddl.run.hooks import resolved
+from ddl.run.exit_codes import Failed
 from ddl.run.metrics import judged_by
-from ddl.run.processes import check_processes, launch, launches, say, start_devices
-from ddl.run.workdir import check_folder, resume_command, workdir
+from ddl.run.processes import check_processes, launch, launches, say
+from ddl.run.session import open_folder, session
+from ddl.run.workdir import check_folder, resume_command
 
 REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "findings.json")
 
@@ -40,10 +35,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
-  check_read("compare", options)
   first, tuned = comparison.first, trials(comparison.tuned)
-  path = workdir(f"compare-{first.model.short_name}-{first.data.short_name}", options)
-  resumable(resume_command("compare", path, options.command))
+  path = open_folder("compare", f"{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     folder.RunFolder(path).check_unused()
   _check_outputs(path)
@@ -57,64 +50,52 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   workers = {each.workers for each in asked.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options)
-  data = made.load(first)
-  components = {label: made.build(each, data) for label, each in comparison.experiments.items()}
+  data = build.load(first)
+  components = {label: build.build(each, data) for label, each in comparison.experiments.items()}
   for each in components.values():
-    trainers.check_members(each, options)
-  clusters = {
-    name: cluster
-    for each in comparison.experiments.values()
-    for name, cluster in cluster_clock.chosen(comparison.clusters, each, options.members).items()
-  }
+    build.check_options(each, options, clusters=comparison.clusters)
+  predict.check_clusters(comparison.clusters, comparison.experiments.values(), options)
   if launches(options):
     launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
-  options = replace(options, hooks=tuple(resolved(options.hooks)))
-  compilation_cache.start(options.compilation_cache)
-  start_devices(max(workers), options)
-  computed_from = inputs.of(comparison.experiments.values(), data, options.init_from, comparison.tuned)
-  processes.check(comparison.to_json(), options, data, computed_from)
-  if options.resume:
-    inputs.check(path, computed_from, options.allow_changed_inputs)
-  metric = _metric(comparison, components)  # tracing a model needs the devices
-  if clusters:
-    if any(each.elastic for each in comparison.experiments.values()):
-      raise ValueError("--cluster with config.elastic: other workers would be lost there than in the runs made here")
-    cluster_clock.check_devices(options.members)
-  if hosts.is_main():
-    if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
-      path.mkdir(parents=True, exist_ok=True)
-      shutil.copyfile(comparison.tuned, path / folder.TUNED)
-    folder.record(path, folder.about(options.command), options.recorded, computed_from, there.done(path))
-  groups = dict.fromkeys(comparison.place(label).group for label in asked)
-  if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
-    say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
-  what = counted(len(asked), "label" if comparison.grid else "algorithm")
-  what += " at points of the grid" * bool(comparison.grid)
-  what += f" x {counted(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
-  say(f"{what}; {data.meta['description']}")
-  if options.resume and (path / folder.COMPARISON).exists():
-    labels = label_runs.to_train(comparison, path, there)
-    if labels:
-      say(f"not all seeds of {listed(labels)} are there: the others are trained first")
-  runs, failed, ended = label_runs.run(comparison, components, path, there, options, computed_from)
-  page = {}
-  if hosts.is_main():
-    page = record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
-    record.write(path / folder.COMPARISON, page)
-    try:
-      if clusters:
-        _write_tables(path)  # before predictions, which may fail
-        page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
-        paths = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
-        page["clusters"] = [entry | {"file": paths[entry["name"]]} for entry in page["clusters"]]
-        record.write(path / folder.COMPARISON, page)
-      _report(path, began, options.print_table)
-    except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
-      raise Failed(1, _late(path, error)) from error
-  if not ended:
-    raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
-  return page | {"folder": str(path)}
+  with session("compare", path, options, max(workers)) as started:
+    options = started.options
+    computed_from = started.agree(comparison.to_json(), comparison.experiments.values(), data, comparison.tuned)
+    metric = _metric(comparison, components)  # tracing a model needs the devices
+    if comparison.clusters:
+      cluster_clock.check_devices(options.members)
+    if hosts.is_main():
+      if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
+        path.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(comparison.tuned, path / folder.TUNED)
+      folder.record(path, folder.about(options.command), options.recorded, computed_from, there.done(path))
+    groups = dict.fromkeys(comparison.place(label).group for label in asked)
+    if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
+      say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
+    what = pluralize(len(asked), "label" if comparison.grid else "algorithm")
+    what += " at points of the grid" * bool(comparison.grid)
+    what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
+    say(f"{what}; {data.meta['description']}")
+    if options.resume and (path / folder.COMPARISON).exists():
+      labels = label_runs.to_train(comparison, path, there)
+      if labels:
+        say(f"not all seeds of {listed(labels)} are there: the others are trained first")
+    runs, failed, ended = label_runs.run(comparison, components, path, there, options, computed_from)
+    page = {}
+    if hosts.is_main():
+      page = record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
+      record.write(path / folder.COMPARISON, page)
+      try:
+        if comparison.clusters:
+          _write_tables(path)  # before predictions, which may fail
+          predict.add_clusters(path, comparison.clusters, components, options)
+          page = files.read_json(path / folder.COMPARISON)
+        _report(path, began, options.print_table)
+      except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
+        raise Failed(1, _late(path, error)) from error
+    if not ended:
+      raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
+    return page | {"folder": str(path)}
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
@@ -129,24 +110,6 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
   if wrong:
     raise ValueError(f"config.compare.target is {target:g}; invalid: {wrong}")
   return metric
-
-
-def _predicted(
-  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, list[str]],
-  target: Mapping[str, Any], options: RunOptions,
-) -> list[dict[str, Any]]:  # fmt: skip
-  """Of the seeds that all labels have; without any each label by itself, as none is compared with another."""
-  common, members = common_runs(runs), (options.members, options.sharding)
-  if any(common.values()):
-    return predict.predict(path, clusters, components, common, target, *members)
-  each = [
-    predict.predict(path, clusters, {label: components[label]}, {label: runs[label]}, target, *members)
-    for label in runs
-  ]
-  return [
-    entries[0] | {"algorithms": {label: found for entry in entries for label, found in entry["algorithms"].items()}}
-    for entries in zip(*each, strict=True)
-  ]
 
 
 def _check_outputs(path: Path) -> None:

@@ -9,30 +9,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl import files, hosts
-from ddl.asynchronous.simulator import Simulator
 from ddl.config.comparison import Comparison
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.elastic import Elastic
 from ddl.engine import execution
+from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
-from ddl.events import lockstep, record
-from ddl.names import slug
-from ddl.perf.units import counted
+from ddl.names import pluralize, slug
 from ddl.report.reader import SCORES
-from ddl.run import build as made
-from ddl.run import checkpoints, elastic, inputs, trainers, virtual_time
+from ddl.run import build, checkpoints, inputs
 from ddl.run import folder as run_dir
 from ddl.run import loop as train_loop
-from ddl.run.build import Components
-from ddl.run.compiled import CompiledRun
+from ddl.run.batch import Batch, Diverged, SeedRun
+from ddl.run.build import Components, compared_in_virtual_time
+from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
-from ddl.run.hooks import Hooks
-from ddl.run.loop import Diverged, Part
-from ddl.run.metrics import Evaluator
+from ddl.run.hooks import SaveModels, TensorBoard, UserHooks
+from ddl.run.metrics import Evaluation, Evaluator, Losses
 from ddl.run.processes import say
-from ddl.run.trainers import AnyTrainer
+from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
 
 GROUPS = "together.json"  # the seeds of a label that are made together, in the order of their lanes
@@ -93,7 +89,7 @@ def run(
   runs, failed, ended, how = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
-  virtual = trainers.clock_is_virtual(components.values())
+  virtual = compared_in_virtual_time(comparison.experiments.values())
   for label, each in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in there.read:
@@ -104,17 +100,17 @@ def run(
       continue
     each = each._replace(model=checkpoints.started_from(options.init_from, each.model))
     together = 1 if virtual else _together(each, options, len(comparison.seeds))
-    trainer = trainers.make_trainer(each, trainers.vectorized(options, each.model) if together > 1 else options)
-    before, how = how, trainers.describe(trainer)
+    trainer, _ = build.make_trainer(each, build.vectorized(options, each.model) if together > 1 else options)
+    before, how = how, trainer.describe()
     say(label if how == before else f"{label}: {how}")
     folders = {
       path / run: replace(each.experiment, seed=s) for s, run in zip(comparison.seeds, runs[label], strict=True)
     }
     mine = inputs.of_label(computed_from, each.experiment)
-    for folder, outcome in _outcomes(label, each, folders, trainer, together, there, evaluator, options, mine):
+    for folder, outcome, clock in _outcomes(label, each, folders, trainer, together, there, evaluator, options, mine):
       seed, read = folders[folder].seed, " (complete, read from its folder)" if folder in there.complete else ""
-      if hosts.is_main() and seed == comparison.seeds[0]:
-        _keep_schedule(folder, folders[folder], trainer, virtual, bool(read))
+      if virtual and hosts.is_main() and seed == comparison.seeds[0]:
+        (clock or build.follow(trainer, folders[folder])).save(folder.parent)
       if isinstance(outcome, Diverged):
         failed[label] = str(outcome)
         say(f"  seed {seed}: {outcome}")
@@ -126,61 +122,58 @@ def run(
 
 
 def _together(components: Components, options: RunOptions, runs: int) -> int:
-  """Return how many of a label's runs are made side by side."""
+  """Return how many of a label's runs are trained as one batch."""
   workers = make_workers(components.experiment.workers, options.devices or None, options.members)
-  steps = trainers.execution(components, workers, options).steps_per_call
-  call_bytes = steps * trainers.step_bytes(components, workers)
+  steps = build.execution(components, workers, options).steps_per_call
+  call_bytes = steps * build.step_bytes(components, workers)
   return min(runs, execution.most_together(components.model, workers.count, call_bytes))
 
 
 def _outcomes(
-  label: str, components: Components, folders: Mapping[Path, Experiment], trainer: AnyTrainer, most: int,
+  label: str, components: Components, folders: Mapping[Path, Experiment], trainer: Trainer, most: int,
   there: There, evaluator: Evaluator, options: RunOptions, computed_from: Mapping[str, str],
-) -> Iterator[tuple[Path, dict[str, Any] | Diverged]]:  # fmt: skip
-  """The last line of each run, or why it diverged; complete ones are read. most: runs that are made together."""
+) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:  # fmt: skip
+  """Yield the last line of each run, or why it diverged, and its clock; complete runs are read and have no clock.
+
+  most: the largest number of runs in a batch.
+  """
   for folder in folders:
     if folder in there.complete:
-      yield folder, _read(RunFolder(folder), folders[folder])
+      yield folder, _read(RunFolder(folder), folders[folder]), None
   parent = next(iter(folders)).parent
   first = True
   for group in _groups(parent, list(folders), most, there):
     left = sorted((run for run in group if run in folders and run not in there.complete), key=lambda x: _step(x, there))
     for _, equal in groupby(left, lambda x: _step(x, there)):
       some = list(equal)
-      parts = []
+      runs = []
       for folder in some:
-        seeded = made.reseeded(components, folders[folder].seed)
-        clock = trainers.follow(trainer, folders[folder])
+        clock = build.follow(trainer, folders[folder])
         run_folder = RunFolder(folder, writes=hosts.is_main(), inputs=computed_from)
-        parts.append(
-          Part(seeded, run_folder, clock, folder in there.saved, Hooks(options.hooks, folder, seeded, options))
-        )
-      if isinstance(trainer, Elastic):
-        elastic.keep(parts[0].folder, trainer.presence)
-      runner = CompiledRun(
-        [part.components for part in parts],
-        trainer,
-        every=options.checkpoint_every,
-        keep_final=False,
-        lanes=[*map(group.index, some)],
-        width=len(group),
-      )
+        clock.keep(run_folder)
+        seeded = build.reseeded(components, folders[folder].seed)
+        runs.append(SeedRun(seeded, run_folder, clock, folder in there.saved))
+      batch = Batch(runs, trainer, [*map(group.index, some)], len(group))
       if first:
-        runner.warm_up(label)
+        train_loop.warm_up(batch, label)
       first = False
-      words = f"{label}, " + (f"seed {folders[some[0]].seed}" if len(some) == 1 else counted(len(some), "seed"))
-      loop = train_loop.Options(options.batch_stats, words, options.keep_models)
+      words = f"{label}, " + (f"seed {folders[some[0]].seed}" if len(some) == 1 else pluralize(len(some), "seed"))
+      store = RunCheckpoints(components.experiment.steps, options.checkpoint_every, final=False)
+      hooks = [Losses(), Evaluation(batch, evaluator, options.batch_stats), TensorBoard()]
+      hooks += [UserHooks(options.hooks, options)]
+      if options.keep_models:
+        hooks += [SaveModels(batch, store.due)]
       try:
-        found = train_loop.run_together(parts, runner, evaluator, loop, run_dir.about(options.command))
+        outcomes = train_loop.run(batch, store, hooks, words, run_dir.about(options.command))
       except Stopped as stopped:
         stopped.message = f"stopped in {words}, and saved; resume with: {resume_command('compare', parent.parent)}"
         raise
-      for part, outcome in zip(parts, found, strict=True):
+      for run, outcome in zip(runs, outcomes, strict=True):
         if isinstance(outcome, Diverged):
-          part.folder.fail(str(outcome))
+          run.folder.fail(str(outcome))
         if hosts.is_main():
-          shutil.rmtree(part.folder.checkpoints, ignore_errors=True)  # of a run that is complete
-      yield from zip(some, found, strict=True)
+          shutil.rmtree(run.folder.checkpoints, ignore_errors=True)  # of a run that is complete
+      yield from zip(some, outcomes, (run.clock for run in runs), strict=True)
 
 
 def _groups(parent: Path, folders: Sequence[Path], most: int, there: There) -> list[list[Path]]:
@@ -214,16 +207,3 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 def _saved(folder: Path) -> int:
   """The step of its last checkpoint, -1 without one; orbax would start the devices, whose number is not set yet."""
   return max((int(each.name) for each in RunFolder(folder).checkpoints.glob("*") if each.name.isdigit()), default=-1)
-
-
-def _keep_schedule(folder: Path, experiment: Experiment, trainer: AnyTrainer, virtual: bool, read: bool) -> None:
-  """Who was served when, or who waited for whom; virtual: seconds are, read: the run was made before."""
-  if isinstance(trainer, Simulator):
-    if read:
-      trainers.follow(trainer, experiment)
-    record.save(folder.parent / run_dir.EVENTS, trainer.events)
-  elif virtual:
-    every = trainer.all if isinstance(trainer, Elastic) else trainer
-    charged = virtual_time.charges(experiment, every.traffic)
-    waits = virtual_time.lockstep_record(experiment, every.algorithm, charged)
-    lockstep.save(folder.parent / run_dir.LOCKSTEP, waits)

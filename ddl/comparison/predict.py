@@ -1,6 +1,7 @@
 """Predictions of `compare --cluster` for comparison.json: every run's clock on every cluster, and the break-even."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,16 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddl.api import Algorithm, ServerAlgorithm
+from ddl import files
 from ddl.config.experiment import Experiment
+from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock, step_cost
+from ddl.costs import clusters as saved_clusters
 from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
 from ddl.costs.step_cost import param_shapes
 from ddl.perf.hardware import Cluster
 from ddl.perf.hardware.device import Step, step_parts
 from ddl.perf.patterns import Pattern
 from ddl.perf.planning import bounds
-from ddl.report.reader import read_run
+from ddl.report.reader import common_runs, read_run
 from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
 from ddl.run.build import Components, params_bytes
@@ -29,7 +32,7 @@ class Entrant(NamedTuple):
   """An algorithm of the comparison, with its runs."""
 
   experiment: Experiment
-  algorithm: Algorithm | ServerAlgorithm
+  algorithm: Any  # an Algorithm or a ServerAlgorithm
   pattern: Pattern
   seeds: list[int]
   steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
@@ -37,22 +40,51 @@ class Entrant(NamedTuple):
   members: Members = ALONE  # of each worker
 
 
-def predict(
-  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
-  target: Mapping[str, Any], members: int = 1, sharding: str = "",
-) -> list[dict[str, Any]]:  # fmt: skip
-  """Return an entry of comparison.json for each cluster.
+def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Components], options: RunOptions) -> None:
+  """Predict the seconds of a finished comparison on some clusters, and add them to its comparison.json.
+
+  All algorithms are predicted with the seeds that all of them have; without such seeds each with its own.
 
   Args:
-    path: of the comparison.
-    clusters, components, runs: clusters by name; experiments and folders of the runs by label.
-    target: "metric" and "value".
-    members, sharding: devices of a worker, and the rules by which these hold its parameters.
+    path: the folder of the comparison.
+    names: of the clusters.
+    components: of the algorithms by label.
+    options: the devices of a worker, and the rules by which they share its parameters.
   """
-  first = next(iter(components.values()))
-  split = cluster_clock.of(first, members, sharding)
-  entrants = {label: _entrant(path, each, runs[label], target, split) for label, each in components.items()}
-  step = step_cost.step_parts(first, first.experiment.batch // first.experiment.microbatches, members, sharding)
+  page = files.read_json(path / folder.COMPARISON)
+  runs = {entry["label"]: entry["runs"] for entry in page["algorithms"]}
+  clusters = check_clusters(names, [components[label].experiment for label in runs], options)
+  common = common_runs(runs)
+  groups = [common] if any(common.values()) else [{label: runs[label]} for label in runs]
+  entries = [_predict(path, clusters, components, group, page["target"], options) for group in groups]
+  files_by_name = {saved_clusters.shown(name): name for name in saved_clusters.absolute(names)}
+  page["clusters"] = [
+    parts[0]
+    | {"algorithms": {label: figures for part in parts for label, figures in part["algorithms"].items()}}
+    | {"file": files_by_name[parts[0]["name"]]}
+    for parts in zip(*entries, strict=True)
+  ]
+  folder.write_whole(path / folder.COMPARISON, json.dumps(page, indent=2) + "\n")
+
+
+def check_clusters(names: Sequence[str], experiments: Iterable[Experiment], options: RunOptions) -> dict[str, Cluster]:
+  """Return the clusters of these names. ValueError for those on which the experiments cannot be predicted."""
+  clusters: dict[str, Cluster] = {}
+  for experiment in experiments:
+    clusters |= cluster_clock.chosen(names, experiment, options.members)
+  return clusters
+
+
+def _predict(
+  path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
+  target: Mapping[str, Any], options: RunOptions,
+) -> list[dict[str, Any]]:  # fmt: skip
+  """Return an entry of comparison.json for each cluster. runs: folders by label; target: "metric" and "value"."""
+  first = next(components[label] for label in runs)
+  split = cluster_clock.of(first, options.members, options.sharding)
+  entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
+  batch = first.experiment.batch // first.experiment.microbatches
+  step = step_cost.step_parts(first, batch, options.members, options.sharding)
   nbytes = params_bytes(first.model)
   return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
 
@@ -120,7 +152,7 @@ def _figures(
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
-  if not isinstance(algorithm, ServerAlgorithm):
+  if not entrant.experiment.has_server:
     charged = [each for each in (there[0].charged.local, *there[0].charged.exchanges) if isinstance(each, float)]
     return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
   stale: dict[str, list[float]] = {"trained": [], "there": []}

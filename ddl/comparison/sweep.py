@@ -13,23 +13,24 @@ from optuna import TrialPruned
 
 from ddl import files, hosts
 from ddl.api import Data
-from ddl.asynchronous.simulator import Simulator
 from ddl.comparison import study
 from ddl.config.experiment import Experiment
-from ddl.config.options import RunOptions, check_read
+from ddl.config.options import RunOptions
 from ddl.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from ddl.data import source
-from ddl.names import slug
-from ddl.perf.units import counted
-from ddl.run import build as made
-from ddl.run import compilation_cache, inputs, processes, trainers
+from ddl.engine.trainer import Trainer
+from ddl.names import pluralize, slug
+from ddl.run import build, inputs
 from ddl.run import folder as run_dir
 from ddl.run import loop as train_loop
-from ddl.run.compiled import CompiledRun
-from ddl.run.exit_codes import Stopped, resumable
-from ddl.run.metrics import Evaluator, judged_by
-from ddl.run.processes import launch, launches, say, start_devices
-from ddl.run.workdir import resume_command, workdir
+from ddl.run.batch import Batch, Diverged, LoopStep, SeedRun
+from ddl.run.checkpoints import RunCheckpoints
+from ddl.run.exit_codes import Stopped
+from ddl.run.hooks import AfterEvaluation, TensorBoard
+from ddl.run.metrics import Evaluation, Evaluator, Losses, judged_by
+from ddl.run.processes import launch, launches, say
+from ddl.run.session import open_folder, session
+from ddl.run.workdir import resume_command
 
 METRICS = ("accuracy", "loss", "perplexity")
 Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned
@@ -48,9 +49,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
   options, first = options or RunOptions(), chosen.first
-  check_read("sweep", options)
-  path = workdir(f"sweep-{first.model.short_name}-{first.data.short_name}", options)
-  resumable(resume_command("sweep", path, options.command))
+  path = open_folder("sweep", f"{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, chosen)
@@ -59,40 +58,38 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   data = _load(chosen)
   firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
   for each in firsts.values():
-    trainers.check_members(each, options)
+    build.check_options(each, options)
   if launches(options):
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
     return files.read_json(path / run_dir.TUNED)["algorithms"]
-  compilation_cache.start(options.compilation_cache)
-  start_devices(first.workers, options)
-  computed_from = inputs.of(chosen.experiments.values(), data)
-  processes.check({label: chosen.to_json(label) for label in chosen.experiments}, options, data, computed_from)
-  if options.resume:
-    inputs.check(path, computed_from, options.allow_changed_inputs)
-  assert data.validation
-  if hosts.is_main():
-    complete = sorted(run for run in begun if (run / run_dir.RESULT).exists())
-    done = {"runs": dict.fromkeys(str(run.relative_to(path)) for run in complete)}
-    run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, done)
-  model = next(iter(firsts.values())).model
-  metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
-  metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
-  storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
-  for label in chosen.experiments:
-    trials = study.LabelStudy(storage, chosen, label, metric)
-    mine = inputs.of_label(computed_from, chosen.experiments[label])
-    _tune(trials, chosen, label, data, path, begun, evaluator, options, mine)
-    results[label] = _result(trials, chosen, label, metric)
-  good = {label: each for label, each in results.items() if each["best"]}
-  if good and hosts.is_main():
-    _write(path / run_dir.TUNED, good, options)
-  for label in good:
-    _warn(chosen, label, good[label])
-  for label in results.keys() - good.keys():
-    raise ValueError(
-      f"{label}: no trial of {chosen.trials} gave a result; lower the bounds of config.sweep.learning_rate"
-    )
-  return results
+  with session("sweep", path, options, first.workers) as started:
+    experiments = chosen.experiments
+    agreed = {label: chosen.to_json(label) for label in experiments}
+    computed_from = started.agree(agreed, experiments.values(), data)
+    assert data.validation
+    if hosts.is_main():
+      complete = sorted(run for run in begun if (run / run_dir.RESULT).exists())
+      done = {"runs": dict.fromkeys(str(run.relative_to(path)) for run in complete)}
+      run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, done)
+    model = next(iter(firsts.values())).model
+    metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
+    metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
+    storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
+    for label in chosen.experiments:
+      trials = study.LabelStudy(storage, chosen, label, metric)
+      mine = inputs.of_label(computed_from, chosen.experiments[label])
+      _tune(trials, chosen, label, data, path, begun, evaluator, options, mine)
+      results[label] = _result(trials, chosen, label, metric)
+    good = {label: each for label, each in results.items() if each["best"]}
+    if good and hosts.is_main():
+      _write(path / run_dir.TUNED, good, options)
+    for label in good:
+      _warn(chosen, label, good[label])
+    for label in results.keys() - good.keys():
+      raise ValueError(
+        f"{label}: no trial of {chosen.trials} gave a result; lower the bounds of config.sweep.learning_rate"
+      )
+    return results
 
 
 def _tune(
@@ -103,7 +100,7 @@ def _tune(
   experiment = chosen.experiments[label]
   there = f", {count} of which are there" if (count := len(trials.finished())) else ""
   space = ", ".join(f"{k} in {v}" for k, v in chosen.spaces[label].items())
-  say(f"{label}: {counted(chosen.trials, 'trial')} of {space}{there}")
+  say(f"{label}: {pluralize(chosen.trials, 'trial')} of {space}{there}")
   while (found := trials.next()) is not None:
     trial, point = found
 
@@ -145,67 +142,68 @@ def _trial(
   The first seed alone is judged on the way.
   """
   try:
-    first = made.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
-    runs = [first, *(made.reseeded(first, seed) for seed in seeds[1:])]
-    trainers.check_members(first, options)
-    trainer = trainers.make_trainer(runs[0], options)
+    first = build.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
+    runs = [first, *(build.reseeded(first, seed) for seed in seeds[1:])]
+    build.check_options(first, options)
+    trainer, clock = build.make_trainer(first, options)
   except ValueError as error:
     say(f"  {error}")
     return study.INVALID, []
   scores = []
   try:
     for components in runs:
-      if components is not runs[0] and isinstance(trainer, Simulator):
-        trainers.follow(trainer, components.experiment)
-      files = _Told(path / f"seed-{components.experiment.seed}", computed_from, None if scores else judge)
-      last = _run(components, trainer, files, files.path in begun, evaluator, label, options)
+      if components is not first:
+        clock = build.follow(trainer, components.experiment)
+      folder = run_dir.RunFolder(path / f"seed-{components.experiment.seed}", hosts.is_main(), inputs=computed_from)
+      run = SeedRun(components, folder, clock, folder.path in begun)
+      last = _run(run, trainer, evaluator, label, options, None if scores else judge)
       scores.append({name: last[f"test_{name}"] for name in METRICS if f"test_{name}" in last})
       if not math.isfinite(scores[-1]["loss"]):
         return study.DIVERGED, scores[:-1]
-  except train_loop.Diverged:
+  except Diverged:
     return study.DIVERGED, scores
   except TrialPruned:
     return study.PRUNED, scores
   return study.COMPLETE, scores
 
 
-class _Told(run_dir.RunFolder):
-  """A run's folder that tells its lines of metrics to someone else too."""
+class _Judge(AfterEvaluation):
+  """A hook of the loop that shows each line of metrics to the study, which may prune the trial."""
 
-  def __init__(self, path: Path, computed_from: Mapping[str, str], tell: Lines | None):
-    super().__init__(path, writes=hosts.is_main(), inputs=computed_from)
-    self._tell = tell
+  def __init__(self, judge: Lines):
+    self._judge = judge
 
-  def line(self, figures: dict[str, Any]) -> None:
-    super().line(figures)
-    if self._tell:
-      self._tell(figures)
+  def evaluated(self, state: LoopStep, run: int) -> None:
+    self._judge(state.batch.figures[run]["last"])
 
 
 def _run(
-  components: made.Components, trainer: Any, files: run_dir.RunFolder, resume: bool,
-  evaluator: Evaluator, label: str, options: RunOptions,
-) -> dict[str, Any]:  # fmt: skip
-  """One run, or what it left if it was complete before a resume."""
-  if resume and (files.path / run_dir.RESULT).exists():
-    files.reopen(components.experiment)
-    return run_dir.read_result(files.path)
-  runner = CompiledRun([components], trainer, keep_final=False)
-  loop, about = train_loop.Options(options.batch_stats, label), run_dir.about(options.command)
-  return train_loop.run(train_loop.Part(components, files, resume=resume), runner, evaluator, loop, about)
+  run: SeedRun, trainer: Trainer, evaluator: Evaluator, label: str, options: RunOptions, judge: Lines | None
+) -> dict[str, Any]:
+  """Run one seed of a trial, or read the result of one that was complete before a resume."""
+  if run.resume and (run.folder.path / run_dir.RESULT).exists():
+    run.folder.reopen(run.components.experiment)
+    return run_dir.read_result(run.folder.path)
+  batch, store = Batch([run], trainer), RunCheckpoints(run.components.experiment.steps, final=False)
+  hooks = [Losses(), Evaluation(batch, evaluator, options.batch_stats), TensorBoard()]
+  hooks += [_Judge(judge)] if judge else []
+  (outcome,) = train_loop.run(batch, store, hooks, label, run_dir.about(options.command))
+  if isinstance(outcome, Diverged):
+    raise outcome
+  return outcome
 
 
 def _load(chosen: Sweep) -> Data:
   """The data of all; where it sets no validation examples apart, the sweep does."""
-  data = made.load(chosen.first)
+  data = build.load(chosen.first)
   if data.validation is not None:
     return data
   train, validation = source.split(data.train, chosen.validation)
   return data._replace(train=train, validation=validation)
 
 
-def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> made.Components:
-  """The first trial that can be made.
+def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> build.Components:
+  """The first trial that can be build.
 
   Raises:
     ValueError: if none can: then the trials are not at fault, but the config.
@@ -213,7 +211,7 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
   wrong: list[ValueError] = []
   for point in tries:
     try:
-      return made.build(experiment.changed(by_section(point)), data)
+      return build.build(experiment.changed(by_section(point)), data)
     except ValueError as error:
       wrong.append(error)
   raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]

@@ -12,7 +12,18 @@ from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
 from ddl.config.optimizers import elementwise
 from ddl.config.parts import PARTS, Network, Part
-from ddl.config.registry import NO_WRAPPER, Config, entry, factory, for_workers, hyper, make, make_algorithm, settings
+from ddl.config.registry import (
+  NO_WRAPPER,
+  Config,
+  entry,
+  factory,
+  for_workers,
+  has_server,
+  hyper,
+  make,
+  make_algorithm,
+  settings,
+)
 from ddl.config.schedules import recorded
 from ddl.config.user_code import is_address
 from ddl.contract import check_server
@@ -104,6 +115,11 @@ class Experiment:
   def spec(self) -> Spec:
     """Registry entry of the algorithm."""
     return entry("algorithm", self.algorithm.name)
+
+  @property
+  def has_server(self) -> bool:
+    """Whether the algorithm has a server or peers: a `ServerAlgorithm`."""
+    return has_server(self.algorithm.name)
 
   @property
   def wrapper_spec(self) -> Wrapper | None:

@@ -34,8 +34,7 @@ from ddl.perf.hardware.device import Step, step_seconds
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.planning.placement import with_shares
 from ddl.run import virtual_time
-from ddl.run.build import Components
-from ddl.run.trainers import with_auto
+from ddl.run.build import Components, with_auto
 from ddl.run.virtual_time import Charges
 from ddl.schedule import Schedule
 

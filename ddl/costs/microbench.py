@@ -23,15 +23,15 @@ from ddl.config.options import RunOptions
 from ddl.costs.step_cost import analyse, param_shapes
 from ddl.costs.workloads import ATTENTION, CONVOLUTION, DENSE, kind_of, synthetic
 from ddl.engine.calls import Kind
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.rounds import worker_keys
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import AXIS as AXES
 from ddl.engine.workers import PackedGroup, Workers, make_workers
 from ddl.group import Group
 from ddl.perf import patterns
 from ddl.perf.hardware.cluster import Link, Network
 from ddl.perf.patterns import Op
-from ddl.run import build, processes, trainers
+from ddl.run import build, processes
 from ddl.schedule import Due
 
 BLOCK_SECONDS = 0.15
@@ -108,7 +108,7 @@ def timed(call: Callable[[], Any]) -> Callable[[int], float]:
   return run
 
 
-def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Block, Block]:
+def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[Block, Block]:
   """Return blocks of (steps through the trainer, input included; the same compiled calls on one input)."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   state: dict[str, Any] = {"carry": trainer.start(initial_key(0)), "step": 0}
@@ -142,14 +142,14 @@ def trainer_blocks(trainer: Trainer, components: build.Components) -> tuple[Bloc
   return Block(loop, whole), Block(compute, whole)
 
 
-def _keys(trainer: Trainer) -> jax.Array:
-  """Key data of each worker, as `Trainer.run` draws them."""
+def _keys(trainer: CompiledTrainer) -> jax.Array:
+  """Key data of each worker, as `CompiledTrainer.run` draws them."""
   return trainer.workers.put(np.asarray(worker_keys(training_key(0), trainer.workers.local)))
 
 
 def make_trainer(
   case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
-) -> tuple[Trainer, build.Components, MeasuredStep]:
+) -> tuple[CompiledTrainer, build.Components, MeasuredStep]:
   """Return the project's own trainer of a case, in calls of up to about a tenth of a second, and its step's work.
 
   step: its work if known already; it is the same for all algorithms.
@@ -160,8 +160,8 @@ def make_trainer(
   )  # fmt: skip
   components = build.build(experiment, _data(case.model))
   assert isinstance(components.algorithm, Algorithm)
-  execution = trainers.execution(components, workers, RunOptions())
-  trainer = Trainer(components.algorithm, components.model, workers, execution)
+  execution = build.execution(components, workers, RunOptions())
+  trainer = CompiledTrainer(components.algorithm, components.model, workers, execution)
   step = step or _describe(trainer, components, case.model)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
   trainer.execution = execution._replace(steps_per_call=longest)
@@ -171,7 +171,7 @@ def make_trainer(
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: Trainer, components: build.Components, model: str) -> MeasuredStep:
+def _describe(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
   given = components.training_feed(trainer.workers.local)(0, 1)

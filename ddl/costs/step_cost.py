@@ -17,8 +17,8 @@ from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
 from ddl.costs.workloads import published_kind
 from ddl.engine.calls import Call, Kind
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import Workers, on_devices
 from ddl.group_recorder import Recorder
 from ddl.perf import units
@@ -26,8 +26,7 @@ from ddl.perf.hardware.device import Part
 from ddl.perf.planning.batch import Job
 from ddl.perf.step.memory import COPIES, StepMemory
 from ddl.perf.tables.totals import FLOAT
-from ddl.run.build import Components, params_bytes
-from ddl.run.trainers import with_auto
+from ddl.run.build import Components, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -192,7 +191,7 @@ def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
   """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
-  trainer = Trainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1), sharding)
+  trainer = CompiledTrainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1), sharding)
   delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
   at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
   due = (Due(launch=delayed, merge=delayed, exchange=at_once),)

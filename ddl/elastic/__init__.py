@@ -1,5 +1,18 @@
-"""Runs whose workers come and go, in virtual time or with their processes."""
+"""Runs whose membership changes, in virtual time or with their processes."""
 
-from ddl.elastic.trainer import Elastic, Held, Rows, check
+from ddl.elastic.processes import Generation, MemoryStore, of_processes, supervise
+from ddl.elastic.trainer import PRESENCE, ElasticClock, ElasticTrainer, Held, Rows, check, in_virtual_time
 
-__all__ = ["Elastic", "Held", "Rows", "check"]
+__all__ = [
+  "PRESENCE",
+  "ElasticClock",
+  "ElasticTrainer",
+  "Generation",
+  "Held",
+  "MemoryStore",
+  "Rows",
+  "check",
+  "in_virtual_time",
+  "of_processes",
+  "supervise",
+]

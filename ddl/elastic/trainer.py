@@ -4,20 +4,29 @@ Each worker keeps its id, and with it its batches and its keys, whoever else is 
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from ddl.api import Algorithm, Tree
 from ddl.engine.calls import Call
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.consensus import Consensus
 from ddl.engine.device_functions import Carry
-from ddl.engine.trainer import Feed, Trainer
-from ddl.events.presence import Ids, Presence
+from ddl.engine.placement import shardings
+from ddl.engine.trainer import Feed, SingleRunTrainer
+from ddl.engine.workers import Workers, divisors, make_workers, placed
+from ddl.events import presence as presence_file
+from ddl.events.presence import Ids, Presence, everyone
+from ddl.events.presence import check as check_presence
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
+
+PRESENCE = "presence.json"  # in the folder of a run: the workers that are present from each step on
 
 
 def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
@@ -58,7 +67,7 @@ class Rows(NamedTuple):
   ids: Ids  # of its workers
 
 
-def rows_of(trainer: Trainer, carry: Carry, ids: Ids) -> Rows:
+def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> Rows:
   """Return this process's part of a carry of these workers, which on a CPU is the memory of the carry itself."""
 
   def leaf(own: bool, x: jax.Array) -> np.ndarray:
@@ -70,7 +79,7 @@ def rows_of(trainer: Trainer, carry: Carry, ids: Ids) -> Rows:
 
 
 def put(
-  after: Trainer, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None
+  after: CompiledTrainer, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None
 ) -> Carry:
   """Return the carry of these workers, whose trainer is `after`, from the rows that this process has.
 
@@ -106,7 +115,7 @@ def put(
   return Carry(part("params"), part("state"), part("extra"), messages)
 
 
-def local(trainer: Trainer, ids: Ids) -> Ids:
+def local(trainer: CompiledTrainer, ids: Ids) -> Ids:
   """Return this process's of the workers of a trainer."""
   return tuple(ids[i] for i in trainer.workers.local)
 
@@ -130,23 +139,42 @@ class Held(NamedTuple):
   read: bool = False  # from a checkpoint of other workers than those of now, by each process for itself
 
 
+class Folder(Protocol):
+  """The folder of a run."""
+
+  path: Path
+  writes: bool
+
+
+class Clock(Protocol):
+  """The clock of a run whose workers are all present."""
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the columns of a line of metrics that tell the time."""
+    ...
+
+  def save(self, folder: Path) -> None:
+    """Write the schedule that a report draws."""
+    ...
+
+
 # (a tree of host arrays in the process that has it, None in the others; its shapes) -> the tree, in all processes
 Share = Callable[[Tree | None, Tree], Tree]
 
 
-class Elastic:
-  """The trainers of a run, each of the workers that are present at some time, made when it comes to it.
+class ElasticTrainer(SingleRunTrainer):
+  """The trainers of a run whose membership changes, one for each set of workers, built when it is first present.
 
-  What a run needs of a `Trainer` is here too, with `Held` for its `Carry`.
+  Implements `ddl.engine.trainer.Trainer`, with `Held` as the carry.
   """
 
   def __init__(
     self,
-    make: Callable[[Ids], Trainer],
+    make: Callable[[Ids], CompiledTrainer],
     presence: Presence,
     fed: Ids = (),
     share: Share = lambda tree, _: tree,
-    reader: Callable[[Ids], Trainer] | None = None,
+    reader: Callable[[Ids], CompiledTrainer] | None = None,
   ):
     """make: workers -> their trainer, which may serve others too. Workers that stay are all of one process, or of none.
 
@@ -157,14 +185,36 @@ class Elastic:
       ValueError: as `make` does for the workers that come last.
     """
     self.presence = presence
-    self._make, self._made, self._initial = make, dict[int, Trainer](), jax.random.key(0)
+    self._make, self._made, self._initial = make, dict[int, CompiledTrainer](), jax.random.key(0)
     self._reader = reader
-    self._fed, self._share = fed or tuple(range(presence.workers)), share
+    self._share = share
     self._now = presence.changes[-1][1]
     self.all = self.of(self._now)
     self.workers, self.execution, self.placement = self.all.workers, self.all.execution, self.all.placement
+    self.layout = dict(self.all.layout)
+    self.fed: Ids = fed or tuple(range(presence.workers))
 
-  def of(self, ids: Ids) -> Trainer:
+  def follow(self, presence: Presence, round_steps: int, make: Callable[[int], Algorithm], label: str) -> None:
+    """Follow a membership from now on.
+
+    Args:
+      presence: the workers that are present at each step.
+      round_steps: the steps of a round, within which it must not change.
+      make: number of workers -> their algorithm.
+      label: of the algorithm, for messages.
+
+    Raises:
+      ValueError: for an algorithm that does not support this membership.
+    """
+    check_presence(presence, round_steps)
+    params = jax.eval_shape(self.all.model.init, jax.random.key(0))[0]
+    try:
+      check(make, params, presence)
+    except ValueError as error:
+      raise ValueError(f"config.elastic with {label}: {error}") from error
+    self.presence = presence
+
+  def of(self, ids: Ids) -> CompiledTrainer:
     """Return the trainer of these workers."""
     found = self._make(ids)
     return self._made.setdefault(id(found), found)
@@ -174,20 +224,20 @@ class Elastic:
     """Seconds that compiling the calls has taken so far."""
     return sum(each.compile_seconds for each in self._made.values())
 
-  @property
-  def fed(self) -> Ids:
-    """The workers whose batches a feed has."""
-    return self._fed
-
   def start(self, key: jax.Array, step: int = 0) -> Held:
     """Return what is held before the first step; with a step the same of those that have made the step before it."""
     self._initial, ids = key, self.presence.at(max(step - 1, 0))
     trainer, read = self._of_checkpoint(ids)
     return Held(trainer.start(key), ids, read)
 
-  def saved(self, held: Held) -> Carry:
+  def saved_shapes(self, key: jax.Array, step: int) -> Carry:
+    """Return `saved` after so many steps as shapes, types and shardings."""
+    saved = self.saved(self.start(key, step))
+    return placed(saved, shardings(saved))
+
+  def saved(self, carry: Held) -> Carry:
     """Return the carry for a checkpoint, which has a row for each worker that has just been there."""
-    return self._of_held(held).saved(held.carry)
+    return self._of_held(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
     """Invert `saved` after so many steps."""
@@ -195,35 +245,42 @@ class Elastic:
     trainer, read = self._of_checkpoint(ids)
     return Held(trainer.restored(saved), ids, read)
 
-  def consensus(self, held: Held) -> Consensus:
-    """See `Trainer.consensus`."""
-    return self.of(held.ids).consensus(held.carry)
+  def consensus(self, carry: Held) -> Consensus:
+    """See `CompiledTrainer.consensus`."""
+    return self.of(carry.ids).consensus(carry.carry)
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
     """Return the calls of a run from step `first` to `last`, each with one set of workers."""
-    parts: dict[int, tuple[Trainer, list[tuple[int, int]]]] = {}
+    parts: dict[int, tuple[CompiledTrainer, list[tuple[int, int]]]] = {}
     for each in self.presence.segments(first, last):
       trainer = self.of(each.ids)
       parts.setdefault(id(trainer), (trainer, []))[1].append((each.first, each.last))
     calls = [call for trainer, own in parts.values() for call in trainer.plan_parts(own, every)]
     return sorted(calls, key=lambda call: call.first)
 
-  def run(self, held: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
-    """Dispatch the calls as `Trainer.run` does. feed: of the workers `fed`, those that are absent included."""
+  def run(self, carry: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
+    """Dispatch the calls as `CompiledTrainer.run` does. feed: of the workers `fed`, absent ones included."""
+    held = carry
+    del carry
     for ids, group in groupby(calls, lambda call: self.presence.at(call.first)):
       own = [*group]
       held = self.regroup(held, ids, own[0].first)
-      for call, carry, losses in self.of(ids).run(held.carry, own, self._rows_of(feed, ids), key, ids):
-        held = Held(carry, ids)
+      for call, after, losses in self.of(ids).run(held.carry, own, self._rows_of(feed, ids), key, ids):
+        held = Held(after, ids)
         yield call, held, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
-    """See `Trainer.losses`; means over those that are present."""
+    """See `CompiledTrainer.losses`; means over those that are present."""
     return self.all.losses(call, losses)
 
   def nbytes(self, call: Call) -> float:
     """Return the bytes that a worker that is present sends in a call."""
     return self.of(self.presence.at(call.first)).nbytes(call)
+
+  def describe(self) -> str:
+    """Describe layout and execution in one line."""
+    changes = self.presence.changes
+    return self.all.describe() + (f"; {self.presence.describe(changes[-1][0] + 1)}" if len(changes) > 1 else "")
 
   def regroup(self, held: Held, ids: Ids, step: int) -> Held:
     """Return what these workers hold before a step, from what those before it held, as `placed` does."""
@@ -265,13 +322,13 @@ class Elastic:
     new = self.rows(Held(after.start_from(params, extra, key), ids))
     return Held(put(after, rows, ids, step, first, new), ids)
 
-  def _of_checkpoint(self, ids: Ids) -> tuple[Trainer, bool]:
+  def _of_checkpoint(self, ids: Ids) -> tuple[CompiledTrainer, bool]:
     """Return the trainer that a checkpoint of these workers is read for, and whether it is a reader's."""
     if self._reader is None or ids == self._now:
       return self.of(ids), False
     return self._reader(ids), True
 
-  def _of_held(self, held: Held) -> Trainer:
+  def _of_held(self, held: Held) -> CompiledTrainer:
     return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)
 
   def _model(self, held: Held) -> tuple[Tree, Tree]:
@@ -280,9 +337,55 @@ class Elastic:
 
   def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
     """Return the feed of this process's among these workers."""
-    at = [self._fed.index(i) for i in local(self.of(ids), ids)]
+    at = [self.fed.index(i) for i in local(self.of(ids), ids)]
 
     def rows(first: int, steps: int) -> dict[str, np.ndarray]:
       return {name: x if at == [*range(len(x))] else x[at] for name, x in feed(first, steps).items()}
 
     return rows
+
+
+def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers) -> ElasticTrainer:
+  """Return the trainers of a run in one process whose membership changes in virtual time.
+
+  make: workers on devices -> their trainer. workers: all, on the most devices that are used.
+  """
+
+  @cache
+  def of(count: int) -> CompiledTrainer:
+    devices = max(d for d in divisors(count) if d <= workers.devices)
+    return make(workers if count == workers.count else make_workers(count, devices))
+
+  return ElasticTrainer(lambda ids: of(len(ids)), everyone(workers.count))
+
+
+class ElasticClock:
+  """The clock of a run whose membership changes."""
+
+  def __init__(self, trainer: ElasticTrainer, clock: Clock | None = None):
+    """clock: of the virtual seconds; None: the run has none."""
+    self._trainer, self._clock = trainer, clock
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps of all workers up to a step of the run."""
+    return self._trainer.presence.made(step)
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the number of workers that are present, and the virtual seconds."""
+    present = {"present": len(self._trainer.presence.at(max(step - 1, 0)))}
+    return present | (self._clock.columns(step) if self._clock else {})
+
+  def keep(self, folder: Folder) -> None:
+    """Write the membership to the folder of a run. ValueError if the run in it has another one."""
+    file, presence = folder.path / PRESENCE, self._trainer.presence
+    if not file.exists():
+      if folder.writes:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        presence_file.save(file, presence)
+    elif presence_file.load(file, presence.workers) != presence:
+      raise ValueError(f"{file} must have the membership of this run. Resume with workdir={folder.path}.")
+
+  def save(self, folder: Path) -> None:
+    """Write the schedule that a report draws."""
+    if self._clock:
+      self._clock.save(folder)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ddl.api import Tree
 from ddl.group import Group
@@ -17,6 +18,11 @@ class Consensus(NamedTuple):
   params: Tree  # `evaluate` of the algorithm
   extra: Tree  # the workers' mean
   distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: not known
+
+
+def host_distance(model: Consensus) -> float | None:
+  """Return the distance of a consensus on the host; None if it is not known."""
+  return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))
 
 
 class Progress(NamedTuple):

@@ -25,6 +25,7 @@ import jax
 
 from ddl.api import Model, Tree
 from ddl.engine.workers import Workers, divisors, nbytes
+from ddl.names import pluralize
 
 CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
 PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
@@ -40,6 +41,21 @@ class ExecutionConfig(NamedTuple):
   steps: Literal["unroll", "scan"]
   steps_per_call: int
   overlap: bool = True  # False: the steps after a launch wait for its message
+
+
+def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
+  """Return the settings that a bit-exact resume depends on."""
+  return {"devices": workers.devices, "execution": list(execution), "processes": jax.process_count()}
+
+
+def describe_layout(workers: Workers, execution: ExecutionConfig, members: str = "") -> str:
+  """Describe workers, devices and execution in one line. members: how the devices of a worker share its parameters."""
+  devices = pluralize(workers.devices, f"{jax.devices()[0].platform} device")
+  return (
+    f"{pluralize(workers.count, 'worker')}{members} on {devices} of {pluralize(jax.process_count(), 'process')}, "
+    f"{workers.virtual} each; gradients {execution.gradients}, steps {execution.steps}, up to "
+    f"{execution.steps_per_call} steps a call"
+  )
 
 
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:

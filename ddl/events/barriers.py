@@ -199,7 +199,7 @@ BARRIERS: dict[str, Callable[..., Barrier]] = {
 ABSENT = sys.maxsize  # the clock of a worker that is absent, so that no other waits for it
 
 
-class MembershipBarrier:
+class LiveBarrier:
   """The rounds that each worker has finished, and who may begin another. Callers with several threads hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):

@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from ddl.events.barriers import Bounded, MembershipBarrier, Quorum, Round
+from ddl.events.barriers import Bounded, LiveBarrier, Quorum, Round
 from ddl.events.cluster import Cluster, Work
 from ddl.events.record import VisitRow
 
@@ -20,7 +20,7 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
   nothing. lock_free: the server is a shared memory, at which no request queues.
   """
   message, service = cluster.message, cluster.service
-  members = MembershipBarrier(barrier, workers=cluster.workers, seed=seed)
+  members = LiveBarrier(barrier, workers=cluster.workers, seed=seed)
   clocks = [0] * cluster.workers  # finished rounds
   rounds: dict[int, Work] = {}  # under way
   arrivals: dict[int, float] = {}

@@ -80,7 +80,7 @@ def walk(
   exchanges: Sequence[ExchangeSeconds] = (),
   local_seconds: Seconds | None = None,
   overlap: bool = True,
-  elastic: bool | Presence = False,
+  present: bool | Presence = False,
 ) -> Iterator[StepTimes]:
   """Yield when each worker computes and waits, step by step.
 
@@ -95,7 +95,7 @@ def walk(
     round_steps: steps of a round, which a worker that dies repeats, and at whose begin workers leave and join.
     exchanges: those that send something.
     local_seconds: of the collectives of each local step; None where it has none.
-    elastic: False: all wait for a worker that dies. True: the others go on, as `presence.elastic` has it; one that
+    present: False: all wait for a worker that dies. True: the others continue, as `presence.elastic` has it; one that
       joins begins when the last of those that stayed has come to the round. A presence: it, without the deaths.
 
   Raises:
@@ -115,8 +115,8 @@ def walk(
   clock, link = np.zeros(workers), np.zeros(workers)  # when each worker has come so far; when its link is free
   here, lost = np.ones(workers, bool), np.zeros(workers)
   attend = presence.waiting(times)
-  if elastic:
-    attend = presence.given(elastic, round_steps) if isinstance(elastic, Presence) else presence.elastic(times)
+  if present:
+    attend = presence.given(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
   def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
     """((leaves, has arrived), when each worker has what it waits for)."""

@@ -3,7 +3,7 @@
 from ddl.hosts.agree import Vote, exchange, share
 from ddl.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
 from ddl.hosts.launcher import RESTARTED, command_line, follow_launcher, launch, launched
-from ddl.hosts.membership import JOINED, LAUNCHER, Membership, declare, member, processes
+from ddl.hosts.process_info import JOINED, LAUNCHER, ProcessInfo, declare, member, processes
 from ddl.hosts.watch import GRACE, PEER_TIMEOUT, end, in_words, lost, tell
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
   "LAUNCHER",
   "PEER_TIMEOUT",
   "RESTARTED",
-  "Membership",
+  "ProcessInfo",
   "Vote",
   "command_line",
   "declare",

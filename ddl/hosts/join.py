@@ -15,7 +15,7 @@ from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from ddl import memory
 from ddl.hosts import rendezvous
 from ddl.hosts.launcher import follow_launcher
-from ddl.hosts.membership import check_address, check_seconds, member, whence
+from ddl.hosts.process_info import check_address, check_seconds, member, whence
 from ddl.hosts.watch import PEER_TIMEOUT, start
 
 JOIN_TIMEOUT = 60.0  # seconds

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from ddl.hosts.membership import JOINED, LAUNCHER, Membership, member
+from ddl.hosts.process_info import JOINED, LAUNCHER, ProcessInfo, member
 
 SAVING = 15.0  # seconds from SIGTERM to the end
 POLL = 0.5  # seconds
@@ -100,7 +100,7 @@ def launch(count: int, command: Sequence[str], apart: int | None = None) -> int:
   before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
   first, over = None, 0.0
 
-  def start(place: Membership, **more: str) -> subprocess.Popen[bytes]:
+  def start(place: ProcessInfo, **more: str) -> subprocess.Popen[bytes]:
     here = place is places[0]
     child = subprocess.Popen(
       command,
@@ -156,18 +156,18 @@ def _may_go_on(children: Sequence[subprocess.Popen[bytes]]) -> bool:
   return 0 not in codes and any(code < 0 for code in codes)
 
 
-def _killed(place: Membership, code: int) -> str:
+def _killed(place: ProcessInfo, code: int) -> str:
   name = f"process {place.rank} of {place.count}" if place.count > 1 else "the process"
   return f"{name} was killed by {signal.Signals(-code).name}"
 
 
-def _places(count: int) -> list[Membership]:
+def _places(count: int) -> list[ProcessInfo]:
   """Return the place of each process to be started."""
   if member().count > 1:
     return [member()]
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
-    return [Membership(rank, count, f"127.0.0.1:{free.getsockname()[1]}") for rank in range(count)]
+    return [ProcessInfo(rank, count, f"127.0.0.1:{free.getsockname()[1]}") for rank in range(count)]
 
 
 class _Lines:

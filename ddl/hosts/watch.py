@@ -21,7 +21,7 @@ from typing import Any
 
 from jax._src import distributed  # its key-value store has no public name
 
-from ddl.hosts.membership import check_seconds
+from ddl.hosts.process_info import check_seconds
 
 
 def tell(text: str) -> None:

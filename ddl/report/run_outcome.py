@@ -1,6 +1,5 @@
 """What a label's runs came to: how much of the budget, whether they diverged, and which labels have the same runs."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,8 @@ def fingerprint(result: Result) -> tuple[Any, ...]:
 
 
 def shares(result: Result, run: Run) -> np.ndarray:
-  """Examples as shares of the label's budget, which a grid with `steps` may give each another.
-
-  Of workers that come and go it is a budget of steps.
-  """
-  settings = result.info["settings"]
-  if settings.get("elastic"):
-    return run.columns["step"] / settings["steps"]
-  return run.columns["examples"] / math.prod(settings[key] for key in ("workers", "batch", "steps"))
+  """Return the steps of a run as shares of its label's budget."""
+  return run.columns["step"] / result.info["settings"]["steps"]
 
 
 def problem(run: Run, metric: str, short: bool) -> str | None:

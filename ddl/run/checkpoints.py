@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from ddl.engine.checkpoint import SECONDS, Checkpoints, Damaged
 from ddl.engine.consensus import Consensus
 from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
-from ddl.perf.units import counted
+from ddl.names import pluralize
+from ddl.run.batch import NEW_RUN, Batch, LoopStep
 from ddl.run.folder import RunFolder
-from ddl.run.metrics import FIGURES
 from ddl.run.processes import say
 
 
@@ -25,88 +25,151 @@ class DamagedMetrics(Damaged):
   """A checkpoint that can be read, of more lines of metrics than are as they were written."""
 
 
-class Found(NamedTuple):
-  """The newest checkpoints that can be read."""
+class Restored(NamedTuple):
+  """The state of a batch from which it continues."""
 
-  step: int
+  carry: Any  # of all lanes
   figures: list[dict[str, Any]]  # of each run
-  carries: list[Any]  # of each run, as they were saved
-  relaid: bool  # whether they are of another layout
+  first: int = 0  # the step from which calls are planned, which decides which programs are equal
+  streams: Sequence[tuple[int, dict[str, Any]]] = ()  # see `Batch.feed`
+  joined: bool = False  # whether some workers start here
+
+
+class Store(Protocol):
+  """Where the state of a batch comes from and goes to: a hook of the loop."""
+
+  def restore(self, batch: Batch, resume: bool) -> Restored | None:
+    """Return the state from which the runs continue; None: they start at step 0."""
+    ...
+
+  def due(self, first: int, step: int) -> bool:
+    """Return whether the state is saved after a call of the steps first..step-1."""
+    ...
+
+  def __call__(self, state: LoopStep) -> None:
+    """Save the state where that is due, or before a stop."""
+    ...
+
+  def close(self) -> None:
+    """Wait for what is being saved."""
+    ...
 
 
 class RunCheckpoints:
-  """The checkpoints in the folders of runs that are made in step."""
+  """A store of checkpoints in the folders of the runs, by orbax."""
 
-  def __init__(self, folders: Sequence[RunFolder], layout: dict[str, Any], relay: bool):
-    """layout: of the run now; relay: whether it may go on from one of another layout, up to rounding."""
-    self._folders, self._layout, self._relay = folders, layout, relay
-    self._each: list[Checkpoints] = []
+  def __init__(self, steps: int, every: int = 0, final: bool = True, any_layout: bool = False):
+    """Save every so many steps (0: never) and before a stop; final: after the last of `steps` steps too.
 
-  def open(self) -> None:
-    """Make the folders of the checkpoints, unless that was done."""
-    self._each = self._each or [Checkpoints(folder.checkpoints) for folder in self._folders]
+    any_layout: whether a checkpoint of another layout is restored too, up to rounding.
+    """
+    self._steps, self._every, self._final, self._any_layout = steps, every, final, any_layout
+    self._folders: list[RunFolder] = []
+    self._layout: dict[str, Any] = {}
+    self._managers: list[Checkpoints] = []
+
+  def due(self, first: int, step: int) -> bool:
+    """Return whether a checkpoint is due after a call of the steps first..step-1."""
+    return (self._final and step == self._steps) or bool(self._every and step // self._every > first // self._every)
+
+  def __call__(self, state: LoopStep) -> None:
+    """Save the active runs where that is due, or before a stop."""
+    if state.carry is None or not state.step or not (state.stopping or self.due(state.first, state.step)):
+      return
+    batch, _ = state.batch, state.models  # which finds parameters that are not finite
+    self._open()
+    for run in batch.active:
+      figures: dict[str, Any] = batch.saved_figures(run) | {"layout": self._layout}
+      carry = batch.trainer.saved(batch.carry_of(state.carry, run))
+      # One after another: over several processes, those that orbax writes at the same time take each other's files.
+      self._managers[run].save(figures["step"], carry, figures, wait=batch.width > 1)
+
+  def restore(self, batch: Batch, resume: bool) -> Restored | None:
+    """Return the newest intact state; None: the runs start at step 0.
+
+    Raises:
+      ValueError: if no checkpoint can be read, or they are of another layout.
+    """
+    self._folders, self._layout = [run.folder for run in batch.runs], batch.trainer.layout
+    self._any_layout = self._any_layout and batch.trainer.portable
+    batch.checkpoint_note = self._describe
+    if resume or self._every or self._final:
+      self._open()
+    if not resume or not self.steps():  # a new run, or one that was stopped before its first checkpoint
+      return None
+    newest = self._newest(lambda step: batch.trainer.saved_shapes(batch.initial_key, step))
+    if newest is None:
+      return None
+    step, figures, carries, resharded = newest
+    streams = [(step, of_run.pop("streams", {})) for of_run in figures]
+    carry = batch.join([batch.trainer.restored(carry, step) for carry in carries])
+    return Restored(carry, figures, step if resharded else 0, streams)
 
   def steps(self) -> list[int]:
     """Return the steps that have a checkpoint, the newest first."""
-    return self._each[0].steps() if self._each else []
+    return self._managers[0].steps() if self._managers else []
 
-  def save(self, run: int, carry: Any, figures: dict[str, Any], wait: bool) -> None:
-    """Save a run's carry and figures, as `Checkpoints.save` does."""
-    self._each[run].save(figures["step"], carry, figures | {"layout": self._layout}, wait=wait)
+  def close(self) -> None:
+    """Wait for what is being saved."""
+    for manager in self._managers:
+      manager.close()
 
-  def newest(self, shapes: Callable[[int], Any]) -> Found | None:
-    """Return the newest that can be read and whose metrics are intact, and remove those after it, which is said.
+  def _describe(self) -> str:
+    steps = self.steps()
+    return f"the last good checkpoint, of step {steps[0]}, is kept" if steps else "there was no checkpoint yet"
 
-    shapes: of a carry as it was saved after so many steps.
+  def _open(self) -> None:
+    self._managers = self._managers or [Checkpoints(folder.checkpoints) for folder in self._folders]
+
+  def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
+    """Return step, figures and carries of the newest checkpoints that are intact, and whether the layout differs.
+
+    Later ones are removed, which is printed. shapes: of a carry as it was saved after so many steps.
 
     Returns:
-      None where the metrics are damaged before the first checkpoint, so that the run starts over.
+      None if the metrics are damaged before the first checkpoint, so that the runs start over.
 
     Raises:
       ValueError: if none can be read, or the layout is another one.
     """
     damaged: list[int] = []
-    whys: list[Damaged] = []
+    errors: list[Damaged] = []
     for step in self.steps():
       try:
         figures = [self._figures(run, step) for run in range(len(self._folders))]
-        carries = [each.carry(step, shapes(step)) for each in self._each]
+        like = shapes(step)
+        carries = [manager.carry(step, like) for manager in self._managers]
       except Damaged as error:
-        whys.append(error)
+        errors.append(error)
         damaged.append(step)
         continue
-      self._go_back(whys, damaged, step)
-      layouts = [each.pop("layout") for each in figures]
-      return Found(step, figures, carries, self._told(step, layouts[0]))
-    if not any(isinstance(why, DamagedMetrics) for why in whys):
-      raise ValueError(f"{whys[0]}, and no other checkpoint either; train again in another --workdir")
-    self._go_back(whys, damaged, 0)
+      self._go_back(errors, damaged, step)
+      layouts = [of_run.pop("layout") for of_run in figures]
+      return step, figures, carries, self._resharded(step, layouts[0])
+    if not any(isinstance(error, DamagedMetrics) for error in errors):
+      raise ValueError(f"{errors[0]}, and no other checkpoint either; train again in another --workdir")
+    self._go_back(errors, damaged, 0)
     return None
 
-  def _go_back(self, whys: Sequence[Damaged], damaged: Sequence[int], step: int) -> None:
-    """Say and do what it takes to resume from a step before damaged checkpoints."""
-    if whys:
-      say(f"{whys[0]}: going on from step {step}")
-    for each in self._each:
+  def _go_back(self, errors: Sequence[Damaged], damaged: Sequence[int], step: int) -> None:
+    """Remove damaged checkpoints, and print the step from which the runs resume instead."""
+    if errors:
+      say(f"{errors[0]}: going on from step {step}")
+    for manager in self._managers:
       for later in damaged:
-        each.delete(later)
-
-  def close(self) -> None:
-    """Wait for what is being saved."""
-    for each in self._each:
-      each.close()
+        manager.delete(later)
 
   def _figures(self, run: int, step: int) -> dict[str, Any]:
     folder = self._folders[run]
-    figures = self._each[run].figures(step)
-    if not isinstance(figures, dict) or {*FIGURES, "layout"} - {*figures, "crc"}:
+    figures = self._managers[run].figures(step)
+    if not isinstance(figures, dict) or {*NEW_RUN, "layout"} - {*figures, "crc"}:
       raise Damaged(f"{folder.checkpoints / str(step)} cannot be read (it lacks figures)")
     figures.setdefault("crc", None)  # of an older one, whose metrics are not checked bit for bit
     if wrong := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]), SECONDS)), ""):
       raise DamagedMetrics(wrong)
     layout = figures["layout"]
     elsewhere = any(layout.get(key) != self._layout.get(key) for key in ("devices", "members", "sharding", "processes"))
-    if layout != self._layout and not (self._relay and elsewhere):
+    if layout != self._layout and not (self._any_layout and elsewhere):
       raise ValueError(
         f"{folder.path} was run as {_words(layout)}, now it is {_words(self._layout)}; a run resumes bit for bit only "
         "as it was: pass its --devices, --members, --virtual_grad, --step_loop, --steps_per_call, --overlap and "
@@ -114,24 +177,24 @@ class RunCheckpoints:
       )
     return figures
 
-  def _told(self, step: int, layout: dict[str, Any]) -> bool:
-    """Say and note that a run goes on with another layout, if so."""
+  def _resharded(self, step: int, layout: dict[str, Any]) -> bool:
+    """Return whether the runs resume with another layout, which is printed and recorded."""
     if layout == self._layout:
       return False
     say(f"this run was {_words(layout)}, and goes on as {_words(self._layout)}: not bit for bit, up to rounding")
-    for each in self._folders:
-      each.relaid(step, layout, self._layout | {"together": len(self._folders)})
+    for folder in self._folders:
+      folder.relaid(step, layout, self._layout | {"together": len(self._folders)})
     return True
 
 
 def _words(layout: dict[str, Any]) -> str:
-  processes = counted(layout["processes"], "process", "processes")
+  processes = pluralize(layout["processes"], "process")
   members = f" of which {layout['members']} are a worker's" if "members" in layout else ""
   gradients, steps, longest, overlap = layout["execution"]
   execution = (
     f"gradients {gradients}, steps {steps}, up to {longest} steps a call, overlap {'on' if overlap else 'off'}"
   )
-  return f"{processes}, {counted(layout['devices'], 'device')}{members}, {execution}"
+  return f"{processes}, {pluralize(layout['devices'], 'device')}{members}, {execution}"
 
 
 MODEL = "model.msgpack"

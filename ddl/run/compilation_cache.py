@@ -4,28 +4,53 @@
 """
 
 import contextlib
-import functools
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from ddl import files
 
 AUTO, OFF = "auto", ("off", "")
 LIMIT = 2**29  # bytes; JAX's own limit reads a file of each entry for each new one: 0.3 s at 5,000 entries
 HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
+NAMES = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
-def start(where: str = AUTO) -> None:
-  """Turn the cache on, before anything is compiled; warn if its folder cannot be used, and go without."""
-  _hits()
-  if where in OFF:
-    jax.config.update("jax_enable_compilation_cache", False)
-    return
-  if where == AUTO and jax.config.values["jax_compilation_cache_dir"]:
+@contextlib.contextmanager
+def active(where: str = AUTO) -> Iterator[list[str]]:
+  """Use the cache in a context, before anything is compiled there; yield the list of its hits, which grows.
+
+  A folder that cannot be used is warned of, and nothing is cached. JAX's settings are restored at the end.
+
+  where: a folder, "auto" or "off".
+  """
+  hits, before = list[str](), {name: jax.config.values[name] for name in NAMES}
+
+  def listen(event: str, **_: object) -> None:
+    if event == HIT:
+      hits.append(event)
+
+  jax.monitoring.register_event_listener(listen)
+  try:
+    _start(where)
+    yield hits
+  finally:
+    jax.monitoring.unregister_event_listener(listen)
+    changed = jax.config.values["jax_compilation_cache_dir"] != before["jax_compilation_cache_dir"]
+    for name, value in before.items():
+      jax.config.update(name, value)
+    if changed:
+      compilation_cache.reset_cache()  # JAX keeps the first folder otherwise
+
+
+def _start(where: str) -> None:
+  jax.config.update("jax_enable_compilation_cache", where not in OFF)
+  if where in OFF or (where == AUTO and jax.config.values["jax_compilation_cache_dir"]):
     return
   try:
     folder = files.cache_folder() / "jax" if where == AUTO else Path(where)
@@ -40,23 +65,11 @@ def start(where: str = AUTO) -> None:
     return
   with contextlib.suppress(OSError):
     _prune(folder)
+  compilation_cache.reset_cache()
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   # An entry that another process is just writing, or did not finish before it was killed: compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-
-
-def note() -> str:
-  """Number of this process's programs that came from the cache, as a note after the seconds of compilation."""
-  return f" ({len(_hits())} programs from the cache)" if _hits() else ""
-
-
-@functools.cache
-def _hits() -> list[str]:
-  """JAX's events of programs that were in the cache, from the first call on."""
-  found: list[str] = []
-  jax.monitoring.register_event_listener(lambda event, **_: found.append(event) if event == HIT else None)
-  return found
 
 
 def _prune(folder: Path) -> None:

@@ -1,11 +1,10 @@
-"""A run's folder: config, versions, metrics and TensorBoard events; only the main process writes it."""
+"""A run's folder: config, versions and metrics; only the main process writes it."""
 
 import contextlib
 import json
 import platform
 import shlex
 import subprocess
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -47,7 +46,6 @@ class RunFolder:
       inputs: fingerprints of what the run is computed from, see `ddl.run.inputs`.
     """
     self.path, self.writes, self.recorded, self.inputs = path, writes, recorded, inputs or {}
-    self._events: Any = None
 
   @property
   def checkpoints(self) -> Path:
@@ -144,15 +142,10 @@ class RunFolder:
     return ""
 
   def line(self, figures: dict[str, Any]) -> None:
-    """Adds a line of metrics, and its events for TensorBoard."""
-    if not self.writes:
-      return
-    with (self.path / METRICS).open("a") as file:
-      file.write(text_of(figures))
-    if self._events is None:
-      self._events = _event_writer(self.path)
-    if self._events:
-      self._events(figures)
+    """Add a line of metrics."""
+    if self.writes:
+      with (self.path / METRICS).open("a") as file:
+        file.write(text_of(figures))
 
   def finish(self, result: dict[str, Any]) -> None:
     """Marks the run as complete."""
@@ -287,28 +280,6 @@ def write_whole(file: Path, text: str) -> None:
   temporary = file.with_name(file.name + ".tmp")
   temporary.write_text(text)
   temporary.replace(file)
-
-
-def _event_writer(path: Path) -> Any:
-  """Return a function that writes a line of metrics as events, at once.
-
-  Not tensorboardX's `SummaryWriter`: its thread dies on a full disk, and who waits for it waits for ever.
-  """
-  try:
-    from tensorboardX.event_file_writer import EventsWriter
-    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-  except ImportError:
-    return False
-  (path / "tensorboard").mkdir(exist_ok=True)
-  writer = EventsWriter(str(path / "tensorboard" / "events"))
-
-  def write(figures: dict[str, Any]) -> None:
-    values = [Summary.Value(tag=key, simple_value=value) for key, value in figures.items() if key != "step"]
-    writer.write_event(Event(wall_time=time.time(), step=figures["step"], summary=Summary(value=values)))
-    writer.flush()
-
-  return write
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,19 @@
-"""Hooks: functions that a run calls after each evaluation and at its end, such as `ddl.train(..., hooks=[my_hook])`."""
+"""Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
 
+A hook of the loop sees every call (`ddl.run.batch.LoopHook`); a user-defined hook is a function of a `StepInfo`, which
+it receives after each evaluation and at the end.
+"""
+
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddl.api import Tree
 from ddl.config.user_code import function_at
+from ddl.run import checkpoints
+from ddl.run.batch import Batch, LoopStep
+from ddl.run.progress import Progress
 
 if TYPE_CHECKING:
   from ddl.config.options import RunOptions
@@ -24,39 +32,128 @@ class StepInfo(NamedTuple):
   folder: Path
   components: "Components"  # experiment, data and model
   options: "RunOptions"
-  trainer: Any  # None on threads and on Ray
+  trainer: Any  # see `ddl.engine.trainer.Trainer`
 
 
 Hook = Callable[[StepInfo], object]
 
 
-class Hooks:
-  """The hooks of one run. In a run of several processes each of them calls its hooks."""
+def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
+  """Return the hooks, importing those that are addresses. ValueError, one line, for what is not a function."""
+  return [function_at(hook, "--hooks") if isinstance(hook, str) else hook for hook in hooks]
 
-  def __init__(self, hooks: Sequence[Any], folder: Path, components: "Components", options: "RunOptions"):
-    self._hooks = hooks
-    self._run = {"folder": folder, "components": components, "options": options}
-    self._info: StepInfo | None = None  # of the newest evaluation, if `last` is still unknown
 
-  def evaluated(self, step: int, metrics: Mapping[str, float], params: Tree, extra: Tree, trainer: Any) -> None:
+class AfterEvaluation:
+  """A hook of the loop that acts on each new line of metrics."""
+
+  def due(self, first: int, step: int) -> bool:
+    """Return False: `Evaluation` waits for the model."""
+    del first, step
+    return False
+
+  def __call__(self, state: LoopStep) -> None:
+    """Act on the runs that have a line of this step."""
+    for run in state.batch.active:
+      if state.carry is not None and state.batch.figures[run]["last"].get("step") == state.step:
+        self.evaluated(state, run)
+
+  def evaluated(self, state: LoopStep, run: int) -> None:
+    """Act on the new line of a run."""
+
+
+class UserHooks(AfterEvaluation):
+  """Call user-defined hooks. In a run of several processes each process calls its hooks."""
+
+  def __init__(self, hooks: Sequence[Any], options: "RunOptions"):
+    """hooks: functions of a `StepInfo`."""
+    self._hooks, self._options = hooks, options
+    self._infos: dict[int, StepInfo] = {}  # of the newest evaluation of each run
+
+  def evaluated(self, state: LoopStep, run: int) -> None:
     """Call the hooks, unless this is the last step: then `finished` does."""
     if not self._hooks:
       return
-    first = self._info is None
-    self._info = StepInfo(step, first, False, metrics, params, extra, **self._run, trainer=trainer)
-    if step < self._run["components"].experiment.steps:
-      self._call(self._info)
+    (components, folder, _, _), model = state.batch.runs[run], state.models[state.batch.lanes[run]]
+    info = StepInfo(
+      state.step, run not in self._infos, False, state.batch.figures[run]["last"], model.params, model.extra,
+      folder.path, components, self._options, state.batch.trainer,
+    )  # fmt: skip
+    self._infos[run] = info
+    if state.step < components.experiment.steps:
+      self._call(info)
 
-  def finished(self) -> None:
+  def finished(self, run: int) -> None:
     """Call the hooks for the last time."""
-    if self._info:
-      self._call(self._info._replace(last=True))
+    if run in self._infos:
+      self._call(self._infos[run]._replace(last=True))
 
   def _call(self, info: StepInfo) -> None:
     for hook in self._hooks:
       hook(info)
 
 
-def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Return the hooks, of which some are given by their addresses. ValueError, one line, for what is no function."""
-  return [function_at(hook, "--hooks") if isinstance(hook, str) else hook for hook in hooks]
+class TensorBoard(AfterEvaluation):
+  """Write each line of metrics as TensorBoard events, at once.
+
+  Without tensorboardX's `SummaryWriter`, whose thread dies on a full disk and then blocks those that wait for it.
+  """
+
+  def __init__(self) -> None:
+    self._writers: dict[Path, Any] = {}
+
+  def evaluated(self, state: LoopStep, run: int) -> None:
+    """Write the line of a run."""
+    folder = state.batch.runs[run].folder
+    if not folder.writes:
+      return
+    try:
+      from tensorboardX.event_file_writer import EventsWriter
+      from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+      from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError:
+      return
+    if folder.path not in self._writers:
+      (folder.path / "tensorboard").mkdir(exist_ok=True)
+      self._writers[folder.path] = EventsWriter(str(folder.path / "tensorboard" / "events"))
+    line = state.batch.figures[run]["last"]
+    values = [Summary.Value(tag=key, simple_value=value) for key, value in line.items() if key != "step"]
+    writer = self._writers[folder.path]
+    writer.write_event(Event(wall_time=time.time(), step=state.step, summary=Summary(value=values)))
+    writer.flush()
+
+
+class SaveModels:
+  """Write the consensus model of each run with each checkpoint and at the end."""
+
+  def __init__(self, batch: Batch, saves: Callable[[int, int], bool]):
+    """saves: whether a checkpoint is due after a call of the steps first..step-1."""
+    self._steps, self._saves = batch.experiment.steps, saves
+
+  def due(self, first: int, step: int) -> bool:
+    """Return whether a checkpoint is due, or the end."""
+    return step == self._steps or self._saves(first, step)
+
+  def __call__(self, state: LoopStep) -> None:
+    """Write the models where that is due."""
+    if state.step and state.carry is not None and (state.stopping or self.due(state.first, state.step)):
+      models = state.models
+      for run in state.batch.active:
+        checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]])
+
+
+class ShowProgress:
+  """Show the steps so far in a bar or in lines."""
+
+  def __init__(self, progress: Progress):
+    self._progress = progress
+
+  def due(self, first: int, step: int) -> bool:
+    """Return False: the figures are on the host."""
+    del first, step
+    return False
+
+  def __call__(self, state: LoopStep) -> None:
+    """Show the step, with the newest line of the first active run."""
+    if state.batch.active:
+      last = state.batch.figures[state.batch.active[0]]["last"]
+      self._progress.show(state.step, last if last.get("step") == state.step else {})

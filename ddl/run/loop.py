@@ -1,156 +1,183 @@
-"""One run from its first step to its last, whatever makes the steps: metrics, checkpoints, stopping and resuming."""
+"""The training loop: it runs a trainer's calls, and calls the hooks between them."""
 
+import collections
+import contextlib
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import numpy as np
 
-from ddl.engine.consensus import Consensus, NotFinite
-from ddl.run import checkpoints
-from ddl.run.build import Components
+from ddl.engine.consensus import NotFinite
+from ddl.engine.trainer import Trainer
+from ddl.hosts import Vote, leave
+from ddl.run.batch import Batch, Diverged, LoopHook, LoopStep
+from ddl.run.checkpoints import Restored, Store
 from ddl.run.exit_codes import Stopped
-from ddl.run.folder import RunFolder
-from ddl.run.hooks import Hooks
-from ddl.run.metrics import Evaluator, Metrics
+from ddl.run.hooks import ShowProgress
 from ddl.run.processes import say
-from ddl.run.progress import Progress
-from ddl.run.runner import Report, Runner, StopRequest
+from ddl.run.progress import Progress, bar
 
 
-class Diverged(ValueError):
-  """The loss is no longer finite."""
+def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRequest") -> tuple[int, bool]:
+  """Run the batch to its last step, or until a stop is requested; return the step, and whether it was stopped.
 
-
-class Part(NamedTuple):
-  """One of the runs that are made together."""
-
-  components: Components
-  folder: RunFolder
-  virtual_seconds: Callable[[int], float] | None = None  # of a step
-  resume: bool = False  # its folder holds it already
-  hooks: Hooks | None = None
-
-
-class Options(NamedTuple):
-  """Evaluation and label."""
-
-  batch_stats: str = "mean"  # of the consensus model, or "reestimate"
-  label: str = ""  # of the progress
-  keep_model: bool = False  # write the tested model beside each checkpoint, and at the end
-
-
-def run(part: Part, runner: Runner, evaluator: Evaluator, options: Options, about: dict[str, Any]) -> dict[str, Any]:
-  """Train, and leave the run in its folder; return the last line of metrics.
-
-  Raises:
-    Diverged: if the loss is not finite; the last good checkpoint stays.
-    Stopped: after SIGTERM or Ctrl-C; the run is saved if its runner saves runs.
-    ValueError: if the folder does not fit (see `RunFolder`), or the runner cannot start.
+  One call stays in flight while the losses of the one before are read; where a hook is due the loop waits for the
+  devices. All processes stop after the same call.
   """
-  found = run_together([part], runner, evaluator, options, about)[0]
-  if isinstance(found, Diverged):
-    raise found
-  return found
+  trainer, steps, done = batch.trainer, batch.experiment.steps, batch.figures[0]
+  calls = [call for call in trainer.plan(state.first, steps, batch.experiment.eval_every) if call.first >= done["step"]]
+  feed, key, step = batch.feed(state.streams, state.joined), batch.key(), done["step"]
+  clock, vote = Stopwatch(trainer, sum(figures["seconds"] for figures in batch.figures)), Vote()
+  if not done["lines"]:
+    _call(hooks, LoopStep(batch, 0, 0, np.zeros((batch.width, 0)), 0.0, 0.0, state.carry))
+  pending = collections.deque[tuple[Any, Any, object]]()
+  nbytes, stopping = done["nbytes"], False
+  clock.start()
+  with contextlib.closing(trainer.run(state.carry, calls, feed, key)) as running:  # pyright: ignore[reportArgumentType]
+    del state
+    for call, carry, losses in running:
+      pending.append((call, losses, vote.cast(stop.number is not None, losses)))
+      due = any(hook.due(call.first, call.end) for hook in hooks)
+      while len(pending) > (0 if due or stopping else 1):
+        call, losses, ballot = pending.popleft()
+        values = np.atleast_2d(trainer.losses(call, losses))
+        nbytes += trainer.nbytes(call)
+        stopping |= vote.count(ballot)
+        pause = not pending and (due or stopping)
+        if pause:
+          clock.stop()
+        measured = trainer.seconds(carry)
+        seconds = clock.seconds / len(batch.runs) if measured is None else measured
+        _call(hooks, LoopStep(batch, call.first, call.end, values, nbytes, seconds, carry if pause else None, stopping))
+        if pause:
+          clock.start()
+      step = call.end
+      if stopping:
+        break
+  return step, stopping
 
 
-def run_together(
-  parts: Sequence[Part], runner: Runner, evaluator: Evaluator, options: Options, about: dict[str, Any]
+def _call(hooks: Sequence[LoopHook], state: LoopStep) -> None:
+  for hook in hooks:
+    hook(state)
+
+
+def run(
+  batch: Batch, store: Store, hooks: Sequence[LoopHook], label: str, about: dict[str, Any]
 ) -> list[dict[str, Any] | Diverged]:
-  """Train several runs in step that differ in their seeds; return the last line of each, or why it diverged.
+  """Train the runs of a batch in their folders; return the last line of metrics of each, or why it diverged.
+
+  Args:
+    store: of checkpoints.
+    hooks: in the order in which they are called.
+    label: of the progress.
+    about: versions and command, recorded in the folders.
 
   Raises:
-    Stopped, ValueError: as `run`.
+    Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store saves.
+    ValueError: if a folder does not fit (see `RunFolder`), or the trainer cannot start.
   """
-  steps, reestimate = parts[0].components.experiment.steps, options.batch_stats == "reestimate"
-  metrics = [
-    Metrics(each.components, each.folder, evaluator, reestimate, each.virtual_seconds, lambda: runner.presence)
-    for each in parts
-  ]
-  diverged: dict[int, Diverged] = {}
-
-  def diverge(run: int, error: NotFinite) -> None:
-    experiment = parts[run].components.experiment
-    diverged[run] = Diverged(
-      f"{experiment.label} diverged: {error}; a config.optimizer.learning_rate below "
-      f"{experiment.optimizer.learning_rate} may help; {runner.kept()}"
-    )
-    diverged[run].__cause__ = error
-
-  def for_all(do: Callable[[int, int], None]) -> None:
-    """Of the runs that go on. Raises NotFinite once there are none."""
-    for run, lane in enumerate(runner.lanes):
-      try:
-        if run not in diverged:
-          do(run, lane)
-      except NotFinite as error:
-        diverge(run, error)
-        if len(diverged) == len(parts):
-          raise
-
-  def call_hooks(run: int, model: Consensus) -> None:
-    if hooks := parts[run].hooks:
-      last = metrics[run].last
-      hooks.evaluated(int(last["step"]), last, model.params, model.extra, getattr(runner, "trainer", None))
-
-  with StopRequest() as asked:  # before the first file, so that a stop always saves
+  steps, stopped_at = batch.experiment.steps, None
+  with StopRequest(batch.trainer.stop) as stop:  # before the first file, so that a stop always saves
     try:
-      _open(parts, runner, metrics, about)
-      if any(each.resume for each in parts):
-        say(f"{options.label}: resuming from step {metrics[0].figures['step']} of {steps}")
-      asked.listen()  # Ray has handlers of its own
-      with Progress(options.label, steps, metrics[0].figures["step"]) as progress:
-
-        def report(each: Report) -> list[bool]:
-          models = each.models() if each.models else ()
-          for_all(lambda run, lane: metrics[run].add(each, lane, models[lane] if models else None))
-          if each.line:
-            to_test = [*models]
-            for run, lane in enumerate(runner.lanes):
-              to_test[lane] = metrics[run].to_test(each, models[lane])
-            tested = evaluator(to_test)
-            for_all(lambda run, lane: metrics[run].write(each, models[lane], tested[lane]))
-            for_all(lambda run, lane: call_hooks(run, models[lane]))
-          if models and options.keep_model and (each.save or each.step == steps):
-            for_all(lambda run, lane: checkpoints.save(parts[run].folder.path, each.step, models[lane]))
-          going = [run not in diverged for run in range(len(parts))]
-          progress.show(each.step, metrics[going.index(True)].last if each.line else {})
-          return going
-
-        stopped = runner.run([each.figures for each in metrics], report, asked)
+      states = [_open(batch, store, about)]
+      if any(run.resume for run in batch.runs):
+        say(f"{label}: resuming from step {batch.figures[0]['step']} of {steps}")
+      stop.listen()  # Ray has handlers of its own
+      with Progress(label, steps, batch.figures[0]["step"]) as progress:
+        step, stopping = loop(batch, states.pop(), [*hooks, ShowProgress(progress), store], stop)
+        stopped_at = step if stopping or step < steps else None
     except NotFinite as error:
-      stopped = None
-      for run in range(len(parts)):
-        if run not in diverged:
-          diverge(run, error)
+      for run in batch.active:
+        batch.diverge(run, error)
     finally:
-      # After an error of one of several processes the others wait for it, and what is being saved for them.
+      # After an error of one of several processes the others wait for it, and for what is being saved.
       if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
-        runner.close()
-    if stopped is not None and stopped < steps:
-      raise Stopped(stopped, asked.number or signal.SIGTERM)
-    for run, each in enumerate(parts):
-      if run not in diverged:
-        each.folder.finish(metrics[run].last)
-        if each.hooks:
-          each.hooks.finished()
-    if len(diverged) < len(parts) and (stopped is not None or (asked.number is not None and jax.process_count() == 1)):
-      raise Stopped(steps, asked.number or signal.SIGTERM)  # what would come after this run must not begin
-    return [diverged.get(run) or each.last for run, each in enumerate(metrics)]
+        batch.close()
+        store.close()
+    if stopped_at is not None and stopped_at < steps:
+      raise Stopped(stopped_at, stop.number or signal.SIGTERM)
+    for run in batch.active:
+      batch.runs[run].folder.finish(batch.figures[run]["last"])
+      for hook in hooks:
+        if finished := getattr(hook, "finished", None):
+          finished(run)
+    if batch.active and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
+      raise Stopped(steps, stop.number or signal.SIGTERM)  # what would come after this batch must not begin
+    return [batch.diverged.get(run) or figures["last"] for run, figures in enumerate(batch.figures)]
 
 
-def _open(parts: Sequence[Part], runner: Runner, metrics: Sequence[Metrics], about: dict[str, Any]) -> None:
-  """New folders, or the old ones with the lines of metrics that their checkpoints know."""
-  for each in parts:
-    if each.resume:
-      each.folder.reopen(each.components.experiment)
-  found = runner.open([each.folder for each in parts], any(each.resume for each in parts))
-  for run, each in enumerate(parts):
-    if found:
-      metrics[run].figures = found[run]
-    if each.resume:
-      each.folder.truncate(metrics[run].figures["lines"])
-      each.folder.resumed(metrics[run].figures["step"])
+def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
+  """Create the folders, or reopen them with the lines of metrics that their checkpoints cover."""
+  for run in batch.runs:
+    if run.resume:
+      run.folder.reopen(run.components.experiment)
+  state = store.restore(batch, any(run.resume for run in batch.runs)) or Restored(batch.start(), batch.figures)
+  batch.figures = state.figures
+  for run, figures in zip(batch.runs, batch.figures, strict=True):
+    if run.resume:
+      run.folder.truncate(figures["lines"])
+      run.folder.resumed(figures["step"])
     else:
-      each.folder.create(each.components.experiment, about | {"layout": runner.layout | {"together": len(parts)}})
+      run.folder.create(run.components.experiment, about | {"layout": batch.layout})
+  return state
+
+
+def warm_up(batch: Batch, label: str) -> None:
+  """Run the first calls and discard them: the first time is slower, and seconds are to be compared."""
+  trainer, every = batch.trainer, batch.experiment.eval_every
+  calls = trainer.plan(0, batch.experiment.steps, every)  # of the whole run, which decides which programs are equal
+  calls = [call for call in calls if call.end <= 2 * every]
+  with bar(f"{label}: compiling", len(calls)) as shown:
+    for _, carry, _ in trainer.run(batch.start(), calls, batch.feed(), batch.key()):
+      jax.block_until_ready(carry)
+      shown.update()
+  batch.close()
+
+
+class Stopwatch:
+  """Seconds of training: evaluation, saving and compilation do not count."""
+
+  def __init__(self, trainer: Trainer, seconds: float):
+    """Stand still at `seconds`."""
+    self._trainer, self.seconds = trainer, seconds
+
+  def start(self) -> None:
+    """Start."""
+    self._since, self._compiled = time.perf_counter(), self._trainer.compile_seconds
+
+  def stop(self) -> None:
+    """Stop; call it once the devices are done."""
+    self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
+
+
+class StopRequest:
+  """Defer SIGTERM and Ctrl-C until the loop can save; the second Ctrl-C ends the process."""
+
+  def __init__(self, then: Callable[[], object] = lambda: None):
+    """then: called in the signal's handler."""
+    self._then = then
+
+  def __enter__(self) -> "StopRequest":
+    self.number: int | None = None
+    self._before = self.listen()
+    return self
+
+  def listen(self) -> dict[int, Any]:
+    """Install the handlers, again where a library has set its own; return the handlers before."""
+    return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+
+  def _note(self, number: int, _frame: Any) -> None:
+    if self.number is not None and number == signal.SIGINT:
+      leave(128 + number)  # a process of a group, whose clean-up could wait for the others
+      raise KeyboardInterrupt
+    self.number = number
+    self._then()
+
+  def __exit__(self, *_: Any) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)

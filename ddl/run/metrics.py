@@ -11,7 +11,7 @@ A ratio of them is biased, so both are averaged over the last evaluations first.
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,14 +21,13 @@ import numpy as np
 
 from ddl.api import Model, Source, Tree
 from ddl.config.experiment import noise_key
-from ddl.engine.consensus import Consensus, NotFinite, unstacked
+from ddl.engine.consensus import Consensus, NotFinite, host_distance, unstacked
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import beside, gather, is_split, local
-from ddl.events.presence import Presence
 from ddl.hosts import in_order
+from ddl.run.batch import Batch, LoopStep
 from ddl.run.build import Components
-from ddl.run.folder import RunFolder, text_of
-from ddl.run.runner import Report
+from ddl.run.folder import text_of
 
 BATCH = 512  # examples
 CACHED = 256 * 2**20  # bytes; a smaller test set stays on the device
@@ -191,10 +190,6 @@ def _zeros(x: jax.Array) -> jax.Array:
 
 
 MOST_LOSS = 700.0  # beyond which its exponential is no float
-FIGURES: dict[str, Any] = {
-  "step": 0, "lines": 0, "crc": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [],
-  "last": {},
-}  # fmt: skip
 
 
 def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
@@ -204,102 +199,96 @@ def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
   return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
 
 
-class Metrics:
-  """Account the reports of a run, and write a line to its folder for each that has one due."""
+class Losses:
+  """A hook of the loop that adds up the losses of each run, and finds those that are not finite."""
 
-  def __init__(
-    self,
-    components: Components,
-    folder: RunFolder,
-    evaluator: Evaluator,
-    reestimate: bool,
-    virtual_seconds: Callable[[int], float] | None,
-    presence: Callable[[], Presence | None],
-  ):
-    """reestimate: batch statistics from training batches instead of the workers' mean; virtual_seconds: of a step.
+  def due(self, first: int, step: int) -> bool:
+    """Return False: the losses of a call are read while the next one runs."""
+    del first, step
+    return False
 
-    presence: of workers that come and go, as it is known now.
+  def __call__(self, state: LoopStep) -> None:
+    """Add the losses of a call."""
+    state.batch.for_active(partial(self._add, state))
 
-    ValueError for these of a stream, whose batches are for training alone.
-    """
-    if reestimate and components.data.train.stream:
-      raise ValueError("--batch_stats=reestimate takes training batches anew; of a stream it must be mean")
-    self._components, self._folder, self._evaluator = components, folder, evaluator
-    self._reestimate, self._virtual_seconds, self._presence = reestimate, virtual_seconds, presence
-    self.figures: dict[str, Any] = dict(FIGURES)  # saved with a checkpoint
-
-  @property
-  def last(self) -> dict[str, Any]:
-    """The last line."""
-    return self.figures["last"]
-
-  def add(self, report: Report, lane: int, model: Consensus | None) -> None:
-    """Account a report. model: to test or save. Raises NotFinite if a loss, or the model, is not."""
-    losses = report.losses[lane].astype(np.float64)
+  def _add(self, state: LoopStep, run: int) -> None:
+    figures, losses = state.batch.figures[run], state.losses[state.batch.lanes[run]].astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(losses))
     if bad.size:
-      # Losses of single workers have steps of their own, apart from the average that is counted.
-      before = self.figures["step"]
-      exact = losses.size == report.step - before
-      where = f"at step {before + bad[0] + 1}" if exact else f"between step {before + 1} and step {report.step}"
+      before = figures["step"]
+      exact = losses.size == state.step - before  # losses of asynchronous workers are not one per step
+      where = f"at step {before + bad[0] + 1}" if exact else f"between step {before + 1} and step {state.step}"
       raise NotFinite(f"its loss is {losses[bad[0]]} {where}")
-    self.figures |= {"step": report.step, "nbytes": report.nbytes, "seconds": report.seconds}
-    self.figures["loss_sum"] += math.fsum(losses)
-    self.figures["loss_count"] += losses.size
-    # The distance is finite only if all parameters are: a finite loss may leave others behind.
-    if model and (distance := _distance(model)) is not None and not math.isfinite(distance):
-      raise NotFinite(f"its parameters are not finite after step {report.step}")
+    figures |= {"step": state.step, "nbytes": state.nbytes, "seconds": state.seconds}
+    figures["loss_sum"] += math.fsum(losses)
+    figures["loss_count"] += losses.size
 
-  def to_test(self, report: Report, model: Consensus) -> Consensus:
-    """Return the model with the batch statistics that it is tested with."""
-    return self._evaluator.reestimated(model, self._training_batches(report.step)) if self._reestimate else model
 
-  def write(self, report: Report, model: Consensus, tested: dict[str, float]) -> None:
-    """Write the line of a report that has been added. tested: figures of the model. Raises NotFinite if one is not."""
-    experiment, step, distance = self._components.experiment, report.step, _distance(model)
-    tested = with_perplexity(tested, self._components.data.meta.get("task", ""))
-    there = self._presence()
-    made = there.made(step) if there else step * experiment.workers
-    examples = made * experiment.batch
-    line = {"step": step, "examples": examples, "epoch": examples / self._components.data.train.size}
-    if self.figures["loss_count"]:
-      line["train_loss"] = self.figures["loss_sum"] / self.figures["loss_count"]
+class Evaluation:
+  """A hook of the loop that tests the consensus models and writes a line of metrics for each run."""
+
+  def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
+    """batch_stats: "reestimate" for batch statistics from training batches, not the workers' mean.
+
+    ValueError for these of a stream, whose batches are for training only.
+    """
+    self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
+    self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
+    if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
+      raise ValueError("batch_stats must be mean for a stream of training examples, got reestimate.")
+
+  def due(self, first: int, step: int) -> bool:
+    """Return whether step is a multiple of config.eval_every, or the last one."""
+    del first
+    return step % self._every == 0 or step == self._steps
+
+  def __call__(self, state: LoopStep) -> None:
+    """Evaluate where that is due."""
+    if state.carry is None or not self.due(state.first, state.step):
+      return
+    batch, tested = state.batch, [*state.models]
+    if self._reestimate:
+      for run in batch.active:
+        lane = batch.lanes[run]
+        batches = _training_batches(batch.runs[run].components, state.step)
+        tested[lane] = self._evaluator.reestimated(tested[lane], batches)
+    figures = self._evaluator(tested)
+    batch.for_active(lambda run: self._write(state, run, figures[batch.lanes[run]]))
+
+  def _write(self, state: LoopStep, run: int, tested: dict[str, float]) -> None:
+    """Write the line of a run. Raises NotFinite if a value is not finite."""
+    (components, folder, clock, _), figures = state.batch.runs[run], state.batch.figures[run]
+    model, step, experiment = state.models[state.batch.lanes[run]], state.step, components.experiment
+    examples = clock.worker_steps(step) * experiment.batch
+    line = {"step": step, "examples": examples, "epoch": examples / components.data.train.size}
+    if figures["loss_count"]:
+      line["train_loss"] = figures["loss_sum"] / figures["loss_count"]
+    tested = with_perplexity(tested, components.data.meta.get("task", ""))
     line |= {f"test_{name}": value for name, value in tested.items()}
-    if distance is not None:
+    if (distance := host_distance(model)) is not None:
       line["distance"] = distance
     if experiment.noise_batches:
-      line |= self._noise(model, step)
-    line |= {"bytes_sent": report.nbytes, "seconds": round(report.seconds, 6)}
-    if there:
-      line["present"] = len(there.at(max(step - 1, 0)))
-    if report.visits is not None:
-      line["visits"] = report.visits
-    if self._virtual_seconds:
-      line["virtual_seconds"] = self._virtual_seconds(step)
+      noise = _noise(self._evaluator.noise, components, model, step)
+      figures["noise"] = recent(figures["noise"], noise)
+      line |= noise | ratio(figures["noise"])
+    line |= {"bytes_sent": state.nbytes, "seconds": round(state.seconds, 6)} | clock.columns(step)
     bad = [name for name, value in line.items() if not math.isfinite(value)]
     if bad:
-      raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {line['step']}")
-    self.figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": self.figures["lines"] + 1, "last": line}
-    if self.figures["crc"] is not None:
-      self.figures["crc"] = zlib.crc32(text_of(line).encode(), self.figures["crc"])
-    self._folder.line(line)
-
-  def _noise(self, model: Consensus, step: int) -> dict[str, float]:
-    """Of fresh batches of the training set, the same whenever this step is evaluated."""
-    experiment, source = self._components.experiment, self._components.data.train
-    chosen = draw(
-      source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step
-    )
-    key = key_of(experiment.seed, step)
-    found = self._evaluator.noise(model, map(source.take, chosen), key)
-    self.figures["noise"] = recent(self.figures["noise"], found)
-    return found | ratio(self.figures["noise"])
-
-  def _training_batches(self, step: int) -> list[dict[str, np.ndarray]]:
-    """Batches of worker 0, for the statistics of the consensus model."""
-    batches = self._components.feed([0])(step, REESTIMATED)
-    return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]
+      raise NotFinite(f"its {bad[0]} is {line[bad[0]]} after step {step}")
+    figures |= {"loss_sum": 0.0, "loss_count": 0, "lines": figures["lines"] + 1, "last": line}
+    if figures["crc"] is not None:
+      figures["crc"] = zlib.crc32(text_of(line).encode(), figures["crc"])
+    folder.line(line)
 
 
-def _distance(model: Consensus) -> float | None:
-  return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))
+def _noise(estimator: NoiseEstimator, components: Components, model: Consensus, step: int) -> dict[str, float]:
+  """Estimate the gradient noise from fresh training batches, the same whenever this step is evaluated."""
+  experiment, source = components.experiment, components.data.train
+  drawn = draw(source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step)
+  return estimator(model, map(source.take, drawn), key_of(experiment.seed, step))
+
+
+def _training_batches(components: Components, step: int) -> list[dict[str, np.ndarray]]:
+  """Return batches of worker 0, for the statistics of the consensus model."""
+  batches = components.feed([0])(step, REESTIMATED)
+  return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]

@@ -1,43 +1,82 @@
-"""Server algorithms in real time: on threads of this process (`--runtime=threads`) or on Ray (`--runtime=ray`)."""
+"""Server algorithms in real time: on threads of this process (`--runtime=threads`) or on Ray (`--runtime=ray`).
+
+`RealTimeTrainer` implements `ddl.engine.trainer.Trainer` on top of either. Its carry is a `Snapshot`.
+"""
 
 import bisect
+import itertools
 import json
-from collections.abc import Callable, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ddl import memory
+from ddl.algorithms import SERVER
 from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous.threads import Threads
-from ddl.config.experiment import initial_key, training_key
+from ddl.config.experiment import Experiment, training_key
 from ddl.config.options import RunOptions
 from ddl.engine import execution
 from ddl.engine.consensus import Consensus, Progress
 from ddl.engine.traffic import exchange_nbytes
+from ddl.engine.trainer import SingleRunTrainer
 from ddl.events.barriers import Quorum
-from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import visits
-from ddl.perf.units import counted
+from ddl.names import pluralize
 from ddl.run import metrics, replay, virtual_time
+from ddl.run.batch import NEW_RUN, Batch, LoopStep
 from ddl.run.build import Components, build, params_bytes
+from ddl.run.checkpoints import Restored
 from ddl.run.folder import METRICS, RunFolder
-from ddl.run.metrics import FIGURES
 from ddl.run.processes import say
-from ddl.run.runner import Report, StopRequest
+
+IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times
 
 
-class RealTimeRun:
-  """Reports each time that the workers have made another `eval_every` steps on average."""
+def check(experiment: Experiment, runtime: str) -> None:
+  """Check that an experiment can run in real time. ValueError, one line, for a collective algorithm."""
+  if not experiment.has_server:
+    raise ValueError(
+      f"--runtime={runtime} is for algorithms with a server or peers, not {experiment.algorithm.short_name}; there are "
+      f"{', '.join(SERVER)}"
+    )
+  if ignored := [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]:
+    warnings.warn(
+      f"--runtime={runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=3
+    )
 
-  lanes: Sequence[int] = (0,)
-  presence: Presence | None = None
 
-  def __init__(self, components: Components):
+class Snapshot(NamedTuple):
+  """The models after a visit."""
+
+  consensus: Consensus
+  progress: Progress
+  model: tuple[Tree, Tree] | None = None  # the initial parameters and state, before the first visit
+
+
+class Interval(NamedTuple):
+  """The steps between two evaluations."""
+
+  first: int
+  end: int
+  visits: int  # in the run up to its end
+  exchanges: int = 0  # visits of the interval that sent something
+
+
+class RealTimeTrainer(SingleRunTrainer):
+  """Run until the workers, which load their own batches, have completed the steps of each interval on average."""
+
+  compile_seconds = 0.0
+
+  def __init__(self, components: Components, folder: RunFolder):
     """Raises ValueError for a barrier that drops messages."""
     config = components.experiment
     barrier = virtual_time.barrier_of(config)
@@ -45,62 +84,152 @@ class RealTimeRun:
       raise ValueError(
         f"config.barrier.name is {config.barrier.name}, which drops late messages: --runtime=simulator alone can"
       )
-    assert isinstance(components.algorithm, ServerAlgorithm)
-    self.components, self.algorithm, self.barrier = components, components.algorithm, barrier
-    self.total = self._visits(config.steps)
+    self.components, self.barrier, self.folder = components, barrier, folder
+    self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
+    self.layout: dict[str, Any] = {}
+    self.visits = 0  # up to the last evaluation
     self._nbytes = exchange_nbytes(self.algorithm, components.model) / config.workers
-    self._losses = list[np.ndarray]()
+    self._exchanges, self._seconds = 0, 0.0
 
-  def _visits(self, step: int) -> int:
+  def start(self, key: jax.Array) -> Snapshot:
+    """Return the first model. ValueError where the memory cannot hold it, on CPUs one for each worker."""
+    model, workers = self.components.model, self.components.experiment.workers
+    copies = workers if jax.default_backend() == "cpu" else 1
+    size = params_bytes(model)
+    memory.require(size * copies, f"a model of {size / 1e6:,.1f} MB for {workers} workers")
+    params, extra = jax.jit(model.init)(key)
+    center = self.algorithm.evaluate(self.algorithm.init(params)[1])
+    return Snapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
+
+  def plan(self, first: int, last: int, every: int) -> list[Interval]:
+    """Return the intervals between evaluations, without those that end at the same visit as the next."""
+    del first
+    ends = [*range(0, last, every), last]
+    by_visits = {self._visits_of(b): Interval(a, b, self._visits_of(b)) for a, b in itertools.pairwise(ends)}
+    return list(by_visits.values())
+
+  def run(
+    self, carry: Snapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
+  ) -> Iterator[tuple[Interval, Snapshot | None, np.ndarray]]:
+    """Run in a thread of its own, which waits while an interval is evaluated; see `Trainer.run`.
+
+    The last interval of a run that is stopped early has no carry.
+    """
+    del feed, key
+    queue, resume, x64 = SimpleQueue[Any](), threading.Semaphore(0), jnp.result_type(float) == jnp.float64
+    left, losses, abandoned = list(calls), list[np.ndarray](), threading.Event()
+
+    def watch(progress: Progress, more: np.ndarray, consensus: Callable[[], Consensus]) -> None:
+      losses.append(more)
+      call = None
+      while left and progress.visits >= left[0].visits:
+        call = left.pop(0)
+      if call is not None:
+        queue.put((call, Snapshot(consensus(), progress), np.concatenate(losses)))
+        losses.clear()
+        resume.acquire()
+        if abandoned.is_set():
+          raise _Abandoned
+
+    def execute() -> None:
+      try:
+        with jax.enable_x64(x64):
+          queue.put(self._run(carry.model, [call.visits for call in calls], watch))
+      except BaseException as error:
+        queue.put(error)
+
+    thread = threading.Thread(target=execute, daemon=True)
+    thread.start()
+    try:
+      while not isinstance(item := queue.get(), Events | BaseException):
+        call, snapshot, values = item
+        new = snapshot.progress.exchanges - self._exchanges
+        self.visits, self._exchanges, self._seconds = snapshot.progress
+        yield call._replace(exchanges=new), snapshot, values
+        resume.release()
+    finally:
+      abandoned.set()
+      resume.release()
+      self.stop()
+      thread.join()
+    if isinstance(item, BaseException):
+      raise item
+    replay.keep(self.folder.path, item)
+    if left:  # stopped early
+      steps = range(1, self.components.experiment.steps + 1)
+      end = bisect.bisect_right(steps, len(item.worker), key=self._visits_of)
+      yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
+
+  def losses(self, call: Interval, losses: np.ndarray) -> np.ndarray:
+    """Return the losses of the steps in the interval."""
+    del call
+    return losses
+
+  def nbytes(self, call: Interval) -> float:
+    """Return the bytes that a worker sends and receives in an interval, on average."""
+    return call.exchanges * self._nbytes
+
+  def seconds(self, carry: Snapshot | None) -> float:
+    """Return the seconds from the begin of the first worker to the last evaluation."""
+    del carry
+    return self._seconds
+
+  def resume_after(self, figures: dict[str, Any]) -> None:
+    """Count from the figures of a run that is resumed."""
+    self._exchanges = round(figures["nbytes"] / self._nbytes) if self._nbytes else 0
+
+  def consensus(self, carry: Snapshot) -> Consensus:
+    """Return the consensus of the workers."""
+    return carry.consensus
+
+  def saved(self, carry: Snapshot) -> Tree:
+    """Raise: these runs save themselves, or not at all."""
+    raise NotImplementedError
+
+  def saved_shapes(self, key: jax.Array, step: int) -> Tree:
+    """Raise: as `saved`."""
+    raise NotImplementedError
+
+  def restored(self, saved: Tree, step: int) -> Snapshot:
+    """Raise: as `saved`."""
+    raise NotImplementedError
+
+  def describe(self) -> str:
+    """Describe the workers in one line."""
+    return pluralize(self.components.experiment.workers, "worker")
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps of all workers up to a step of the run; see `RunClock`."""
+    return step * self.components.experiment.workers
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the number of visits."""
+    del step
+    return {"visits": self.visits}
+
+  def keep(self, folder: RunFolder) -> None:
+    """Write nothing: the schedule is known at the end."""
+
+  def save(self, folder: Any) -> None:
+    """Write nothing, as above."""
+
+  def _visits_of(self, step: int) -> int:
     return visits(self.algorithm, self.components.experiment.workers, step)
 
-  def _init(self, folder: RunFolder) -> None:
-    """Make the first model. ValueError where this process's memory cannot hold it, on CPUs one for each worker."""
-    model, workers = self.components.model, self.components.experiment.workers
-    here = workers if jax.default_backend() == "cpu" else 1
-    size = params_bytes(model)
-    memory.require(size * here, f"a model of {size / 1e6:,.1f} MB for {workers} workers")
-    self.folder = folder.path
-    self.model: tuple[Tree, Tree] = jax.jit(model.init)(initial_key(self.components.experiment.seed))
+  def _first_distance(self) -> jax.Array | None:
+    """Return the workers' distance from their mean before the first step, None if it is never known."""
+    return None
 
-  def _begin(self, figures: dict[str, Any], report: Callable[[Report], object], distance: jax.Array | None) -> None:
-    """Report the first line, of this distance; `due`: (visits, step) of those to come."""
-    config, done = self.components.experiment, figures["last"].get("visits", -1)
-    ends = [*range(0, config.steps, config.eval_every), config.steps]
-    self.due = [(count, step) for count, step in ((self._visits(step), step) for step in ends) if count > done]
-    if done < 0:
-      params, extra = self.model
-      start = Consensus(self.algorithm.evaluate(self.algorithm.init(params)[1]), extra, distance)
-      self._add(Progress(0, 0, 0.0), np.zeros(0), lambda: start, report)
+  def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
+    """Run to the last of these numbers of visits.
 
-  def _add(
-    self, progress: Progress, losses: np.ndarray, consensus: Callable[[], Consensus], report: Callable[[Report], object]
-  ) -> None:
-    """After a visit; losses: since the last one."""
-    self._losses.append(losses)
-    step = None
-    while self.due and progress.visits >= self.due[0][0]:
-      step = self.due.pop(0)[1]
-    if step is not None:
-      losses, self._losses = np.concatenate(self._losses), []
-      nbytes = progress.exchanges * self._nbytes
-      at = Report(step, losses[None], nbytes, progress.seconds, lambda: [consensus()], visits=progress.visits)
-      report(at._replace(line=True))
-
-  def _end(self, events: Events) -> int | None:
-    """Keep the schedule; return the steps of an early stop."""
-    replay.keep(self.folder, events)
-    if len(events.worker) >= self.total:
-      return None
-    steps = range(1, self.components.experiment.steps + 1)
-    return bisect.bisect_right(steps, len(events.worker), key=self._visits)
+    watch: receives the progress, the losses since it was called last, and a function that returns the consensus.
+    """
+    raise NotImplementedError
 
 
-def stop_when(asked: StopRequest, stop: Callable[[], None]) -> None:
-  """Call `stop` when the user asks, at once if that was before."""
-  asked.then = stop
-  if asked.number is not None:
-    stop()
+class _Abandoned(Exception):
+  """The loop has ended with an error."""
 
 
 def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
@@ -114,107 +243,136 @@ def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]
   return take
 
 
-class ThreadsRun(RealTimeRun):
-  """A thread per worker; keeps no checkpoints."""
+class ThreadsTrainer(RealTimeTrainer):
+  """A thread per worker; saves no checkpoints."""
 
-  def __init__(self, components: Components):
-    """Raises ValueError for too many threads, or a barrier that does not go with them."""
-    super().__init__(components)
+  def __init__(self, components: Components, folder: RunFolder):
+    """Raises ValueError for too many threads, or a barrier that threads do not support."""
+    super().__init__(components, folder)
     config = components.experiment
     execution.check_threads(config.workers, f"config.workers={config.workers}: workers of --runtime=threads")
     self._threads = Threads(
       self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
     )
-    self.layout: dict[str, Any] = {"devices": len({*self._threads.devices})}
+    self.layout = {"devices": len({*self._threads.devices})}
 
-  def open(self, folders: Sequence[RunFolder], resume: bool) -> None:
-    """See `Runner`."""
-    assert not resume
-    self._init(folders[0])
+  def describe(self) -> str:
+    """Describe the workers in one line."""
+    return f"{super().describe()} on threads"
 
-  def run(
-    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], object], asked: StopRequest
-  ) -> int | None:
-    """See `Runner`."""
-    self._begin(figures[0], report, jnp.zeros(()))
+  def stop(self) -> None:
+    """End the run after the visits under way."""
+    self._threads.stop()
 
-    def watch(_: int, losses: np.ndarray, snapshot: Callable[[], Consensus]) -> None:
-      self._add(self._threads.progress(), losses, snapshot, report)
+  def _first_distance(self) -> jax.Array:
+    return jnp.zeros(())
 
-    stop_when(asked, self._threads.stop)
-    events, _ = self._threads.run(*self.model, take_batches(self.components), self.total, watch)
-    return self._end(events)
+  def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
+    def visited(_: int, losses: np.ndarray, snapshot: Callable[[], Consensus]) -> None:
+      watch(self._threads.progress(), losses, snapshot)
 
-  def kept(self) -> str:
-    """See `Runner`."""
-    return "threads keep no checkpoints"
-
-  def close(self) -> None:
-    """Nothing to end."""
+    return self._threads.run(model[0], model[1], take_batches(self.components), marks[-1], visited)[0]
 
 
-class RayRun(RealTimeRun):
-  """Actors of Ray; the shards of its master save themselves."""
+class RayTrainer(RealTimeTrainer):
+  """Actors of Ray; the shards of the server save themselves."""
 
-  def __init__(self, components: Components, options: RunOptions):
-    """Raises ValueError for a barrier that does not go with Ray, or a model too small for so many shards."""
+  def __init__(self, components: Components, folder: RunFolder, options: RunOptions):
+    """Raises ValueError for a barrier that Ray does not support, or a model too small for so many shards."""
     from ddl.asynchronous.ray_transport import cut
 
-    super().__init__(components)
-    self._options, self._cluster = options, None
-    self.layout: dict[str, Any] = {"shards": options.shards}
-    sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(components.model.init, initial_key(0))[0])]
-    cut(sum(sizes), options.shards)
+    super().__init__(components, folder)
+    self._options, self.cluster = options, None
+    self.layout = {"shards": options.shards}
+    shapes = jax.eval_shape(components.model.init, jax.random.key(0))[0]
+    cut(sum(x.size for x in jax.tree.leaves(shapes)), options.shards)
 
-  def open(self, folders: Sequence[RunFolder], resume: bool) -> Sequence[dict[str, Any]] | None:
-    """See `Runner`. ValueError if Ray is missing, too small or out of reach."""
+  def connect(self, resume: bool) -> Any:
+    """Start or join Ray; return the cluster. ValueError if Ray is missing, too small or out of reach."""
     from ddl.asynchronous.ray_cluster import RayCluster
 
-    folder, config, options = folders[0], self.components.experiment, self._options
+    config, options = self.components.experiment, self._options
+    say("starting Ray and its processes")
 
     def make(worker: int) -> tuple[Any, Any]:
       del worker
-      own = build(config)
-      return own.model, take_batches(own)
+      components = build(config)
+      return components.model, take_batches(components)
 
-    self._cluster = RayCluster(
-      self.algorithm, make, workers=config.workers, folder=folder.checkpoints, resume=resume, seed=config.seed,
+    self.cluster = RayCluster(
+      self.algorithm, make, workers=config.workers, folder=self.folder.checkpoints, resume=resume, seed=config.seed,
       barrier=self.barrier, shards=options.shards, address=options.ray_address or None, cpus=options.worker_cpus,
       gpus=options.worker_gpus, checkpoint_every=options.checkpoint_every * config.workers // self.algorithm.period,
     )  # fmt: skip
-    self._init(folder)
-    found = covered(folder, self._cluster.label or 0) if resume else None
-    return [found] if found else None
+    return self.cluster
 
-  def run(
-    self, figures: Sequence[dict[str, Any]], report: Callable[[Report], object], asked: StopRequest
-  ) -> int | None:
-    """See `Runner`. ValueError if a shard dies."""
-    assert self._cluster
-    self._begin(figures[0], report, None)
+  def describe(self) -> str:
+    """Describe the workers in one line."""
+    return f"{super().describe()} on ray"
 
-    def watch(snapshot: Any) -> None:
-      params, extra = jax.tree.map(jnp.asarray, (snapshot.params, snapshot.extra))
-      losses = np.concatenate([np.zeros(0, np.float32), *snapshot.losses])
-      self._add(snapshot.progress, losses, lambda: Consensus(params, extra, None), report)
-
-    stop_when(asked, self._cluster.stop)
-    say(f"starting {counted(self.components.experiment.workers, 'worker')}, each of which loads the model and compiles")
-    return self._end(self._cluster.run(*self.model, self.total, watch, [count for count, _ in self.due]))
-
-  def kept(self) -> str:
-    """See `Runner`."""
-    visit = self._cluster and self._cluster.newest()
-    return "there was no checkpoint yet" if visit is None else f"the last good checkpoint, of visit {visit}, is kept"
+  def stop(self) -> None:
+    """End the run; its checkpoint is saved."""
+    if self.cluster:
+      self.cluster.stop()
 
   def close(self) -> None:
     """End Ray's processes."""
-    if self._cluster:
-      self._cluster.close()
+    if self.cluster:
+      self.cluster.close()
+
+  def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
+    def show(snapshot: Any) -> None:
+      params, extra = jax.tree.map(jnp.asarray, (snapshot.params, snapshot.extra))
+      losses = np.concatenate([np.zeros(0, np.float32), *snapshot.losses])
+      watch(snapshot.progress, losses, lambda: Consensus(params, extra, None))
+
+    assert self.cluster
+    say(f"starting {super().describe()}, each of which loads the model and compiles")
+    return self.cluster.run(model[0], model[1], marks[-1], show, marks)
+
+
+class NoStore:
+  """The store of a run on threads: it saves nothing. Implements `ddl.run.checkpoints.Store`."""
+
+  def restore(self, batch: Batch, resume: bool) -> Restored | None:
+    """Return None: every run is new."""
+    assert not resume
+    batch.checkpoint_note = lambda: "threads keep no checkpoints"
+    return None
+
+  def due(self, first: int, step: int) -> bool:
+    """Return False."""
+    del first, step
+    return False
+
+  def __call__(self, state: LoopStep) -> None:
+    """Save nothing."""
+
+  def close(self) -> None:
+    """Wait for nothing."""
+
+
+class RayStore(NoStore):
+  """The store of a run on Ray, whose shards save themselves."""
+
+  def restore(self, batch: Batch, resume: bool) -> Restored | None:
+    """Start Ray; return the metrics that the shards' newest checkpoint covers."""
+    trainer: Any = batch.trainer
+    cluster = trainer.connect(resume)
+    batch.checkpoint_note = lambda: _checkpoint_note(cluster.newest())
+    figures = covered(batch.runs[0].folder, cluster.label or 0) if resume else None
+    if figures is None:
+      return None
+    trainer.resume_after(figures)
+    return Restored(batch.start(), [figures])
+
+
+def _checkpoint_note(visit: int | None) -> str:
+  return "there was no checkpoint yet" if visit is None else f"the last good checkpoint, of visit {visit}, is kept"
 
 
 def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
-  """Figures of the last line of metrics that a checkpoint of so many visits covers; a line that a crash cut is none."""
+  """Return the figures of the last line of metrics that a checkpoint of so many visits covers, skipping a cut line."""
   try:
     whole = (line for line in (folder.path / METRICS).read_text().splitlines(keepends=True) if line.endswith("\n"))
     lines = [line for line in map(json.loads, whole) if int(line["visits"]) <= done]
@@ -222,7 +380,7 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
       return None
     last = lines[-1]
     more = {"step": last["step"], "nbytes": last["bytes_sent"], "seconds": last["seconds"]}
-    more["noise"] = reduce(metrics.recent, lines, FIGURES["noise"])
+    more["noise"] = reduce(metrics.recent, lines, NEW_RUN["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
-  return FIGURES | more | {"lines": len(lines), "crc": None, "last": last}
+  return NEW_RUN | more | {"lines": len(lines), "crc": None, "last": last}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ddl import files
-from ddl.api import ServerAlgorithm
 from ddl.events import presence, record
 from ddl.events.presence import Presence
 from ddl.events.record import Events
@@ -40,11 +39,11 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
   Raises:
     ValueError: one line, for a record that is not one, is of another kind of run, or differs from the resumed run's.
   """
-  if components.experiment.elastic:
-    return presence.load(Path(file), components.experiment.workers) if file else None
+  if file.endswith(".json") and not components.experiment.has_server:
+    return presence.load(Path(file), components.experiment.workers)
   own = folder / EVENTS if folder else None
   chosen = recorded(Path(file), components) if file else None
-  if not own or not own.exists() or not isinstance(components.algorithm, ServerAlgorithm):
+  if not own or not own.exists() or not components.experiment.has_server:
     return chosen
   there = record.load(own)
   if chosen and not all(map(np.array_equal, chosen, there)):
@@ -54,11 +53,11 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
 
 def recorded(path: Path, components: Components) -> Events:
   """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
-  algorithm, here = components.algorithm, components.experiment.to_json()
-  if not isinstance(algorithm, ServerAlgorithm):
+  algorithm: Any = components.algorithm
+  here = components.experiment.to_json()
+  if not components.experiment.has_server:
     raise ValueError(
-      f"--replay is for algorithms with a server or peers, not {here['algorithm']['name']}; with --config.elastic=True "
-      f"also for a {PRESENCE}"
+      f"replay must be a {PRESENCE} with {here['algorithm']['name']}, which has no server or peers, got {path}."
     )
   if not files.local(path).is_file():
     raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")

@@ -1,14 +1,14 @@
 """Warnings of settings that can be meant, but seldom are."""
 
 import warnings
+from typing import Any
 
 from ddl.algorithms import COLLECTIVE
-from ddl.api import Algorithm, ServerAlgorithm
 from ddl.config.experiment import Experiment
 from ddl.schedule import Schedule
 
 
-def warn(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm, pull: float) -> None:
+def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
   """Warn of what is doubtful; pull: p alpha of all workers at a center."""
   _of_wrapper(experiment)
   _of_memory(experiment)
@@ -46,13 +46,13 @@ def _of_memory(experiment: Experiment) -> None:
     )
 
 
-def _of_silence(experiment: Experiment, algorithm: Algorithm | ServerAlgorithm) -> None:
+def _of_silence(experiment: Experiment, algorithm: Any) -> None:
   """Warn of exchanges that a run ends before.
 
   Exchanges of one period take turns: of these the first one counts. What leaves before the first step carries nothing.
   """
   first: dict[int, int] = {}  # period -> steps until a message arrives
-  if isinstance(algorithm, ServerAlgorithm):
+  if experiment.has_server:
     first[algorithm.period] = algorithm.period
   else:
     for clock in Schedule(algorithm.exchanges).clocks:

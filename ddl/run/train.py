@@ -1,191 +1,185 @@
 """One run of one algorithm, as an ordinary function of its experiment and options."""
 
-import warnings
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 
-from ddl import hosts
-from ddl.algorithms import SERVER
+from ddl import elastic, hosts
 from ddl.api import Algorithm, Data
-from ddl.asynchronous.simulator import Simulator
 from ddl.config.experiment import Experiment
-from ddl.config.options import RunOptions, check_read
-from ddl.config.registry import has_server
-from ddl.elastic import Elastic
-from ddl.events.presence import Presence
-from ddl.hosts.supervision import Memory, Order
-from ddl.perf.units import counted
-from ddl.run import checkpoints, compilation_cache, elastic, inputs, processes, replay, virtual_time
-from ddl.run import loop as train_loop
-from ddl.run.build import Components, build
-from ddl.run.compiled import CompiledRun
-from ddl.run.elastic import Generation, supervise
-from ddl.run.exit_codes import Stopped, resumable
+from ddl.config.options import RunOptions
+from ddl.elastic.supervision import Memory, Order
+from ddl.run import checkpoints, loop, processes, realtime, replay, virtual_time
+from ddl.run.batch import Batch, Diverged, SeedRun
+from ddl.run.build import Components, build, check_options, make_trainer, trainer_of_process
+from ddl.run.checkpoints import Restored, RunCheckpoints, Store
+from ddl.run.exit_codes import Failed, Stopped, exit_code
 from ddl.run.folder import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
-from ddl.run.hooks import Hooks, resolved
-from ddl.run.metrics import Evaluator
-from ddl.run.processes import check_processes, launch, launches, say, start_devices
+from ddl.run.hooks import SaveModels, TensorBoard, UserHooks
+from ddl.run.metrics import Evaluation, Evaluator, Losses
+from ddl.run.processes import check_processes, launch, launches, say
 from ddl.run.progress import has_bar
-from ddl.run.realtime import RayRun, ThreadsRun
-from ddl.run.runner import Runner
-from ddl.run.trainers import check_members, describe, make_trainer, trainer_of_generation, virtual_seconds
-from ddl.run.workdir import check_folder, resume_command, workdir
+from ddl.run.session import Session, open_folder, session
+from ddl.run.workdir import check_folder, resume_command
 
-IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times, in real time
+MEMBERS = "members.json"  # the addresses of the supervisors of a job
 
 
 def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str, Any]:
-  """Trains and leaves the run in its folder; returns the last line of metrics.
+  """Train one algorithm in its folder; return the last line of metrics.
 
   Raises:
     Diverged: if the loss is not finite; the last good checkpoint stays.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
-    Failed: if one of several processes did.
+    Failed: if one of several processes failed.
     ValueError: for an invalid folder, options or experiment.
   """
   options = options or RunOptions()
-  check_read("train", options)
-  name, simulated = experiment.label, options.runtime == "simulator"
-  if not simulated:
-    _check_realtime(experiment, options)
-  path = workdir(f"train-{name}", options)
-  resumable(resume_command("train", path, options.command))
-  apart = experiment.elastic and max(options.processes, hosts.processes()) > 1
-  if not apart or hosts.processes() == 1:  # where one comes back to a job, its folder holds it
+  path = open_folder("train", experiment.label, options)
+  if options.runtime != "simulator":
+    realtime.check(experiment, options.runtime)
+  is_job = experiment.elastic and max(options.processes, hosts.processes()) > 1
+  if not is_job or hosts.processes() == 1:  # a process that rejoins a job finds its folder in use
     check_folder(path, experiment, options)
   if options.resume and (path / RESULT).exists():
     if (path / METRICS).exists():
       metric_lines(path / METRICS)  # raises for a damaged line
-    say(f"{_shown(read_result(path))}\n{path} is complete")
+    say(f"{_text(read_result(path))}\n{path} is complete")
     return read_result(path)
   if launches(options):
-    check_members(build(experiment), options, apart)  # what is wrong is said once, before any process starts
-    chosen = replace(options, workdir=str(path))
-    launch(train, experiment, chosen, experiment.workers, RunFolder(path).has_begun, apart)
+    check_options(build(experiment), options, is_job)  # before any process starts, so that an error is printed once
+    absolute = replace(options, workdir=str(path))
+    launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun, is_job)
     return read_result(path)
-  if apart:
-    check_processes(experiment.workers, hosts.processes(), options)
-    supervise(experiment, options, path, partial(_train_generation, experiment, options, path, hosts.member()))
-    return read_result(path)
-  return _train(experiment, options, path)
-
-
-def _train_generation(
-  experiment: Experiment, options: RunOptions, path: Path, me: hosts.Membership, order: Order, memory: Memory
-) -> None:
-  """In a process of a job whose processes come and go: what an order says. me: its place in the job."""
-  algorithm = experiment.make_algorithm()
-  assert isinstance(algorithm, Algorithm)
-  steps = virtual_time.round_steps(algorithm)
-  generation = Generation(order, memory, me.rank, me.count, experiment.workers, steps)
-  resume = options.resume or bool(order.stay) or order.resume
-  _train(experiment, replace(options, resume=resume), path, generation)
-
-
-def _train(
-  experiment: Experiment, options: RunOptions, path: Path, generation: Generation | None = None
-) -> dict[str, Any]:
-  """In this process; a checkpoint of a whole job, or what its memory holds, is gone on with."""
-  name, simulated = experiment.label, options.runtime == "simulator"
-  hooks = resolved(options.hooks)
-  compilation_cache.start(options.compilation_cache)
-  start_devices(experiment.workers, options, generation.processes if generation else 0)
-  components = build(experiment)
-  check_members(components, options, generation is not None)
-  first = generation.first if generation else None
-  components = components._replace(model=checkpoints.started_from(options.init_from, components.model))
-  computed_from = inputs.of([experiment], components.data, options.init_from)
-  same = replace(options, resume=False, allow_changed_inputs=False, trust_code=False)
-  processes.check(experiment.to_json(), same, components.data, computed_from, first)
-  if options.resume:
-    inputs.check(path, computed_from, options.allow_changed_inputs)
-  folder = RunFolder(path, hosts.is_main(), options.recorded, computed_from)
-  try:
-    runner, virtual_seconds = (_simulated if simulated else _realtime)(components, folder, options, generation)
-    loop = train_loop.Options(options.batch_stats, name, keep_model=True)
-    evaluator = Evaluator(components.model, components.data.test)
-    about = _about(options)
-    called = Hooks(hooks, path, components, options)
-    part = train_loop.Part(components, folder, virtual_seconds, options.resume, called)
-    last = train_loop.run(part, runner, evaluator, loop, about)
-  except Stopped as stopped:
-    kept = f"saved; resume with: {resume_command('train', path, options.command)}"
+  if is_job:
+    return _supervise(experiment, options, path)
+  with session("train", path, options, experiment.workers) as started:
+    components = _components(experiment, started)
+    folder = _folder(components, started)
     if options.runtime == "threads":
-      kept = f"its metrics and {EVENTS} are kept in {path}; threads save no models, so that it can't go on"
-    step = stopped.args[0]
-    stopped.message = f"stopped at step {step} of {experiment.steps}{' and ' if simulated else ', '}{kept}"
-    raise
-  compiled = ""
-  if isinstance(runner, CompiledRun):
-    compiled = f", compiled in {runner.trainer.compile_seconds:.1f} s{compilation_cache.note()}"
-  say(f"{_shown(last)}\n{last['examples'] / max(last.get('seconds', 0), 1e-9):.0f} examples/s{compiled}; {path}")
-  return last
+      return _run(components, folder, realtime.ThreadsTrainer(components, folder), realtime.NoStore(), started)
+    if options.runtime == "ray":
+      trainer = realtime.RayTrainer(components, folder, options)
+      return _run(components, folder, trainer, realtime.RayStore(), started)
+    recorded = replay.schedule(options.replay, path if options.resume else None, components)
+    trainer, clock = make_trainer(components, options, recorded)
+    return _run(components, folder, trainer, _checkpoints(experiment, options), started, clock)
 
 
-def _simulated(
-  components: Components, folder: RunFolder, options: RunOptions, generation: Generation | None
-) -> tuple[Runner, Any]:
-  """In compiled calls: a collective algorithm, or a server's in virtual time; and the virtual seconds of a step."""
-  if generation:
-    lasting = trainer_of_generation(components, options, generation)
-    say(f"{describe(lasting)}\n{_data_text(components.data)}")
-    return CompiledRun([components], lasting, every=options.checkpoint_every, generation=generation), None
-  recorded = replay.schedule(options.replay, folder.path if options.resume else None, components)
-  trainer = make_trainer(components, options, recorded)
-  say(describe(trainer))
-  say(_data_text(components.data))
-  if not has_bar():
+def _components(experiment: Experiment, started: Session, is_job: bool = False) -> Components:
+  """Build the experiment, and compare it with that of the other processes."""
+  components = build(experiment)
+  check_options(components, started.options, is_job)
+  return components._replace(model=checkpoints.started_from(started.options.init_from, components.model))
+
+
+def _folder(components: Components, started: Session) -> RunFolder:
+  experiment = components.experiment
+  fingerprints = started.agree(experiment.to_json(), [experiment], components.data)
+  return RunFolder(started.path, hosts.is_main(), started.options.recorded, fingerprints)
+
+
+def _checkpoints(experiment: Experiment, options: RunOptions) -> RunCheckpoints:
+  any_layout = options.devices > 0 or options.members > 1
+  return RunCheckpoints(experiment.steps, options.checkpoint_every, any_layout=any_layout)
+
+
+def _run(
+  components: Components, folder: RunFolder, trainer: Any, store: Store, started: Session, clock: Any = None
+) -> dict[str, Any]:
+  """Run the loop in the folder; return the last line of metrics. clock: by default the trainer's own."""
+  options, experiment, clock = started.options, components.experiment, clock or trainer
+  clock.keep(folder)
+  if experiment.has_server and folder.writes:
+    clock.save(folder.path)
+  say(f"{trainer.describe()}\n{_data_text(components.data)}")
+  if options.runtime == "simulator" and not has_bar():
     say("compiling")
-  if isinstance(trainer, Simulator) and hosts.is_main():
-    replay.keep(folder.path, trainer.events)
-  if isinstance(trainer, Elastic):
-    elastic.keep(folder, trainer.presence)
-    say(trainer.presence.describe(components.experiment.steps))
-  runner = CompiledRun(
-    [components], trainer, every=options.checkpoint_every, relay=options.devices > 0 or options.members > 1
+  batch = Batch([SeedRun(components, folder, clock, options.resume)], trainer)
+  hooks = [
+    Losses(),
+    Evaluation(batch, Evaluator(components.model, components.data.test), options.batch_stats),
+    TensorBoard(),
+    UserHooks(options.hooks, options),
+    SaveModels(batch, store.due),
+  ]
+  versions = about(options.command, device=str(jax.devices()[0].device_kind), runtime=options.runtime)
+  try:
+    (outcome,) = loop.run(batch, store, hooks, experiment.label, versions)
+  except Stopped as stopped:
+    stopped.message = _stopped_text(stopped.args[0], experiment.steps, folder.path, options)
+    raise
+  if isinstance(outcome, Diverged):
+    raise outcome
+  rate = outcome["examples"] / max(outcome.get("seconds", 0), 1e-9)
+  compiled = ""
+  if options.runtime == "simulator":
+    cached = f" ({len(started.cached)} programs from the cache)" if started.cached else ""
+    compiled = f", compiled in {trainer.compile_seconds:.1f} s{cached}"
+  say(f"{_text(outcome)}\n{rate:.0f} examples/s{compiled}; {folder.path}")
+  return outcome
+
+
+def _stopped_text(step: int, steps: int, path: Path, options: RunOptions) -> str:
+  if options.runtime == "threads":
+    kept = f"its metrics and {EVENTS} are in {path}"
+    return f"stopped at step {step} of {steps}; {kept}; threads save no checkpoints, so that it can't be resumed"
+  return f"stopped at step {step} of {steps} and saved; resume with: {resume_command('train', path, options.command)}"
+
+
+def _supervise(experiment: Experiment, options: RunOptions, path: Path) -> dict[str, Any]:
+  """Supervise this process of an elastic job; return the last line of metrics.
+
+  Raises:
+    Failed: if the job failed, or continues without this process.
+    ValueError: if the processes do not find each other, or differ.
+  """
+  check_processes(experiment.workers, hosts.processes(), options)
+  code = elastic.supervise(
+    partial(_train_in_job, experiment, options, path, hosts.member()),
+    partial(exit_code, "train"),
+    same=processes.text(experiment.to_json(), options),
+    differs=processes.difference,
+    check=(lambda: None) if hosts.RESTARTED in os.environ else lambda: check_folder(path, experiment, options),
+    begun=RunFolder(path).has_begun,
+    file=path / MEMBERS,
+    join_timeout=options.join_timeout,
+    silence=options.peer_timeout,
   )
-  followed = recorded if isinstance(recorded, Presence) else None
-  return runner, virtual_seconds(trainer, components.experiment, followed)
+  if code:
+    raise Failed(code)
+  return read_result(path)
+
+
+def _train_in_job(
+  experiment: Experiment, options: RunOptions, path: Path, me: Any, order: Order, memory: Memory
+) -> int:
+  """Train in one process of a job, from what the survivors hold or from a checkpoint; return the exit code."""
+  round_steps = virtual_time.round_steps(cast(Algorithm, experiment.make_algorithm()))
+  generation = elastic.Generation(order, memory, me.rank, me.count, experiment.workers, round_steps)
+  options = replace(options, resume=options.resume or bool(order.stay) or order.resume)
+  try:
+    with session("train", path, options, experiment.workers, generation.first, generation.processes) as started:
+      components = _components(experiment, started, is_job=True)
+      folder, trainer = _folder(components, started), trainer_of_process(components, options, generation)
+      store = elastic.MemoryStore(_checkpoints(experiment, options), generation, Restored)
+      _run(components, folder, trainer, store, started, elastic.ElasticClock(trainer))
+  except Stopped as stopped:
+    if hosts.is_main():
+      print(stopped.message, flush=True)
+    return 128 + stopped.args[1]
+  return 0
 
 
 def _data_text(data: Data) -> str:
-  """The description, with the number of training examples where it does not have that."""
+  """Return the description, with the number of training examples where it lacks that."""
   description, size = data.meta["description"], f"{data.train.size:,}"
   return description if size in description.split() else f"{description}; {size} training examples"
 
 
-def _realtime(
-  components: Components, folder: RunFolder, options: RunOptions, generation: Generation | None
-) -> tuple[Runner, Any]:
-  """On threads or Ray."""
-  del folder, generation
-  say(f"{counted(components.experiment.workers, 'worker')} on {options.runtime}; {components.data.meta['description']}")
-  if options.runtime == "threads":
-    return ThreadsRun(components), None
-  say("starting Ray and its processes")
-  return RayRun(components, options), None
-
-
-def _check_realtime(experiment: Experiment, options: RunOptions) -> None:
-  name = experiment.algorithm.short_name
-  if not has_server(experiment.algorithm.name):
-    raise ValueError(
-      f"--runtime={options.runtime} is for algorithms with a server or peers, not {name}; there are {', '.join(SERVER)}"
-    )
-  ignored = [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]
-  if ignored:
-    warnings.warn(
-      f"--runtime={options.runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=2
-    )
-
-
-def _about(options: RunOptions) -> dict[str, Any]:
-  return about(options.command, device=str(jax.devices()[0].device_kind), runtime=options.runtime)
-
-
-def _shown(line: dict[str, float]) -> str:
+def _text(line: dict[str, float]) -> str:
   return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items())

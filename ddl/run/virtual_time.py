@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ddl.api import Algorithm, ServerAlgorithm
 from ddl.config.experiment import Experiment
 from ddl.config.parts import Network
 from ddl.engine.traffic import Traffic
-from ddl.events import lockstep
+from ddl.events import lockstep, record
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations
 from ddl.events.presence import Presence
@@ -18,6 +19,7 @@ from ddl.events.record import Events
 from ddl.events.schedule import make_schedule, operations_of
 from ddl.group_recorder import Sent
 from ddl.perf.patterns import LATE, Op
+from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
 from ddl.schedule import Schedule
 
 ROUNDS = 50  # that a record of a collective algorithm holds
@@ -80,8 +82,11 @@ class Charges(NamedTuple):
   hops: tuple[lockstep.Hops, ...] = ()  # of each: whom workers hear, of messages between neighbours alone
 
 
-def charges(config: Experiment, sent: Traffic) -> Charges:
-  """Seconds by the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each."""
+def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
+  """Seconds by the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each.
+
+  deaths: whether the number of workers changes.
+  """
 
   own = config.network.exchange_seconds
   message = config.network.message_seconds
@@ -93,7 +98,7 @@ def charges(config: Experiment, sent: Traffic) -> Charges:
     def seconds(present: int) -> float:
       return sum(messages(op.kind, present) for op in ops) * message
 
-    return seconds if config.elastic else seconds(config.workers)
+    return seconds if deaths else seconds(config.workers)
 
   return Charges(price(sent.local), tuple(map(price, sent.exchanges)), tuple(map(hops, sent.exchanges)))
 
@@ -113,12 +118,11 @@ def messages(kind: str, workers: int) -> int:
 
 
 def lockstep_seconds(
-  config: Experiment, algorithm: Algorithm, charged: Charges, there: Presence | None = None
+  config: Experiment, algorithm: Algorithm, charged: Charges, present: Presence | bool = False
 ) -> Callable[[int], float]:
-  """Step -> virtual seconds of a collective algorithm on the config's step times, and with this presence. Raises at
-  once."""
+  """Return the function: step -> virtual seconds of a collective algorithm. present: as of `LockstepClock`."""
   done: list[np.ndarray] = []
-  costs = _lockstep(config, algorithm, charged, there)
+  costs = _lockstep(config, algorithm, charged, present)
 
   def seconds(step: int) -> float:
     if not done:
@@ -128,16 +132,12 @@ def lockstep_seconds(
   return seconds
 
 
-def lockstep_record(config: Experiment, algorithm: Algorithm, charged: Charges) -> lockstep.StepTimes:
+def lockstep_record(
+  config: Experiment, algorithm: Algorithm, charged: Charges, present: bool = False
+) -> lockstep.StepTimes:
   """When each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
-  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged)))
-
-
-def drawn_presence(config: Experiment, algorithm: Algorithm, charged: Charges) -> Presence:
-  """Return who is present at each step, known in advance from the config's step times and deaths."""
-  steps = lockstep.walk(steps=config.steps, **_lockstep(config, algorithm, charged))
-  return lockstep.presence_of(config.workers, steps)
+  return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
 
 
 def round_steps(algorithm: Algorithm) -> int:
@@ -145,9 +145,7 @@ def round_steps(algorithm: Algorithm) -> int:
   return min(_periods(algorithm), default=1)
 
 
-def _lockstep(
-  config: Experiment, algorithm: Algorithm, charged: Charges, there: Presence | None = None
-) -> dict[str, Any]:
+def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, present: Presence | bool) -> dict[str, Any]:
   clocks = Schedule(algorithm.exchanges).clocks
   return {
     "workers": config.workers,
@@ -160,7 +158,7 @@ def _lockstep(
     ],
     "local_seconds": charged.local,
     "overlap": config.network.overlap,
-    "elastic": there or config.elastic,
+    "present": present,
   }
 
 
@@ -175,8 +173,6 @@ def describe(config: Experiment) -> str:
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
   jitter = f" ({config.times.short_name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
-  if config.elastic:
-    more.append("the others go on without a worker that dies")
   slow = times.get("slow", ())
   more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
   chosen = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
@@ -189,3 +185,78 @@ def describe(config: Experiment) -> str:
   else:
     network += [f"exchange of all workers {exchange * 1000:g} ms"]
   return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])
+
+
+class RunClock(Protocol):
+  """The time of a run, and how many steps its workers have completed."""
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps that all workers together complete up to a step of the run."""
+    ...
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the columns of a line of metrics that tell the time."""
+    ...
+
+  def keep(self, folder: RunFolder) -> None:
+    """Write which workers are present, if that changes, to the folder of the run."""
+    ...
+
+  def save(self, folder: Path) -> None:
+    """Write the schedule, which a replay follows and a report draws."""
+    ...
+
+
+class LockstepClock:
+  """The clock of a collective algorithm: workers wait for each other's messages."""
+
+  def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
+    """present: the workers of each step; True: the others continue without a worker that dies; False: they wait."""
+    self._experiment, self._algorithm, self._deaths = experiment, algorithm, bool(present)
+    self._charged = charges(experiment, sent, self._deaths)
+    self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
+
+  def drawn_presence(self) -> Presence:
+    """Return the workers that are present at each step, known in advance from the config's step times and deaths."""
+    experiment = self._experiment
+    steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
+    return lockstep.presence_of(experiment.workers, steps)
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps of all workers up to a step of the run."""
+    return step * self._experiment.workers
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the virtual seconds."""
+    return {"virtual_seconds": self._seconds(step)}
+
+  def keep(self, folder: RunFolder) -> None:
+    """Write nothing: all workers are present."""
+
+  def save(self, folder: Path) -> None:
+    """Write when each worker computes and waits in the first rounds."""
+    lockstep.save(folder / LOCKSTEP, lockstep_record(self._experiment, self._algorithm, self._charged, self._deaths))
+
+
+class EventClock:
+  """The clock of a server algorithm in virtual time: a schedule of visits."""
+
+  def __init__(self, workers: int, events: Events, seconds: Callable[[int], float]):
+    """seconds: step -> virtual seconds after that many steps of the workers on average."""
+    self._workers, self.events, self._seconds = workers, events, seconds
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps of all workers up to a step of the run."""
+    return step * self._workers
+
+  def columns(self, step: int) -> dict[str, float]:
+    """Return the virtual seconds."""
+    return {"virtual_seconds": self._seconds(step)}
+
+  def keep(self, folder: RunFolder) -> None:
+    """Write nothing: all workers are present."""
+
+  def save(self, folder: Path) -> None:
+    """Write the schedule."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record.save(folder / EVENTS, self.events)

@@ -24,7 +24,7 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   """Components and trainer as `train` makes them."""
   from ddl.config import default_experiment
   from ddl.config.options import RunOptions
-  from ddl.run import build, trainers
+  from ddl.run import build
   from ddl.run.processes import start_devices
 
   optimizer, clock = {"momentum": 0.9, "learning_rate": 0.01}, {}
@@ -41,7 +41,7 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
     components = build.build(experiment, synthetic(workload.model, workload.pixels))
-  return components, trainers.make_trainer(components, options)
+  return components, build.make_trainer(components, options)[0]
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:

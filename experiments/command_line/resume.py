@@ -30,7 +30,7 @@ def record(line: CommandLine) -> dict[str, Any]:
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
   if clusters := options.get("cluster"):
     options["cluster"] = local_cluster.absolute(clusters)
-  kept = KEPT | {"replay": PRESENCE} if line.config.elastic else KEPT
+  kept = KEPT | {"replay": PRESENCE} if str(options.get("replay")).endswith(".json") else KEPT
   options |= {name: file for name, file in kept.items() if options.get(name)}
   return {
     "command": line.command,

@@ -13,13 +13,12 @@ from ddl.api import Algorithm, Data
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.engine import execution as compiler_options
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.placement import find_rules
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import divisors, on_devices
 from ddl.perf.hardware import Cluster
-from ddl.run.build import make_model
+from ddl.run.build import execution_of, make_model, with_auto
 from ddl.run.compilation_cache import AUTO, OFF
-from ddl.run.trainers import execution_of, with_auto
 from experiments.dryrun.program import analyse
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend
@@ -65,7 +64,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
       raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts} for the members")
     execution = execution_of(model, workers, step, options)
-    trainer = Trainer(algorithm, model, workers, execution, options.sharding)
+    trainer = CompiledTrainer(algorithm, model, workers, execution, options.sharding)
     flags = compiler_options.options(workers.device) if job.overlaps else {}
     found = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))
   return figures(label, experiment, trainer, found, target.cluster)

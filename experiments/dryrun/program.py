@@ -19,7 +19,7 @@ from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine import execution
 from ddl.engine.calls import Call
 from ddl.engine.compiled_program import Collective, Events
-from ddl.engine.trainer import Trainer
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.run.exit_codes import EXHAUSTED
 
 NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the TPU compiler when it gives up
@@ -49,7 +49,7 @@ class Program(NamedTuple):
     return self.refused or self.arguments + self.outputs + self.temporary + self.code
 
 
-def steady(trainer: Trainer, steps: int, every: int) -> list[tuple[Call, int]]:
+def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
   """Return the calls of a run of so many steps that stand for the others, with how many of each.
 
   The kind that covers most steps, if it holds a whole cycle of the clocks; else those of one cycle. Where rounds repeat
@@ -80,7 +80,7 @@ def steady(trainer: Trainer, steps: int, every: int) -> list[tuple[Call, int]]:
 
 
 def analyse(
-  trainer: Trainer, batch: Tree, steps: int, every: int, options: Mapping[str, str], cache: Path | None
+  trainer: CompiledTrainer, batch: Tree, steps: int, every: int, options: Mapping[str, str], cache: Path | None
 ) -> list[Program]:
   """Compile and read the calls that stand for a run of so many steps with a pause at each multiple of `every`.
 
@@ -98,7 +98,7 @@ def analyse(
   return found
 
 
-def of_run(trainer: Trainer, batch: Tree, steps: int, every: int) -> list[Program]:
+def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> list[Program]:
   """The same of the programs that a run on this machine's devices then makes its steps with."""
   found = []
   for call, count in steady(trainer, steps, every):
@@ -112,7 +112,7 @@ def _program(count: int, kept: dict[str, Any]) -> Program:
   return Program(count=count, **kept)
 
 
-def _compiled(lowered: Any, trainer: Trainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:
+def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:
   none = dict.fromkeys(("arguments", "outputs", "temporary", "code", "refused"), 0)
   try:
     executable = execution.compiled(lowered, options)
@@ -126,7 +126,7 @@ def _compiled(lowered: Any, trainer: Trainer, call: Call, options: Mapping[str, 
   return _read(executable, trainer, call)
 
 
-def _read(executable: Any, trainer: Trainer, call: Call) -> dict[str, Any]:
+def _read(executable: Any, trainer: CompiledTrainer, call: Call) -> dict[str, Any]:
   schedule = hlo_schedule.read(executable.as_text(), trainer.workers.mesh)
   memory = executable.memory_analysis()
   return {
@@ -146,7 +146,7 @@ def device_bytes(tree: Any) -> float:
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _key(lowered: Any, trainer: Trainer, options: Mapping[str, str]) -> str:
+def _key(lowered: Any, trainer: CompiledTrainer, options: Mapping[str, str]) -> str:
   device, mesh = trainer.workers.device, trainer.workers.mesh
   versions = []
   for name in VERSIONS:

@@ -12,7 +12,7 @@ from ddl.costs.cluster_clock import pattern_of
 from ddl.costs.step_cost import param_shapes
 from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
-from ddl.engine.trainer import Trainer
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.perf.hardware import CLUSTERS, Cluster
 from ddl.perf.hardware.device import Part
 from ddl.perf.units import bytes_text, counted, percent, seconds_text
@@ -60,7 +60,7 @@ class Figures(NamedTuple):
 
 
 def figures(
-  label: str, experiment: Experiment, trainer: Trainer, programs: Sequence[Program], cluster: Cluster | None
+  label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[Program], cluster: Cluster | None
 ) -> Figures:
   """Return them. programs: of `analyse`."""
   steps = sum(each.count * each.steps for each in programs)
@@ -89,7 +89,7 @@ def figures(
   )
 
 
-def parts(trainer: Trainer) -> dict[str, float]:
+def parts(trainer: CompiledTrainer) -> dict[str, float]:
   """Return the bytes per device of what stays between the calls."""
   names = {"params": "parameters", "state": "state of optimizer and algorithm", "messages": "messages in flight"}
   names["extra"] = "other state of the model"
@@ -121,7 +121,7 @@ def _rows(
   return tuple(rows), compute / steps * known
 
 
-def _predicted(experiment: Experiment, trainer: Trainer, cluster: Cluster, flop: float, moved: float) -> float:
+def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluster, flop: float, moved: float) -> float:
   """Seconds of a step as `compare --cluster` has them, without jitter: the algorithm's clock, not the schedule."""
   members = trainer.workers.members
   pattern = pattern_of(trainer.algorithm, param_shapes(trainer.model), experiment.workers)

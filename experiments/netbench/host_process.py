@@ -24,7 +24,7 @@ from ddl.config import default_experiment
 from ddl.config.experiment import Experiment, initial_key, training_key
 from ddl.config.options import RunOptions
 from ddl.costs.workloads import synthetic
-from ddl.run import build, trainers
+from ddl.run import build
 from ddl.run.processes import start_devices
 from experiments.netbench.cases import EXAMPLES, MODEL
 
@@ -43,7 +43,7 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
     components = build.build(experiment_of(case, workers), synthetic("mlp", 8, EXAMPLES))
-  trainer: Any = trainers.make_trainer(components, options)
+  trainer: Any = build.make_trainer(components, options)[0]
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, done = trainer.start(initial_key(0)), 0
 

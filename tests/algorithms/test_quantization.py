@@ -14,8 +14,8 @@ from scipy.fft import dctn
 from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.api import Model
 from ddl.engine import traffic
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 
 RANDOM = {
@@ -252,7 +252,7 @@ def test_the_layout_changes_nothing(x64, wrapper):
   runs = []
   for devices in (1, 2, 8):
     how = ExecutionConfig("vmap", "scan", 4)
-    trainer = Trainer(wrapped(wrapper, name), Model(init, loss), make_workers(8, devices), how)
+    trainer = CompiledTrainer(wrapped(wrapper, name), Model(init, loss), make_workers(8, devices), how)
     carry = trainer.start(jax.random.key(0))
     for _, after, _ in trainer.run(carry, trainer.plan(0, 4, 4), feed, jax.random.key(1)):
       runs.append(np.asarray(after.params["x"])[:: 1 if wrapper == "sparta" else devices])

@@ -22,8 +22,8 @@ from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.api import Algorithm, Exchange
 from ddl.as_optax import as_optax
 from ddl.engine import traffic
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.group import Present
 
@@ -90,7 +90,7 @@ LAYOUTS = [
 @pytest.mark.sampled(11)
 def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
   history = twin(wrapper, 8, STEPS, as_started)[1]
-  trainer = Trainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
+  trainer = CompiledTrainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
   # A compressed mean is known to be equal on all workers.
   assert any(jax.tree.leaves(trainer.replication.params)) == (wrapper == "sparta")
   kept = record(trainer)
@@ -102,7 +102,7 @@ def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
-  kept = record(Trainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
+  kept = record(CompiledTrainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
   close(kept.params, np.asarray(expected)[np.array(kept.ends) - 1])
 
 
@@ -111,7 +111,9 @@ def test_a_memory_of_matrices_only_in_each_gradient_mode(x64, workers, gradients
   """The memory of PowerSGD has None in place of a vector's; above 16 workers of a device a CPU takes them in a loop."""
   algorithm = wrapped("powersgd", "diloco")
   expected = run(as_started(algorithm), workers, 6)[0]
-  trainer = Trainer(algorithm, model(workers, 6), make_workers(workers, 1), ExecutionConfig(gradients, "scan", 6))
+  trainer = CompiledTrainer(
+    algorithm, model(workers, 6), make_workers(workers, 1), ExecutionConfig(gradients, "scan", 6)
+  )
   *_, (_, carry, _) = trainer.run(
     trainer.start(jax.random.key(0)), trainer.plan(0, 6, 6), partial(feed, workers=range(workers)), jax.random.key(1)
   )
@@ -128,7 +130,7 @@ OF |= {"sign": ["sync_sgd"], "sparta": ["independent", "sync_sgd"]}  # of each w
 @pytest.mark.sampled(13)
 def test_a_round_keeps_all_shapes(x64, wrapper, name, gradients):
   """Traced only."""
-  trainer = Trainer(wrapped(wrapper, name), model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 3))
+  trainer = CompiledTrainer(wrapped(wrapper, name), model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 3))
   batch = {key: jax.ShapeDtypeStruct((1,), jnp.int32) for key in ("worker", "step")}
   for call in {call.kind: call for call in trainer.plan(0, STEPS, STEPS)}.values():
     after, _ = jax.eval_shape(trainer.rounds.make_call(call.kind), *trainer.shapes(call, batch))

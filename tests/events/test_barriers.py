@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from ddl.api import Arrivals
 from ddl.events import barriers as estimation
-from ddl.events.barriers import BARRIERS, MembershipBarrier, Quorum, asp, backup, bsp, cutoff, psp, ssp
+from ddl.events.barriers import BARRIERS, LiveBarrier, Quorum, asp, backup, bsp, cutoff, psp, ssp
 from ddl.events.record import check
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
@@ -292,7 +292,7 @@ def test_what_a_quorum_does_not_go_with(delay, arrivals):
 
 
 def test_a_worker_that_left_holds_nobody_up_and_comes_back_with_the_slowest():
-  members = MembershipBarrier(ssp(bound=1), workers=3, seed=0, present=False)
+  members = LiveBarrier(ssp(bound=1), workers=3, seed=0, present=False)
   for worker in range(3):
     members.join(worker)
   assert [members.finish(worker) for worker in (0, 0, 1)] == [[0], [], [1]] and members.held == {0: 2}

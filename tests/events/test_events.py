@@ -630,7 +630,7 @@ def test_elastic_workers_are_lost_at_the_same_steps(period):
   for worker, step in deaths_by_step(times, 48):
     first[worker] = min(step, first.get(worker, 48))
   assert 2 < len(first) < 6
-  members = presence_of(6, walk(workers=6, steps=48, round_steps=period, times=times, elastic=True))
+  members = presence_of(6, walk(workers=6, steps=48, round_steps=period, times=times, present=True))
   for step in range(48):
     assert members.at(step) == tuple(w for w in range(6) if first.get(w, 48) // period * period > step - step % period)
 

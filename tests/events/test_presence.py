@@ -33,7 +33,7 @@ def walked(died, steps=10, exchange=0.5, **more):
   """Rounds of two steps with a prompt exchange at their end."""
   exchanges = [ExchangeSeconds(lambda step: step > 0 and step % 2 == 0, 0, exchange)]
   chosen = {"workers": 3, "steps": steps, "round_steps": 2, "times": Table(died), "exchanges": exchanges}
-  return [*walk(**chosen | {"elastic": True} | more)]
+  return [*walk(**chosen | {"present": True} | more)]
 
 
 def ends(found):
@@ -49,7 +49,7 @@ def test_a_loss_and_a_return_by_hand():
   record = stack(found)
   assert np.isnan(record.free[2:6, 2]).all() and np.isfinite(record.free[6:, 2]).all()
   assert record.free[6, 2] == 9.5 and np.nansum(record.lost) == 0
-  waits = walked({(2, 3): (0.0, 3.0)}, elastic=False)  # its round takes 2 + 3 + 4 s
+  waits = walked({(2, 3): (0.0, 3.0)}, present=False)  # its round takes 2 + 3 + 4 s
   assert ends(waits)[3] == 4.5 + 9.5 and presence_of(3, waits) == presence.everyone(3)
 
 
@@ -87,11 +87,11 @@ def test_messages_cost_by_the_number_of_workers_that_are_present():
 
 def test_a_recorded_presence_takes_the_place_of_deaths():
   kept = Presence(3, ((0, (0, 2)), (4, (1, 2))))
-  found = walked({(2, 3): (0.0, 3.0)}, elastic=kept)
+  found = walked({(2, 3): (0.0, 3.0)}, present=kept)
   assert presence_of(3, found) == kept
   assert ends(found) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
   with pytest.raises(ValueError, match="where a round of 2 begins"):
-    walked({}, elastic=Presence(3, ((0, ALL), (3, (0,)))))
+    walked({}, present=Presence(3, ((0, ALL), (3, (0,)))))
 
 
 @given(st.integers(1, 4), st.integers(0, 9), st.integers(0, 3), st.sampled_from([0.0, 0.1, 0.6]))
@@ -99,14 +99,14 @@ def test_a_recorded_presence_takes_the_place_of_deaths():
 def test_presence_is_valid_and_repeats_bit_for_bit(workers, seed, delay, rate):
   times = TIMES["lognormal"](workers=workers, seed=seed, jitter=0.4, death_rate=rate, down_seconds=0.05)
   chosen = {"workers": workers, "steps": 60, "round_steps": 3, "times": times, "local_seconds": 0.01}
-  chosen |= {"exchanges": [ExchangeSeconds(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "elastic": True}
+  chosen |= {"exchanges": [ExchangeSeconds(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "present": True}
   found = presence_of(workers, walk(**chosen))
   presence.check(found, 3)
   assert found == presence_of(workers, walk(**chosen))
   assert (np.diff(finish(**chosen)) > 0).all()
   if not rate:
     assert found == presence.everyone(workers)
-    np.testing.assert_array_equal(finish(**chosen), finish(**chosen | {"elastic": False}))
+    np.testing.assert_array_equal(finish(**chosen), finish(**chosen | {"present": False}))
 
 
 def test_what_a_presence_tells(tmp_path):

@@ -11,8 +11,8 @@ from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
 from ddl.api import Model
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 
 WORKERS, STEPS = 8, 12
@@ -80,12 +80,12 @@ def feed(first: int, steps: int, workers: Any = range(WORKERS)) -> dict[str, np.
 def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
-  """A Trainer of eight workers."""
+  """A CompiledTrainer of eight workers."""
   algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
-  return Trainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
+  return CompiledTrainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 
-def record(trainer: Trainer, steps: int = STEPS, every: int = STEPS) -> Record:
+def record(trainer: CompiledTrainer, steps: int = STEPS, every: int = STEPS) -> Record:
   """Runs it from step 0 and keeps everything that lives in this process."""
   start, ends, rows, losses = trainer.start(jax.random.key(0)), [], [], []
   mine = partial(feed, workers=trainer.workers.local)
@@ -98,7 +98,7 @@ def record(trainer: Trainer, steps: int = STEPS, every: int = STEPS) -> Record:
   return Record(ends, *map(np.stack, zip(*rows, strict=True)), np.concatenate(losses))
 
 
-def equals_twin(trainer: Trainer, kept: Record, name: str, inner: str, **hyper: Any) -> None:
+def equals_twin(trainer: CompiledTrainer, kept: Record, name: str, inner: str, **hyper: Any) -> None:
   """Asserts that each recorded figure is the twin's."""
   history = twin(name, inner, **hyper)
   at = np.array(kept.ends) - 1
@@ -110,7 +110,7 @@ def equals_twin(trainer: Trainer, kept: Record, name: str, inner: str, **hyper: 
   close(kept.losses, slopes(name, inner, **hyper))
 
 
-def each(trainer: Trainer, tree: Any, copies: Any) -> Any:
+def each(trainer: CompiledTrainer, tree: Any, copies: Any) -> Any:
   """[copies, ...] -> [local workers, ...] in NumPy: a device's one copy counts for all of its workers."""
 
   def leaf(own: bool, x: jax.Array) -> np.ndarray:

@@ -16,16 +16,18 @@ from ddl.api import Model
 from ddl.config import default_experiment
 from ddl.config.experiment import Experiment, initial_key
 from ddl.engine.checkpoint import Checkpoints
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.hosts import Vote
 from ddl.models.modules import from_flax
-from ddl.run import compiled, loop
+from ddl.run import loop
+from ddl.run.batch import Batch, Diverged, SeedRun
 from ddl.run.build import build
-from ddl.run.compiled import CompiledRun
+from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
-from ddl.run.metrics import Evaluator
+from ddl.run.hooks import SaveModels, TensorBoard
+from ddl.run.metrics import Evaluation, Evaluator, Losses
 
 
 def config(**sections: Any) -> Experiment:
@@ -37,6 +39,35 @@ def config(**sections: Any) -> Experiment:
   for name, value in sections.items():
     small[name] = small.get(name, {}) | value if isinstance(value, dict) else value
   return default_experiment(**small)
+
+
+class Untimed:
+  """The clock of runs without virtual time."""
+
+  def __init__(self, workers: int):
+    self._workers = workers
+
+  def worker_steps(self, step: int) -> int:
+    return step * self._workers
+
+  def columns(self, step: int) -> dict[str, float]:
+    return {}
+
+  def keep(self, folder: RunFolder) -> None:
+    pass
+
+  def save(self, folder: Path) -> None:
+    pass
+
+
+def run_batch(
+  batch: Batch, store: Any, evaluator: Evaluator, *, batch_stats: str = "mean", label: str = "",
+  keep_model: bool = False,
+) -> list[Any]:  # fmt: skip
+  """Runs it with the hooks that `ddl.train` has."""
+  hooks: list[Any] = [Losses(), Evaluation(batch, evaluator, batch_stats), TensorBoard()]
+  hooks += [SaveModels(batch, store.due)] if keep_model else []
+  return loop.run(batch, store, hooks, label, {})
 
 
 class Run:
@@ -51,31 +82,36 @@ class Run:
     if model:
       self.experiment = self.experiment._replace(model=model)
     workers = make_workers(chosen.workers, devices, members)
-    self.trainer = Trainer(
+    self.trainer = CompiledTrainer(
       self.experiment.algorithm, self.experiment.model, workers, how or ExecutionConfig("vmap", "scan", 64)
     )
     self.evaluator = Evaluator(self.experiment.model, self.experiment.data.test)
-    self.steps = chosen.steps
+    self.steps, self.clock = chosen.steps, Untimed(chosen.workers)
 
   def __call__(
     self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, resume: bool = False, **options: Any
   ) -> dict[str, Any]:
     """Runs or resumes it."""
-    runner = CompiledRun([self.experiment], self.trainer, every=checkpoint_every, keep_final=keep_final)
-    chosen = loop.Options(**options)
-    return loop.run(loop.Part(self.experiment, RunFolder(path), resume=resume), runner, self.evaluator, chosen, {})
+    store = RunCheckpoints(self.steps, checkpoint_every, keep_final)
+    (outcome,) = run_batch(
+      Batch([SeedRun(self.experiment, RunFolder(path), self.clock, resume)], self.trainer),
+      store, self.evaluator, **options,
+    )  # fmt: skip
+    if isinstance(outcome, Diverged):
+      raise outcome
+    return outcome
 
   def together(
     self, path: Path, seeds: dict[int, int], width: int = 3, *, resume: bool = False, **options: Any
-  ) -> list[dict[str, Any] | loop.Diverged]:
+  ) -> list[dict[str, Any] | Diverged]:
     """Runs or resumes it with several seeds side by side; seeds: seed -> lane."""
-    parts = []
+    runs = []
     for seed in seeds:
       made = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
       folder = RunFolder(path / f"seed-{seed}")
-      parts.append(loop.Part(made, folder, resume=resume and folder.begun))
-    runner = CompiledRun([each.components for each in parts], self.trainer, lanes=list(seeds.values()), width=width)
-    return loop.run_together(parts, runner, self.evaluator, loop.Options(**options), {})
+      runs.append(SeedRun(made, folder, self.clock, resume and folder.begun))
+    batch = Batch(runs, self.trainer, list(seeds.values()), width)
+    return run_batch(batch, RunCheckpoints(self.steps), self.evaluator, **options)
 
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
     """The metrics and the bits of the last checkpoint's carry."""
@@ -103,7 +139,7 @@ def at_call(monkeypatch: Any, number: int, action: Any):
       return super().cast(stop, after)
 
   with monkeypatch.context() as patch:
-    patch.setattr(compiled, "Vote", Watching)
+    patch.setattr(loop, "Vote", Watching)
     yield
 
 

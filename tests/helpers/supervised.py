@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ddl.hosts.membership import Membership
-from ddl.hosts.supervision import LOST, SupervisedJob, Supervisor
+from ddl.elastic.supervision import LOST, SupervisedJob, Supervisor
+from ddl.hosts.process_info import ProcessInfo
 
 PACE = 0.02  # seconds of a step
 
@@ -62,7 +62,7 @@ def main():
     silence=float(silence),
   )
   try:
-    return Supervisor(Membership(rank, int(count), f"127.0.0.1:{port}"), job).supervise()
+    return Supervisor(ProcessInfo(rank, int(count), f"127.0.0.1:{port}"), job).supervise()
   except ValueError as error:
     print(error, file=sys.stderr)
     return 2

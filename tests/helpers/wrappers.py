@@ -31,7 +31,7 @@ def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):
 
 
 def as_started(algorithm):
-  """With the key that a `Trainer` gives to `init`, for a run whose key is 0."""
+  """With the key that a `CompiledTrainer` gives to `init`, for a run whose key is 0."""
   return algorithm._replace(init=lambda group, params, key: algorithm.init(group, params, jax.random.fold_in(key, 1)))
 
 

@@ -13,10 +13,10 @@ from reference.churn import churn
 
 from ddl import elastic
 from ddl.api import Model
-from ddl.elastic import Elastic
+from ddl.elastic import ElasticTrainer
 from ddl.engine.calls import MOST_KINDS
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.events.presence import Presence, everyone
 
@@ -44,7 +44,7 @@ CHANGES = {
 
 def new_trainer(name, count, how=HOW, model=MODEL, **hyper):
   algorithm = build(name, INNER["momentum"][0], count, **(hyper or HYPER[name]))
-  return Trainer(algorithm, model, make_workers(count, 2 if count == 4 else 1), how)
+  return CompiledTrainer(algorithm, model, make_workers(count, 2 if count == 4 else 1), how)
 
 
 trainer_of = cache(new_trainer)
@@ -59,7 +59,7 @@ def make(name, changes, **more):
     return (new_trainer if "model" in more else trainer_of)(name, count, **more)
 
   made = []
-  return Elastic(lambda ids: trainer(len(ids)), Presence(P, changes)), made
+  return ElasticTrainer(lambda ids: trainer(len(ids)), Presence(P, changes)), made
 
 
 def batches(first, steps):
@@ -109,8 +109,8 @@ def test_who_joins_has_a_copy_of_a_message_of_the_first_that_stays():
   """Means that all share, and differences of each worker's own, in flight at a change."""
   plain = trainer_of("easgd", P, alpha=0.1, period=1).algorithm
   late = plain._replace(exchanges=(plain.exchanges[0]._replace(delay=3),))
-  late_of = cache(lambda count: Trainer(late, MODEL, make_workers(count, 1), HOW))
-  trainer = Elastic(lambda ids: late_of(len(ids)), Presence(P, ((0, (1, 2, 3)), (6, ALL))))
+  late_of = cache(lambda count: CompiledTrainer(late, MODEL, make_workers(count, 1), HOW))
+  trainer = ElasticTrainer(lambda ids: late_of(len(ids)), Presence(P, ((0, (1, 2, 3)), (6, ALL))))
   for step, held, _ in run(trainer):
     if step == 6:
       now = trainer.regroup(held, ALL, 6).carry

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
 from ddl.asynchronous.simulator import Simulator
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.traffic import exchange_nbytes
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp, backup, cutoff, ssp
 from ddl.events.operations import COLLECT, READ, RESTART, stops, waves
@@ -109,7 +109,7 @@ def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
   chosen = experiment("async_sgd")
   simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")
   same = experiment("sync_sgd")
-  trainer = Trainer(same.algorithm, same.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 64))
+  trainer = CompiledTrainer(same.algorithm, same.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 64))
   sync, expected = trainer.start(jax.random.key(0)), []
   for call, after, loss in trainer.run(sync, trainer.plan(0, STEPS, STEPS), same.feed(list(range(WORKERS))), KEY):
     sync = after

@@ -11,8 +11,8 @@ from helpers.twins import INNER, build, close, flat_of
 from reference import collective as reference
 
 from ddl.api import MOST_EXCHANGES, Exchange, Model
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.schedule import Schedule
 
@@ -194,7 +194,7 @@ def test_empty_parts_of_states_and_messages(name, gradients):
     exchanges=tuple(e._replace(launch=partial(launch, e), merge=partial(merge, e)) for e in plain.exchanges),
     evaluate=lambda group, state, params: plain.evaluate(group, state["tree"], params),
   )
-  trainer = Trainer(algorithm, model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 5))
+  trainer = CompiledTrainer(algorithm, model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 5))
   equals_twin(trainer, record(trainer), name, "momentum", **HYPER[name])
 
 

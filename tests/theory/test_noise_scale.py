@@ -8,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.commands import metrics
-from helpers.sessions import config
+from helpers.sessions import config, run_batch
 
 from ddl.api import Model
 from ddl.config.options import RunOptions
 from ddl.engine.consensus import Consensus
-from ddl.run import loop
 from ddl.run import metrics as noise_scale
-from ddl.run.build import build
-from ddl.run.compiled import CompiledRun
+from ddl.run.batch import Batch, SeedRun
+from ddl.run.build import build, make_trainer
+from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
 from ddl.run.metrics import NORM2, SCALE, TRACE, Evaluator, NoiseEstimator
-from ddl.run.realtime import ThreadsRun, covered
-from ddl.run.trainers import make_trainer
+from ddl.run.realtime import NoStore, ThreadsTrainer, covered
 
 KEY = jax.random.key(0)
 
@@ -109,12 +108,13 @@ def lines_of(path, runtime, count):
   sizes = {"workers": 2, "steps": 4, "eval_every": 2, "model": {"hidden": (4,)}, "optimizer": {"momentum": 0.0}}
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     components = build(config(algorithm=algorithm, **sizes, noise_batches=count))
+    folder, evaluator = RunFolder(path), Evaluator(components.model, components.data.test)
     if runtime == "threads":
-      runner = ThreadsRun(components)
+      trainer = clock = ThreadsTrainer(components, folder)
+      store = NoStore()
     else:
-      runner = CompiledRun([components], make_trainer(components, RunOptions(devices=1)))
-    evaluator = Evaluator(components.model, components.data.test)
-    loop.run(loop.Part(components, RunFolder(path)), runner, evaluator, loop.Options(), {})
+      (trainer, clock), store = make_trainer(components, RunOptions(devices=1)), RunCheckpoints(4)
+    run_batch(Batch([SeedRun(components, folder, clock)], trainer), store, evaluator)
   return metrics(path)
 
 

@@ -17,8 +17,8 @@ from ddl.config import default_experiment
 from ddl.config.options import RunOptions
 from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
+from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.perf.collectives import all_reduce
 from ddl.perf.hardware import CLUSTERS
@@ -90,7 +90,7 @@ def trainer(name, **settings):
   made = experiment(name, **settings)
   data = made.make_part("data")
   workers = make_workers(8, 8)
-  return Trainer(
+  return CompiledTrainer(
     made.make_algorithm(), made.make_part("model", data.meta), workers, ExecutionConfig("vmap", "scan", 16)
   )
 

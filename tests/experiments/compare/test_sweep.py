@@ -122,7 +122,7 @@ def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_pa
   kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/*/*/result.json")}
   finished = sum(each.state.is_finished() for each in trials(tmp_path / "s", "a"))
   made, run = [], loop.run
-  monkeypatch.setattr(loop, "run", lambda *args, **more: made.append(args[2].path) or run(*args, **more))
+  monkeypatch.setattr(loop, "run", lambda *args, **more: made.append(args[0].runs[0].folder.path) or run(*args, **more))
   code, _, error = call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")
   assert code == 0, error
   assert finished == last > 0 and len(made) == 12 - finished and len({*made}) == len(made)

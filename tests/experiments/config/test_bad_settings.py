@@ -26,7 +26,7 @@ from ddl.data import source
 from ddl.data.image_arrays import npz
 from ddl.engine.checkpoint import Checkpoints
 from ddl.models import MODELS
-from ddl.run import virtual_time
+from ddl.run import processes, virtual_time
 from ddl.run.build import build
 from ddl.run.folder import RunFolder
 from ddl.run.workdir import workdir
@@ -349,7 +349,7 @@ def test_a_file_that_is_no_sweeps_result(tmp_path, case):
 @pytest.fixture
 def tune(monkeypatch, tmp_path, capfd):
   """(labels, **sweep): runs a sweep of 4 steps in this process; returns what tuned.json holds."""
-  monkeypatch.setattr(sweep, "start_devices", lambda *_: None)
+  monkeypatch.setattr(processes, "start_devices", lambda *_: None)
 
   def run(labels, **changed):
     config = with_labels(**labels)
@@ -412,9 +412,7 @@ def test_a_space_that_cannot_be_searched(tune, tmp_path, case):
 def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
   made = []
-  monkeypatch.setattr(
-    sweep.train_loop, "run", lambda part, *_: made.append(part.components.experiment.algorithm.keep) or LAST
-  )
+  monkeypatch.setattr(sweep.train_loop, "run", lambda batch, *_: made.append(batch.experiment.algorithm.keep) or [LAST])
   found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
   kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]
   assert {keep > 1 for keep in kept} == {True, False}

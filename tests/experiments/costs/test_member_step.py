@@ -96,9 +96,9 @@ def test_a_cluster_needs_a_worker_for_each_device():
 def test_members_are_checked_before_the_devices_are_started():
   """Whose number could not be chosen afterwards."""
   code = (
-    "import jax; from ddl.config import default_experiment; from ddl.run import build, trainers; "
+    "import jax; from ddl.config import default_experiment; from ddl.run import build; "
     "from ddl.config.options import RunOptions; "
-    "trainers.check_members(build.build(default_experiment()), RunOptions(members=2)); "
+    "build.check_options(build.build(default_experiment()), RunOptions(members=2)); "
     "jax.config.update('jax_num_cpu_devices', 3); assert jax.device_count() == 3"
   )
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

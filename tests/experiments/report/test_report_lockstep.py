@@ -31,7 +31,7 @@ def every(period, delay=0, offset=0):
 def record(*exchanges, name="lognormal", overlap=True, local=None, elastic=False, seed=0, **changes):
   times = TIMES[name](workers=WORKERS, seed=seed, **{"seconds": 1.0} | changes)
   settings = {"workers": WORKERS, "steps": 24, "round_steps": 3, "times": times, "exchanges": exchanges}
-  settings |= {"local_seconds": local, "overlap": overlap, "elastic": elastic}
+  settings |= {"local_seconds": local, "overlap": overlap, "present": elastic}
   return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
 
 

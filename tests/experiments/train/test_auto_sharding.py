@@ -9,7 +9,7 @@ from helpers.sessions import config
 from ddl.engine.placement import gather
 from ddl.perf.planning.hybrid import volume
 from ddl.perf.tables.build import dense
-from ddl.run.trainers import with_auto
+from ddl.run.build import with_auto
 
 WIDTHS = {"mlp": (12, 64, 64, 64, 8), "lenet": (32, 128, 8)}
 NAMES = {"mlp": [f"Dense_{i}" for i in range(4)], "lenet": ["Dense_0", "Dense_1"]}

@@ -86,16 +86,27 @@ def test_a_user_without_a_home(no_folder, monkeypatch):
   monkeypatch.setattr(Path, "expanduser", no_home)
   with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    compilation_cache.start()
+    with compilation_cache.active():
+      assert jax.config.values["jax_compilation_cache_dir"] is None
   assert len(told) == 1 and "no compilation cache (" in str(told[0].message)
-  assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
 def test_the_folder_of_the_environment_stays(tmp_path, monkeypatch, no_folder):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   jax.config.update("jax_compilation_cache_dir", "/of/the/environment")
-  compilation_cache.start()
-  assert jax.config.values["jax_compilation_cache_dir"] == "/of/the/environment" and not list(tmp_path.iterdir())
+  with compilation_cache.active():
+    assert jax.config.values["jax_compilation_cache_dir"] == "/of/the/environment" and not list(tmp_path.iterdir())
+
+
+def test_two_runs_of_a_process_share_no_setting(tmp_path, no_folder):
+  before = {name: jax.config.values[name] for name in compilation_cache.NAMES}
+  hits = []
+  for folder in ("a", "off", "b", "a"):
+    with compilation_cache.active(str(tmp_path / folder) if folder != "off" else folder) as found:
+      jax.jit(lambda x: x * 3 + 1)(1.0).block_until_ready()
+    hits.append(len(found) > 0)
+    assert {name: jax.config.values[name] for name in compilation_cache.NAMES} == before
+  assert hits == [False, False, False, True] and list((tmp_path / "b").iterdir())
 
 
 def test_it_is_bounded_and_the_oldest_go_first(tmp_path, monkeypatch):

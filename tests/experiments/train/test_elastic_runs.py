@@ -76,7 +76,7 @@ def test_a_replay_has_the_same_bits(killed, tmp_path, capsys):
 def test_another_presence_is_not_gone_on_with(killed, tmp_path):
   snapshot(killed[1], tmp_path / "run")
   (tmp_path / "other.json").write_text("[[0, [0, 1, 2, 3]], [8, [0, 1]]]")
-  with pytest.raises(ValueError, match=r"presence\.json has another presence than this run"):
+  with pytest.raises(ValueError, match=r"presence\.json must have the membership of this run"):
     run(tmp_path / "run", resume=True, checkpoint_every=4, replay=str(tmp_path / "other.json"))
 
 
@@ -114,8 +114,8 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
   [
     (["--config.algorithm.name=async_sgd"], ["config.elastic is of collective algorithms", "async_sgd"]),
     (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
-    (["--members=2"], ["--members=2", "one device alone"]),
-    (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate", "lost for real"]),
+    (["--members=2"], ["members must be 1", "config.elastic=True"]),
+    (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate must be 0", "got 0.1"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
   ],
 )

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 from helpers.commands import ROOT, metrics
 
-from ddl.comparison import compare, sweep
 from ddl.config import config_file
 from ddl.config.experiment import Experiment
 from ddl.engine.checkpoint import Checkpoints
-from ddl.run import build, train
+from ddl.run import build, processes
 from ddl.run.folder import RunFolder
 from ddl.run.workdir import without
 from experiments.command_line import cli
-
-RUNS = (train, compare, sweep)
 
 DIGITS = "--config=configs/digits.py"
 QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
@@ -69,8 +66,7 @@ def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, comm
   def started(*_):
     raise Started
 
-  for module in RUNS:
-    monkeypatch.setattr(module, "start_devices", started)
+  monkeypatch.setattr(processes, "start_devices", started)
   monkeypatch.setattr(jax, "default_backend", lambda: pytest.fail("a model was traced"))
   with pytest.raises(Started):
     cli.run(command, ["--config=configs/sc17_lenet.py", f"--workdir={tmp_path}"])
@@ -84,8 +80,7 @@ def nothing_starts(monkeypatch):
     pytest.fail("data was loaded or devices were started")
 
   monkeypatch.setattr(build, "load", touched)
-  for module in RUNS:
-    monkeypatch.setattr(module, "start_devices", touched)
+  monkeypatch.setattr(processes, "start_devices", touched)
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):

@@ -8,19 +8,18 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import metrics
-from helpers.sessions import Run, config, normalized
+from helpers.sessions import Run, config, normalized, run_batch
 
 from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
 from ddl.engine.consensus import Consensus
 from ddl.engine.execution import ExecutionConfig
-from ddl.run import loop as train_loop
-from ddl.run.build import build
-from ddl.run.compiled import CompiledRun
+from ddl.run.batch import Batch, SeedRun
+from ddl.run.build import build, make_trainer
+from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
 from ddl.run.metrics import Evaluator
-from ddl.run.realtime import ThreadsRun
-from ddl.run.trainers import make_trainer
+from ddl.run.realtime import NoStore, ThreadsTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +76,14 @@ def test_lines(tmp_path, algorithm, exchanges, per_call):
 @pytest.mark.parametrize("runtime", ["compiled", pytest.param("threads", marks=pytest.mark.slow)])
 def test_batch_statistics_are_estimated_again(tmp_path, runtime):
   components = build(config(algorithm={"name": "async_sgd"}, steps=4, eval_every=4))._replace(model=normalized())
-  runner, tested = ThreadsRun(components), {}
+  folder, tested = RunFolder(tmp_path), {}
   if runtime == "compiled":
-    runner = CompiledRun([components], make_trainer(components, RunOptions()))
+    (trainer, clock), store = make_trainer(components, RunOptions()), RunCheckpoints(4)
+  else:
+    trainer = clock = ThreadsTrainer(components, folder)
+    store = NoStore()
   evaluator = Evaluator(components.model, components.data.test)
-  loop = train_loop.Options(batch_stats="reestimate")
-  train_loop.run(train_loop.Part(components, RunFolder(tmp_path)), runner, evaluator, loop, {})
+  run_batch(Batch([SeedRun(components, folder, clock)], trainer), store, evaluator, batch_stats="reestimate")
   params, statistics = components.model.init(initial_key(0))
   for name, batches in (("as they are", 0), ("estimated", 20)):
     for step in range(batches):

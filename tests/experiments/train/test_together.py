@@ -12,7 +12,7 @@ from helpers.sessions import Run, at_call, config, send
 
 from ddl.config.experiment import initial_key
 from ddl.engine.execution import ExecutionConfig
-from ddl.run import compiled, loop
+from ddl.run import loop
 
 SEEDS = {0: 0, 1: 1, 2: 2}  # seed -> lane
 HOW = ExecutionConfig("vmap", "scan", 4)
@@ -55,13 +55,13 @@ def test_each_has_its_share_of_the_seconds(tmp_path, monkeypatch):
     def __init__(self, _, seconds):
       self.seconds = seconds
 
-    def go(self):
+    def start(self):
       pass
 
     def stop(self):
       self.seconds += 6.0
 
-  monkeypatch.setattr(compiled, "Clock", Clock)
+  monkeypatch.setattr(loop, "Stopwatch", Clock)
   run().together(tmp_path, SEEDS)
   for folder in folders(tmp_path):
     assert [line["seconds"] for line in metrics(folder, timeless=False)] == [0, 2, 4, 6, 8]

@@ -12,7 +12,7 @@ from helpers.commands import Command, complaint
 from helpers.forks import ROOT
 
 from ddl import hosts
-from ddl.hosts import JOINED, membership, rendezvous
+from ddl.hosts import JOINED, process_info, rendezvous
 
 TRAIN = (
   "train", "--config=configs/digits.py", "--config.workers=2", "--devices=2", "--config.steps=4",
@@ -146,7 +146,7 @@ def place(monkeypatch, variables):
       monkeypatch.delenv(name)
   for name, value in variables.items():
     monkeypatch.setenv(name, value)
-  monkeypatch.setattr(membership, "_declared", [])
+  monkeypatch.setattr(process_info, "_declared", [])
   return hosts.declare()
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from helpers.forks import Fork
 
-from ddl.hosts.supervision import LOST, Memory
-from ddl.hosts.supervision.leader import ATTEMPTS, End, Halt, Leader, Member, Stop
-from ddl.hosts.supervision.messages import Order
+from ddl.elastic.supervision import LOST, Memory
+from ddl.elastic.supervision.leader import ATTEMPTS, End, Halt, Leader, Member, Stop
+from ddl.elastic.supervision.messages import Order
 
 STEPS, SILENCE = 150, 3.0
 

@@ -4,11 +4,11 @@ import socket
 import time
 from typing import Any
 
-from ddl.hosts.membership import whence
-from ddl.hosts.supervision import meeting
-from ddl.hosts.supervision.leader import Decision, End, Halt, Leader, Member, Stop
-from ddl.hosts.supervision.messages import Line, Order
-from ddl.hosts.supervision.site import Site
+from ddl.elastic.supervision import meeting
+from ddl.elastic.supervision.leader import Decision, End, Halt, Leader, Member, Stop
+from ddl.elastic.supervision.messages import Line, Order
+from ddl.elastic.supervision.site import Site
+from ddl.hosts.process_info import whence
 
 SETTLED = 1.0  # seconds in which all that are asked to end together have said so
 LEFT = 2.0  # seconds in which the others have read that the job is over

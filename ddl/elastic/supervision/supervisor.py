@@ -4,15 +4,15 @@ import signal
 import sys
 import time
 
+from ddl.elastic.supervision import meeting
+from ddl.elastic.supervision.following import Following, Lost
+from ddl.elastic.supervision.leader import Leader
+from ddl.elastic.supervision.leading import Leading
+from ddl.elastic.supervision.meeting import ANSWER, PAUSE
+from ddl.elastic.supervision.site import Site, SupervisedJob
 from ddl.hosts import launcher
-from ddl.hosts.membership import Membership, check_address, check_seconds, whence
+from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, whence
 from ddl.hosts.rendezvous import host_port
-from ddl.hosts.supervision import meeting
-from ddl.hosts.supervision.following import Following, Lost
-from ddl.hosts.supervision.leader import Leader
-from ddl.hosts.supervision.leading import Leading
-from ddl.hosts.supervision.meeting import ANSWER, PAUSE
-from ddl.hosts.supervision.site import Site, SupervisedJob
 from ddl.hosts.watch import EVERY
 
 Role = Leading | Following
@@ -21,7 +21,7 @@ Role = Leading | Following
 class Supervisor:
   """One process's. The one of the lowest rank leads; where it is lost, the next one does."""
 
-  def __init__(self, me: Membership, job: SupervisedJob):
+  def __init__(self, me: ProcessInfo, job: SupervisedJob):
     """me: the place of this process."""
     check_seconds("join_timeout", job.join_timeout)
     check_seconds("peer_timeout", job.silence)

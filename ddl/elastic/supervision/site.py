@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.hosts.membership import Membership
-from ddl.hosts.supervision.leader import Member
-from ddl.hosts.supervision.memory import Memory
-from ddl.hosts.supervision.messages import Line, Order, free_port, listen
-from ddl.hosts.supervision.training_process import TrainingProcess
+from ddl.elastic.supervision.leader import Member
+from ddl.elastic.supervision.memory import Memory
+from ddl.elastic.supervision.messages import Line, Order, free_port, listen
+from ddl.elastic.supervision.training_process import TrainingProcess
+from ddl.hosts.process_info import ProcessInfo
 
 TICK = 0.1  # seconds
 
@@ -34,7 +34,7 @@ class SupervisedJob(NamedTuple):
 class Site:
   """One process's."""
 
-  def __init__(self, me: Membership, job: SupervisedJob):
+  def __init__(self, me: ProcessInfo, job: SupervisedJob):
     """Of this process."""
     self.me, self.job = me, job
     self.memory = Memory()

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from ddl.hosts.supervision import meeting
-from ddl.hosts.supervision.meeting import DEPOSED, Deposed, Found
-from ddl.hosts.supervision.messages import Line, Order, free_port
-from ddl.hosts.supervision.site import Site
+from ddl.elastic.supervision import meeting
+from ddl.elastic.supervision.meeting import DEPOSED, Deposed, Found
+from ddl.elastic.supervision.messages import Line, Order, free_port
+from ddl.elastic.supervision.site import Site
 
 
 class Lost:

@@ -4,8 +4,8 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ddl.hosts.supervision.messages import Address, Order
-from ddl.hosts.supervision.training_process import LOST
+from ddl.elastic.supervision.messages import Address, Order
+from ddl.elastic.supervision.training_process import LOST
 
 ATTEMPTS = 3  # generations that may end by themselves at the same step
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of training that was saved and stopped

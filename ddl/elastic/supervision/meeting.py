@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.hosts.supervision.messages import Address, Line, connect
+from ddl.elastic.supervision.messages import Address, Line, connect
 
 ANSWER = 5.0  # seconds in which a supervisor that leads answers
 CONNECT = 2.0  # seconds in which one that is there takes a connection

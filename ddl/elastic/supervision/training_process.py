@@ -8,8 +8,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from ddl.elastic.supervision.memory import Memory
 from ddl.hosts.launcher import kill_children
-from ddl.hosts.supervision.memory import Memory
 
 LOST = 75  # exit code: another process did not answer in a collective
 BEAT = 0.5  # seconds

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from jax._src.clusters.k8s_cluster import K8sCluster  # as initialize() asks it, but for our words and our time limit
 
-JOINED = "DDL_PROCESS"  # a `Membership` as text, set for the processes that `launch` starts
+JOINED = "DDL_PROCESS"  # a `ProcessInfo` as text, set for the processes that `launch` starts
 LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started them, which they do not outlive
 FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 MOST_SECONDS = 1e6  # of a timeout
 ALONE = "--num_processes=1 for a run of this process alone"
 
 
-class Membership(NamedTuple):
+class ProcessInfo(NamedTuple):
   """A process's place in its group."""
 
   rank: int = 0
@@ -28,10 +28,10 @@ class Membership(NamedTuple):
     return f"{self.rank}/{self.count}@{self.coordinator}" + (f"#{self.gpu}" if self.gpu is not None else "")
 
 
-_declared: list[Membership] = []  # by `declare`: at most one
+_declared: list[ProcessInfo] = []  # by `declare`: at most one
 
 
-def declare(coordinator: str = "", num_processes: int | None = None, process_id: int | None = None) -> Membership:
+def declare(coordinator: str = "", num_processes: int | None = None, process_id: int | None = None) -> ProcessInfo:
   """Say which process this is, before `join`; what is not given is what the cluster's environment tells.
 
   num_processes: 1 for a process alone, whatever the environment tells.
@@ -52,7 +52,7 @@ def declare(coordinator: str = "", num_processes: int | None = None, process_id:
   return me
 
 
-def member() -> Membership:
+def member() -> ProcessInfo:
   """Return this process's place: the declared one, or that of our launcher, Open MPI or Slurm, or alone."""
   return _declared[0] if _declared else _found("", None, None, kubernetes=False)
 
@@ -69,7 +69,7 @@ def check_seconds(flag: str, seconds: float) -> float:
   return seconds
 
 
-def whence(me: Membership) -> str:
+def whence(me: ProcessInfo) -> str:
   """Return where a process's numbers are from, as the end of an error; "" for flags and our launcher."""
   return f"; {me.cluster} has started {me.count} processes; {ALONE}" if me.cluster else ""
 
@@ -82,48 +82,48 @@ def check_address(text: str) -> tuple[str, int]:
   return host.strip("[]"), int(port)
 
 
-def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes: bool) -> Membership:
+def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes: bool) -> ProcessInfo:
   env = os.environ
   if JOINED in env:
     ranks, where = env[JOINED].split("@")
     mine, among = map(int, ranks.split("/"))
     where, _, card = where.partition("#")
-    return Membership(mine, among, where, int(card) if card else None)
+    return ProcessInfo(mine, among, where, int(card) if card else None)
   if count == 1:
     if coordinator or rank:
       raise ValueError("--num_processes=1 is a process alone, which reads neither --coordinator nor --process_id")
-    return Membership()
+    return ProcessInfo()
   asked = bool(coordinator) or count is not None or rank is not None
   coordinator = coordinator or env.get("JAX_COORDINATOR_ADDRESS", "")
   if coordinator and count is not None and rank is not None:
-    return Membership(rank, count, coordinator)
+    return ProcessInfo(rank, count, coordinator)
   if "OMPI_COMM_WORLD_SIZE" in env:
     numbers = [_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK")]
-    told = Membership(numbers[0], numbers[1], cluster="Open MPI")
+    told = ProcessInfo(numbers[0], numbers[1], cluster="Open MPI")
     address, gpu = _open_mpi_coordinator, numbers[2]
   elif "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # in a step; the script that starts it is one process
     # SLURM_NTASKS is the job's in an interactive step, which has a single task.
     tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
     size = _number(tasks, "Slurm") if tasks in env else 1
     rank_and_gpu = [_number(f"SLURM_{name}", "Slurm") for name in ("PROCID", "LOCALID")] if size != 1 else [0, 0]
-    told = Membership(rank_and_gpu[0], size, cluster="Slurm")
+    told = ProcessInfo(rank_and_gpu[0], size, cluster="Slurm")
     address, gpu = _slurm_coordinator, rank_and_gpu[1]
   elif kubernetes and "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
-    told, gpu = Membership(_number("JOB_COMPLETION_INDEX", "Kubernetes"), count or 0, cluster="Kubernetes"), None
+    told, gpu = ProcessInfo(_number("JOB_COMPLETION_INDEX", "Kubernetes"), count or 0, cluster="Kubernetes"), None
     if not coordinator or count is None:
-      told = Membership(told.rank, *_kubernetes(), cluster="Kubernetes")
+      told = ProcessInfo(told.rank, *_kubernetes(), cluster="Kubernetes")
     address = lambda: told.coordinator  # noqa: E731
   elif asked:
     given = {"--coordinator=HOST:PORT": coordinator or None, "--num_processes=N": count, "--process_id=I": rank}
     missing = [flag for flag, value in given.items() if value is None]
     raise ValueError(f"one process of several needs {FLAGS}; no cluster tells {' and '.join(missing)} here")
   else:
-    return Membership()
+    return ProcessInfo()
   count = told.count if count is None else count
   if count == 1:
-    return Membership()
+    return ProcessInfo()
   cluster = told.cluster if count == told.count and rank is None else ""
-  me = Membership(told.rank if rank is None else rank, count, coordinator or address(), cluster=cluster)
+  me = ProcessInfo(told.rank if rank is None else rank, count, coordinator or address(), cluster=cluster)
   return me._replace(gpu=gpu) if gpu is not None and _has_gpu() else me
 
 
