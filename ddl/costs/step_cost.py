@@ -191,7 +191,7 @@ def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
   """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
-  trainer = CompiledTrainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1), sharding)
+  trainer = CompiledTrainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1, sharding=sharding))
   delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
   at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
   due = (Due(launch=delayed, merge=delayed, exchange=at_once),)

@@ -32,10 +32,8 @@ class CompiledTrainer(SingleRunTrainer):
 
   portable = True
 
-  def __init__(
-    self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig, sharding: str = "fsdp"
-  ):
-    """sharding: of a worker's parameters over its members, a name that `Placement` knows.
+  def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig):
+    """Find what all workers agree on, and what each exchange sends.
 
     Raises:
       ValueError: if a clock of the algorithm is invalid or keeps too many messages in flight, whatever the steps of a
@@ -43,7 +41,7 @@ class CompiledTrainer(SingleRunTrainer):
     """
     algorithm, model = of_collective(algorithm), of_model(model)
     self.schedule = Schedule(algorithm.exchanges)
-    self.placement = Placement(model, workers, sharding)
+    self.placement = Placement(model, workers, execution.sharding)
     self.algorithm, self.model, self.workers, self.execution = algorithm, self.placement.model, workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     self.traffic = traffic.of(algorithm, params, workers.count)

@@ -41,11 +41,12 @@ class ExecutionConfig(NamedTuple):
   steps: Literal["unroll", "scan"]
   steps_per_call: int
   overlap: bool = True  # False: the steps after a launch wait for its message
+  sharding: str = "fsdp"  # of a worker's parameters over its members, a name that `Placement` knows
 
 
 def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
   """Return the settings that a bit-exact resume depends on."""
-  return {"devices": workers.devices, "execution": list(execution), "processes": jax.process_count()}
+  return {"devices": workers.devices, "execution": list(execution[:4]), "processes": jax.process_count()}
 
 
 def describe_layout(workers: Workers, execution: ExecutionConfig, members: str = "") -> str:

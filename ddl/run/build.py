@@ -255,7 +255,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
     experiment = replace(experiment, workers=workers.count)
     algorithm = experiment.make_algorithm()
   model, how = with_auto(components.model, experiment, options.members), execution(components, workers, options)
-  return CompiledTrainer(cast(Algorithm, algorithm), model, workers, how, options.sharding)
+  return CompiledTrainer(cast(Algorithm, algorithm), model, workers, how)
 
 
 def _of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
@@ -323,7 +323,8 @@ def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOption
   chosen = choose_execution(workers, model.dense, nbytes)
   gradients: Any = chosen.gradients if options.virtual_grad == "auto" else options.virtual_grad
   steps: Any = chosen.steps if options.step_loop == "auto" else options.step_loop
-  return ExecutionConfig(gradients, steps, options.steps_per_call or chosen.steps_per_call, options.overlap)
+  longest = options.steps_per_call or chosen.steps_per_call
+  return ExecutionConfig(gradients, steps, longest, options.overlap, options.sharding)
 
 
 def step_bytes(components: Components, workers: Workers) -> int:

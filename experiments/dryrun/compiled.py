@@ -64,7 +64,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
       raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts} for the members")
     execution = execution_of(model, workers, step, options)
-    trainer = CompiledTrainer(algorithm, model, workers, execution, options.sharding)
+    trainer = CompiledTrainer(algorithm, model, workers, execution)
     flags = compiler_options.options(workers.device) if job.overlaps else {}
     found = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))
   return figures(label, experiment, trainer, found, target.cluster)

@@ -85,7 +85,7 @@ def one_device(name):
 def trained(name, workers, members, sharding, steps=LAST, algorithm=None, how=HOW, **model):
   """(trainer, carry) after some steps of the algorithm, by default synchronous SGD. model: fields that differ."""
   chosen, layout = algorithm or build("sync_sgd", inner(), workers), make_workers(workers, workers * members, members)
-  trainer = CompiledTrainer(chosen, network(name)._replace(**model), layout, how, sharding)
+  trainer = CompiledTrainer(chosen, network(name)._replace(**model), layout, how._replace(sharding=sharding))
   for _, carry, _ in trainer.run(trainer.start(KEY), trainer.plan(0, steps, steps), feed(name, workers), KEY):
     last = carry
   return trainer, last

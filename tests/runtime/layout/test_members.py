@@ -54,7 +54,7 @@ def test_every_algorithm_equals_its_twin_over_members(x64, name, devices):
   rules = {"split": Rules(params=(("kernel", PartitionSpec(MEMBER)),))}
   algorithm, layout = build(name, INNER["momentum"][0], WORKERS, **HYPER.get(name, {})), make_workers(8, devices, 2)
   trainer = CompiledTrainer(
-    algorithm, model()._replace(rules=rules), layout, ExecutionConfig("vmap", "scan", 12), "split"
+    algorithm, model()._replace(rules=rules), layout, ExecutionConfig("vmap", "scan", 12, sharding="split")
   )
   start = trainer.start(KEY)
   assert start.params["kernel"].sharding.spec == PartitionSpec("worker", MEMBER)
@@ -71,7 +71,9 @@ def test_every_algorithm_equals_its_twin_over_members(x64, name, devices):
 @pytest.mark.parametrize("sharding", ["fsdp", "tensor", "hybrid"])
 def test_initial_parameters_do_not_depend_on_what_holds_them(sharding):
   drawn = MODELS["mlp"](*NETWORKS["mlp"][:1], **NETWORKS["mlp"][1])
-  trainer = CompiledTrainer(build("sync_sgd", inner(), 2), drawn, make_workers(2, 8, 4), HOW, sharding)
+  trainer = CompiledTrainer(
+    build("sync_sgd", inner(), 2), drawn, make_workers(2, 8, 4), HOW._replace(sharding=sharding)
+  )
   found = gather(trainer.consensus(trainer.start(KEY)).params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, drawn.init(KEY)[0])
 
@@ -105,7 +107,9 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
   first, carry = trained("mlp", 2, 2, "fsdp", 5, algorithm())
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(5, first.saved(carry), {}, wait=True)
-  trainer = CompiledTrainer(algorithm(), network("mlp"), make_workers(2, devices, members), HOW, sharding)
+  trainer = CompiledTrainer(
+    algorithm(), network("mlp"), make_workers(2, devices, members), HOW._replace(sharding=sharding)
+  )
   again = trainer.restored(checkpoints.carry(5, trainer.saved(trainer.start(jax.random.key(9)))))
   checkpoints.close()
   jax.tree.map(np.testing.assert_array_equal, gather(first.saved(carry)), gather(trainer.saved(again)))
