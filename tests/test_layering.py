@@ -31,7 +31,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "events": LEAVES,
   "perf": {"ranges"},
   "hosts": {"memory"},
-  "engine": (KERNEL | {"contract", "hosts", "memory"}) - {"ranges"},
+  "engine": (KERNEL | {"contract", "hosts", "memory", "names"}) - {"ranges"},
   "asynchronous": KERNEL | {"contract", "engine", "events", "hosts", "memory"},
   "elastic": KERNEL | {"engine", "events", "hosts"},
   "config": CONFIG - {"config", "hosts", "engine", "asynchronous", "elastic", "perf"},

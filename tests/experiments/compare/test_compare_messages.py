@@ -69,7 +69,7 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
   monkeypatch.chdir(tmp_path)
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
     with monkeypatch.context() as patch:
-      patch.setattr(*((predict, "predict") if late == "predictions" else (picture, "save_all")), broken)
+      patch.setattr(*((predict, "add_clusters") if late == "predictions" else (picture, "save_all")), broken)
       with pytest.raises(Failed) as failed:
         ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
     code, told = failed.value.args

@@ -125,4 +125,4 @@ def test_what_cannot_come_and_go_is_refused(arguments, words, wrong, tmp_path):
 
 def test_a_presence_needs_elastic(wrong, killed, tmp_path):
   wrong(["--config=configs/digits.py", f"--replay={killed[0] / 'presence.json'}", f"--workdir={tmp_path / 'run'}"],
-        "config.elastic=True", "presence.json")  # fmt: skip
+        "replay", "config.elastic=True")  # fmt: skip

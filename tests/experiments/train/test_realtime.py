@@ -114,7 +114,7 @@ def test_the_schedule_of_a_comparison_is_made_again(call, tmp_path):
     ),
     (("--config.algorithm.period=2",), "algorithm.period 4 there, 2 here"),
     (("--config.steps=48",), "config.steps=48 needs"),
-    (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "not sync_sgd"),
+    (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "with sync_sgd"),
     (("--runtime=threads",), "--runtime=simulator alone"),
   ],
 )
