@@ -69,7 +69,7 @@ def eager_diloco_with(
 
   def launch(group: Group, state: EagerDiLoCoState, params: Tree) -> tuple[Tree, EagerDiLoCoState]:
     moved = jax.tree.map(lambda s, x: s - x, state.sent, params)  # D_i(t)
-    others = jax.tree.map(lambda mean, own: mean - own / group.size(), group.mean(moved), moved)
+    others = jax.tree.map(lambda mean, mine: mean - mine / group.size(), group.mean(moved), moved)
     return others, state._replace(sent=params)  # (1/M) sum_j D_j(t) - (1/M) D_i(t)
 
   def merge(group: Group, message: Tree, state: EagerDiLoCoState, params: Tree) -> tuple[Tree, EagerDiLoCoState]:

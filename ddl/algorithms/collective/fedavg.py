@@ -77,15 +77,15 @@ def restart(inner: optax.GradientTransformation, state: optax.OptState, params: 
   def scheduled(part: Any) -> bool:
     return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
 
-  def one(old: Any, new: Any) -> Any:
+  def keep_rates(old: Any, new: Any) -> Any:
     if isinstance(old, optax.InjectStatefulHyperparamsState):
-      return old._replace(inner_state=anew(old.inner_state, new.inner_state))
+      return old._replace(inner_state=with_rates(old.inner_state, new.inner_state))
     return old if scheduled(old) else new
 
-  def anew(old: optax.OptState, new: optax.OptState) -> optax.OptState:
-    return jax.tree.map(one, old, new, is_leaf=scheduled)
+  def with_rates(old: optax.OptState, new: optax.OptState) -> optax.OptState:
+    return jax.tree.map(keep_rates, old, new, is_leaf=scheduled)
 
-  return anew(state, inner.init(params))
+  return with_rates(state, inner.init(params))
 
 
 SPEC = Spec(

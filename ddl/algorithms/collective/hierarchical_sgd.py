@@ -71,18 +71,18 @@ def group_mean(group: Group, tree: Tree, size: int) -> Tree:
   if size == 1:
     return tree
   workers = group.size()
-  before = [i - i % size + (i - 1) % size for i in range(workers)]  # who each worker hears, of its own group
+  before = [i - i % size + (i - 1) % size for i in range(workers)]  # source of each worker, in its group
   rank = group.index() % size
   strips = jax.tree.map(lambda x: jnp.pad(jnp.ravel(x), (0, -x.size % size)).reshape(size, -1), tree)
 
-  def hear(k: int) -> Tree:
+  def receive(k: int) -> Tree:
     return group.permute(jax.tree.map(lambda x: x[(rank + k) % size], strips), before)
 
   for k in range(size - 1):  # at last strip rank + 1 is complete
-    strips = jax.tree.map(lambda x, heard, k=k: x.at[(rank - k - 1) % size].add(heard), strips, hear(-k))
+    strips = jax.tree.map(lambda x, received, k=k: x.at[(rank - k - 1) % size].add(received), strips, receive(-k))
   strips = jax.tree.map(lambda x: x.at[(rank + 1) % size].divide(size), strips)
   for k in range(size - 1):
-    strips = jax.tree.map(lambda x, heard, k=k: x.at[(rank - k) % size].set(heard), strips, hear(1 - k))
+    strips = jax.tree.map(lambda x, received, k=k: x.at[(rank - k) % size].set(received), strips, receive(1 - k))
   return jax.tree.map(lambda x, whole: x.ravel()[: whole.size].reshape(whole.shape), strips, tree)
 
 

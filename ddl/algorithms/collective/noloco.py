@@ -63,9 +63,9 @@ def noloco(
 
   def exchange(k: int, sources: list[int]) -> Exchange:
     def launch(group: Group, state: NoLoCoState, params: Tree) -> tuple[tuple[Tree, Tree], NoLoCoState]:
-      own = jax.tree.map(lambda x, phi: x - phi, params, state.slow), state.slow  # Delta_i, phi_i
-      heard = group.permute(own, sources)
-      return jax.tree.map(lambda a, b: (a + b) / 2, own, heard), state  # mean(Delta), mean(phi)
+      message = jax.tree.map(lambda x, phi: x - phi, params, state.slow), state.slow  # Delta_i, phi_i
+      received = group.permute(message, sources)
+      return jax.tree.map(lambda a, b: (a + b) / 2, message, received), state  # mean(Delta), mean(phi)
 
     return Exchange(launch, merge, period * pairings, offset=(k + 1 - pairings) * period)
 
@@ -88,14 +88,14 @@ def noloco(
 
 def partners(workers: int, pairings: int) -> list[list[int]]:
   """Return the partner of each rank in each drawn pairing (without one the rank itself), equal in all processes."""
-  generator, found = np.random.default_rng(0), []
+  generator, result = np.random.default_rng(0), []
   for _ in range(pairings):
     order = generator.permutation(workers).tolist()
     partner = list(range(workers))
     for i, j in zip(order[0::2], order[1::2], strict=False):
       partner[i], partner[j] = j, i
-    found.append(partner)
-  return found
+    result.append(partner)
+  return result
 
 
 SPEC = Spec(

@@ -75,12 +75,12 @@ def scaffold(
   def merge(group: Group, message: Moved, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
     present = sample(state.round, group.size(), share).size / group.size()  # m / p
     server = jax.tree.map(lambda x, d: x + server_rate * d, state.server, message.model)
-    everybody = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
+    mean_control = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
     inside = takes_part(group, state.round, share)
     own = jax.tree.map(lambda s, c: jnp.where(inside, s / period, c), state.total, state.own)  # c_i <- c_i'
     total = jax.tree.map(jnp.zeros_like, state.total)
     inner_state = restart(inner, state.inner, params)
-    return server, ScaffoldState(inner_state, server, own, everybody, total, draw(state.round)[1])  # y_i <- x
+    return server, ScaffoldState(inner_state, server, own, mean_control, total, draw(state.round)[1])  # y_i <- x
 
   def evaluate(group: Group, state: ScaffoldState, params: Tree) -> Tree:
     return state.server

@@ -57,10 +57,10 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
     def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
       change = jax.tree.map(jnp.zeros_like, params)
       for hop in steps[k]:
-        heard = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
+        received = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
         weight = jnp.asarray(hop.weights)[group.index()]
         change = jax.tree.map(  # sum_j W_ij x_j - x_i = sum_j W_ij (x_j - x_i), as a row sums to one
-          lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, heard, params
+          lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, received, params
         )
       return change, state
 
@@ -97,12 +97,12 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
 def hops(matrix: np.ndarray) -> list[Hop]:
   """Split a graph into as few messages per worker as possible: diagonals as shifts, then a colouring of the rest."""
   p = len(matrix)
-  ranks, left, found = np.arange(p), matrix.copy(), []
+  ranks, left, result = np.arange(p), matrix.copy(), []
   np.fill_diagonal(left, 0.0)
 
   def take(sources: np.ndarray, shift: int | None) -> None:
     weights = np.where(sources < 0, 0.0, left[ranks, sources])
-    found.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
+    result.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
     left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
 
   for shift in sorted((-np.flatnonzero(left[0])) % p):  # no other has an entry in the first row
@@ -110,7 +110,7 @@ def hops(matrix: np.ndarray) -> list[Hop]:
       take((ranks - shift) % p, int(shift))
   for sources in _matchings(left > 0):
     take(sources, None)
-  return found
+  return result
 
 
 def _matchings(edges: np.ndarray) -> list[np.ndarray]:
@@ -123,22 +123,22 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
   missing = [degree - count.sum(axis=k) for k in (1, 0)]
   for i, j in zip(*(np.repeat(np.arange(len(edges)), m) for m in missing), strict=True):
     count[i, j] += 1  # unused edges make all degrees equal, so that each matching is perfect
-  left, ranks, found = edges.copy(), np.arange(len(edges)), []
+  left, ranks, result = edges.copy(), np.arange(len(edges)), []
   for _ in range(degree):
     match = np.asarray(maximum_bipartite_matching(csr_array(count), perm_type="column"))
     count[ranks, match] -= 1
-    found.append(np.where(left[ranks, match], match, -1))
+    result.append(np.where(left[ranks, match], match, -1))
     left[ranks, match] = False
-  return found
+  return result
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
   """Return W of workers that average with these sources and themselves, with equal weights."""
   p = len(sources[0])
-  heard = np.eye(p, dtype=bool)
+  received = np.eye(p, dtype=bool)
   for column in sources:
-    heard[np.arange(p), column % p] = True
-  return heard / heard.sum(axis=1, keepdims=True)
+    received[np.arange(p), column % p] = True
+  return received / received.sum(axis=1, keepdims=True)
 
 
 def _read(path: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from ddl.ranges import PositiveInt, checked
 
 class PushSumState(NamedTuple):
   inner: optax.OptState
-  weight: jax.Array  # w_i; x_i = w_i z_i is not kept
+  weight: jax.Array  # w_i; x_i = w_i z_i is not stored
 
 
 class Push(NamedTuple):
@@ -67,17 +67,17 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
     return params, state._replace(inner=inner_state)
 
   def exchange(k: int) -> Exchange:
-    messages, kept = hops(rounds[k]), np.diag(rounds[k])
+    messages, diagonal = hops(rounds[k]), np.diag(rounds[k])
 
     def launch(group: Group, state: PushSumState, params: Tree) -> tuple[Push, PushSumState]:
-      own = Push(jax.tree.map(lambda z: state.weight.astype(z.dtype) * z, params), state.weight)  # x_i, w_i
-      push = jax.tree.map(jnp.zeros_like, own)
+      message = Push(jax.tree.map(lambda z: state.weight.astype(z.dtype) * z, params), state.weight)  # x_i, w_i
+      push = jax.tree.map(jnp.zeros_like, message)
       for hop in messages:
-        heard = group.permute(own, hop.sources) if hop.shift is None else group.shift(own, hop.shift)
+        received = group.permute(message, hop.sources) if hop.shift is None else group.shift(message, hop.shift)
         share = jnp.asarray(hop.weights)[group.index()]  # P_ij
-        push = jax.tree.map(lambda s, x, share=share: s + share.astype(x.dtype) * x, push, heard)
+        push = jax.tree.map(lambda s, x, share=share: s + share.astype(x.dtype) * x, push, received)
       # z_i = x_i / w_i stays while P_ii x_i and P_ii w_i are left of both.
-      return push, state._replace(weight=jnp.asarray(kept, state.weight.dtype)[group.index()] * state.weight)
+      return push, state._replace(weight=jnp.asarray(diagonal, state.weight.dtype)[group.index()] * state.weight)
 
     if overlap:
       return Exchange(launch, merge, len(rounds) * overlap, overlap, offset=(k - len(rounds)) * overlap)
@@ -99,8 +99,8 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
 
 def one_peer_exponential(workers: int) -> list[np.ndarray]:
   """Return P of each round of a cycle, [p, p]: i receives from i - 2^k, and keeps half."""
-  ranks, own = np.arange(workers), np.eye(workers)
-  return [(own + own[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
+  ranks, identity = np.arange(workers), np.eye(workers)
+  return [(identity + identity[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
 
 
 SPEC = Spec(

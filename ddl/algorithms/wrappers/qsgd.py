@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.algorithms.draws import Draws, draw, own, start
+from ddl.algorithms.draws import Draws, draw, start, worker_key
 from ddl.algorithms.wrappers.compressed import compressed
 from ddl.algorithms.wrappers.vectors import blocks, of_vector
 from ddl.api import Algorithm, Tree, Wrapper
@@ -42,7 +42,7 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
     (v,), size = blocks(vector, 1, block), vector.size
     norm = jnp.sqrt(jnp.sum(v * v, axis=1, keepdims=True))  # |v|_2
     scaled = levels * jnp.abs(v) / jnp.where(norm > 0, norm, jnp.ones_like(norm))  # s |v_j| / |v|_2
-    level = jnp.floor(scaled + jax.random.uniform(own(key, group), v.shape, v.dtype))  # l or l + 1
+    level = jnp.floor(scaled + jax.random.uniform(worker_key(key, group), v.shape, v.dtype))  # l or l + 1
     level = jnp.sign(v) * jnp.minimum(level, levels)
     codes = (level + levels).astype(jnp.uint8).reshape(-1)[:size]  # 0..2s
     planes = jnp.arange(bits, dtype=jnp.uint8)
@@ -50,8 +50,8 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
 
     def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
       packed, norm = message
-      found = jnp.unpackbits(packed, count=bits * size).reshape(size, bits)
-      codes = jnp.sum(found << planes[None], axis=1, dtype=jnp.uint8).astype(v.dtype) - levels
+      bit_planes = jnp.unpackbits(packed, count=bits * size).reshape(size, bits)
+      codes = jnp.sum(bit_planes << planes[None], axis=1, dtype=jnp.uint8).astype(v.dtype) - levels
       per_value = jnp.broadcast_to(norm, v.shape).reshape(-1)[:size]
       return total + per_value * codes / levels, None
 

@@ -46,17 +46,17 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
     return result, v if momentum else memory
 
   # Means in exchanges, those of models among them, are refused below.
-  made = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
+  voting = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
-    state = made.init(group, params, key)
+    state = voting.init(group, params, key)
     if any(state.memory.launch) or any(state.memory.merge):
       raise ValueError(
-        "sign: the algorithm averages in an exchange; invalid: must average gradients alone, as sync_sgd does"
+        "sign.algorithm must average only gradients, as sync_sgd does, got one that averages in an exchange."
       )
     return state
 
-  return made._replace(init=init)
+  return voting._replace(init=init)
 
 
 SPEC = Wrapper(
