@@ -55,6 +55,16 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
   return optax.apply_updates(params, updates), state
 
 
+def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
+  """Return the `local` of an `Algorithm` whose state has a field `inner`: x_i <- x_i + inner(g_i)."""
+
+  def local(group: Any, grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
+    params, inner_state = descend(inner, grads, state.inner, params)
+    return params, state._replace(inner=inner_state)
+
+  return local
+
+
 # Fields of optax's states that count steps for a schedule, and for nothing else.
 STEP_COUNTS = {
   optax.AddNoiseState: "count",
@@ -152,14 +162,6 @@ class ServerAlgorithm(NamedTuple):
   arrivals: Arrivals = Arrivals()
 
 
-class Hyper(NamedTuple):
-  """A hyper-parameter as data: the paper's symbol, the default and the meaning."""
-
-  symbol: str
-  default: Any  # a value, or a function of the number of workers; None: a config must set it
-  meaning: str
-
-
 class Taxonomy(NamedTuple):
   """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and the payload."""
 
@@ -178,13 +180,13 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 
 
 class Spec(NamedTuple):
-  """A registry entry: the factory and its description."""
+  """A registry entry: the factory, whose signature has the hyperparameters' defaults, and its description."""
 
   factory: Callable[..., Any]  # (inner, *, **hyper) -> Algorithm or ServerAlgorithm; it may also take `workers`
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   taxonomy: Taxonomy
-  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument but workers
+  symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
 
 
 class Wrapper(NamedTuple):
@@ -193,7 +195,7 @@ class Wrapper(NamedTuple):
   factory: Callable[..., Algorithm]  # (algorithm, *, **hyper) -> Algorithm
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
-  hyper: Mapping[str, Hyper]  # one entry per keyword-only argument
+  symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
   payload: str = "gradients"  # what it is made for, also differences; or "parameters"
 
 

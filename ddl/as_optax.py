@@ -1,4 +1,4 @@
-"""Any collective algorithm as an optax transformation, for training loops outside of ddl."""
+"""Collective algorithms as optax transformations, for training loops outside of ddl."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +30,13 @@ class AsOptaxState(NamedTuple):
   queues: tuple[Queue, ...]  # one per exchange
 
 
-def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
+class DistributedTransformation(optax.GradientTransformationExtraArgs):
+  """An optax transformation whose `consensus` returns the model to test."""
+
+  consensus: Callable[[AsOptaxState, Tree], Tree]
+
+
+def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> DistributedTransformation:
   """Return the algorithm as `init` and `update`, one call of `update` per step and worker.
 
   `update(grads, state, params)` takes this worker's own gradients and returns new params - params. It must run where
@@ -43,12 +49,13 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
   Params that are set to a mean come out as old + (mean - old), hence equal between workers up to rounding only.
 
   Args:
-    algorithm: from a factory of `ddl.algorithms`. A period that is a function must take a traced round too.
+    algorithm: from a factory such as `ddl.dasgd`. A period that is a function must take a traced round too.
     axis_name: the workers' named axis, or a pair of axes.
     seed: of the key that `init` of the algorithm gets, the same on all workers.
 
   Returns:
-    An optax transformation; `algorithm.evaluate(Group(axis_name), state.algorithm, params)` gives the consensus params.
+    A transformation `tx`; `tx.consensus(state, params)` gives the model to test, equal on all workers: EASGD's center,
+    or the mean of local SGD's models. It must run where `axis_name` is bound, too.
 
   Raises:
     ValueError: if `update` gets no params, or a clock is invalid; from `init`, if it keeps too many messages in flight.
@@ -89,7 +96,12 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     vary = _varying((updates, state, params))
     return step, AsOptaxState(state.count + 1, inner, tuple(vary(flight.queue()) for flight in flights))
 
-  return optax.GradientTransformationExtraArgs(init, update)
+  def consensus(state: AsOptaxState, params: Tree) -> Tree:
+    return algorithm.evaluate(group, state.algorithm, params)
+
+  transformation = DistributedTransformation(init, update)
+  transformation.consensus = consensus
+  return transformation
 
 
 class _Flight:

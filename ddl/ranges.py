@@ -49,7 +49,7 @@ class Range(NamedTuple):
     below = value < self.high if self.open_high else value <= self.high
     return bool(above and below) or (self.zero and value == 0)
 
-  def __str__(self) -> str:
+  def __repr__(self) -> str:
     """The condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
     return self.condition()
 
@@ -63,6 +63,17 @@ class Range(NamedTuple):
       left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
       return f"{kind}in {left}{_text(self.low)}, {_text(self.high)}{right}{rest}"
     return f"{kind}{'>' if self.open_low else '>='} {_text(self.low)}{rest}"
+
+
+class ByWorkers(NamedTuple):
+  """A default that depends on the number of workers p; a signature shows its formula."""
+
+  formula: str  # such as "0.9 / p"
+  value: Callable[[int], Any]  # p -> default
+
+  def __repr__(self) -> str:
+    """The formula."""
+    return self.formula
 
 
 def integers(low: int, high: int = LARGEST_INT) -> Range:
@@ -172,7 +183,8 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
 def checked(factory: Factory) -> Factory:
   """Make a factory refuse keyword arguments outside the ranges of its annotations, as `<factory>.<key> must be ...`.
 
-  It also refuses another type of what a factory of ARGUMENTS builds on.
+  It also refuses another type of what a factory of ARGUMENTS builds on, and computes defaults that are `ByWorkers` from
+  the argument `workers`.
   """
   names = [*inspect.signature(factory).parameters]
 
@@ -185,6 +197,11 @@ def checked(factory: Factory) -> Factory:
     for key, value in settings.items():
       if key in parameters:
         check_all(parameters[key].annotation, value, f"{factory.__name__}.{key}")
+    for key, parameter in parameters.items():
+      if isinstance(parameter.default, ByWorkers) and key not in settings:
+        if settings.get("workers") is None:
+          raise ValueError(f"{factory.__name__}.workers must be set where {key} is not, got None.")
+        settings[key] = parameter.default.value(settings["workers"])
     return factory(*args, **settings)
 
   return call  # pyright: ignore[reportReturnType]

@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 
 import ddl
-from ddl import public
-from ddl.library import functions as library
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_public_names_are_imported_on_first_use():
-  for name in ddl.__all__:
-    assert getattr(ddl, name) is getattr(library if name in library.__all__ else public, name)
+def test_each_algorithm_is_a_public_factory():
+  for name, spec in (ddl.COLLECTIVE | ddl.SERVER | ddl.WRAPPERS).items():
+    assert name in ddl.__all__ and getattr(ddl, name) is spec.factory
+
+
+def test_a_module_does_not_hide_the_function_of_its_name():
+  code = "import ddl.as_optax, ddl, optax; ddl.as_optax(ddl.sync_sgd(optax.sgd(0.1)), 'w').consensus"
+  subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_an_unknown_name_is_an_attribute_error():
-  with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+  with pytest.raises(AttributeError, match="Trainr"):
     _ = ddl.Trainr
 
 
@@ -29,8 +32,9 @@ def test_the_cost_model_does_without_jax():
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_the_public_names_are_listed():
-  assert {*dir(ddl)} == {*ddl.__all__, "__version__"}
+def test_the_public_names_are_listed_and_exist():
+  assert dir(ddl) == sorted(ddl.__all__)
+  assert all(getattr(ddl, name) is not None for name in ddl.__all__)
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])

@@ -2,23 +2,29 @@
 
 from ddl.algorithms.collective import (
   adaptive_local_sgd,
+  bmuf,
   cocod,
   dasgd,
+  diloco,
+  eager_diloco,
   eamsgd,
   easgd,
+  fedavg,
   hierarchical_sgd,
   independent,
   local_sgd,
+  noloco,
   overlap_local_sgd,
   pipe_sgd,
   post_local_sgd,
   round_robin_easgd,
+  scaffold,
   sharded_sync_sgd,
+  slowmo,
   sma,
+  streaming_diloco,
   sync_sgd,
 )
-from ddl.algorithms.collective.federated import fedavg, scaffold
-from ddl.algorithms.collective.outer import bmuf, diloco, eager_diloco, noloco, slowmo, streaming_diloco
 from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, overlap_sgp, pull_gossip, push_gossip, sgp
 from ddl.algorithms.server import (
   async_easgd,

@@ -1,4 +1,4 @@
-"""Random numbers of the wrappers: functions of (seed, time) and, where each worker has its own, of the worker.
+"""Random numbers of the wrappers: functions of (seed, time), and of the worker where workers draw separately.
 
 Time is the number of draws before, and the seed the key that `init` gets: neither the devices nor their number matter.
 """
@@ -15,7 +15,7 @@ from ddl.group import Group
 class Draws(NamedTuple):
   """A stream of keys, equal on all workers."""
 
-  key: jax.Array  # [2] uint32: a key's data, as a checkpoint keeps it
+  key: jax.Array  # [2] uint32: a key's data, as a checkpoint stores it
   count: jax.Array  # [] int32: keys drawn before
 
 
@@ -29,8 +29,8 @@ def draw(draws: Draws) -> tuple[Any, Draws]:
   return jax.random.fold_in(jax.random.wrap_key_data(draws.key), draws.count), draws._replace(count=draws.count + 1)
 
 
-def own(key: Any, group: Group) -> Any:
-  """Return this worker's key, made of one that all share."""
+def worker_key(key: Any, group: Group) -> Any:
+  """Return this worker's key, derived from one that all share."""
   return jax.random.fold_in(key, group.index())
 
 

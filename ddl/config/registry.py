@@ -31,7 +31,7 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.names import quoted, short_name
-from ddl.ranges import check_all, plain, resolved, settings_of
+from ddl.ranges import ByWorkers, check_all, plain, resolved, settings_of
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
@@ -89,20 +89,13 @@ def settings(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str
 
 
 def hyper(spec: Spec | Wrapper, chosen: Mapping[str, Any], workers: int, kind: str = "algorithm") -> dict[str, Any]:
-  """The hyper-parameters of an algorithm, or of a wrapper: the config's, else the defaults that it declares.
+  """The hyper-parameters of an algorithm, or of a wrapper; defaults that depend on the number of workers as values.
 
   Raises:
-    ValueError: for a key that it does not read, a value of the wrong type, or a key that has no default
-      and is not set.
+    ValueError: as `settings` does.
   """
-  given = _given(kind, spec.factory, chosen)
-  for key, declared in spec.hyper.items():
-    if key not in given:
-      given[key] = declared.default(workers) if callable(declared.default) else declared.default
-    if given[key] is None:
-      name = short_name(chosen["name"])
-      raise ValueError(f"config.{kind}.{key} ({declared.meaning}) must be set for '{name}': it has no default")
-  return given
+  values = settings(kind, spec.factory, chosen)
+  return {key: value.value(workers) if isinstance(value, ByWorkers) else value for key, value in values.items()}
 
 
 def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +117,7 @@ def _given(kind: str, factory: Factory, chosen: Mapping[str, Any]) -> dict[str, 
     except TypeError as error:
       default = taken[key].default
       example = f"={','.join(map(str, default)) or '1,2'}" if isinstance(default, tuple) else f"={default}"
-      example = "=VALUE" if default in (taken[key].empty, "") else example
+      example = "=VALUE" if default in (taken[key].empty, "") or isinstance(default, ByWorkers) else example
       raise ValueError(
         f"{where} is {value!r}, but {kind} '{chosen['name']}' takes {error}: "
         f"--{where}{example} sets it, --{where}=None unsets it"

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ddl.api import Hyper, Spec, Taxonomy, Wrapper
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
+from ddl.api import Spec, Taxonomy, Wrapper
 
 OURS = ("ddl", "experiments")  # packages that no folder of the user's replaces
 _PATHS = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -196,6 +197,9 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   Raises:
     ValueError: for what is not at the top level of a file, such as a lambda: it could not be found again by a resume.
   """
+  for name, entry in (COLLECTIVE | SERVER | WRAPPERS).items():
+    if value is entry.factory:  # such as ddl.dasgd
+      return {"name": name, **settings}
   made = getattr(value, "factory", value)  # of a Spec or a Wrapper
   scopes = [
     getattr(inspect.unwrap(made) if callable(made) else made, "__globals__", {}),
@@ -308,12 +312,6 @@ def beside(name: str) -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _described(kind: type[Any], made: Callable[..., Any], name: str) -> Any:
-  """A Spec or Wrapper of a bare factory: its signature's defaults, and the first line of its docstring."""
-  parameters = inspect.signature(made).parameters
-  hyper = {
-    key: Hyper(key, None if p.default is p.empty else p.default, "of this function")
-    for key, p in parameters.items()
-    if p.kind is p.KEYWORD_ONLY and key != "workers"
-  }
+  """A Spec or Wrapper of a bare factory, with the first line of its docstring as the title."""
   title = (inspect.getdoc(made) or name.rpartition(":")[2]).splitlines()[0]
-  return Spec(made, title, name, UNDECLARED, hyper) if kind is Spec else Wrapper(made, title, name, hyper)
+  return Spec(made, title, name, UNDECLARED) if kind is Spec else Wrapper(made, title, name)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import optax
 
 from ddl.algorithms import COLLECTIVE
-from ddl.config.registry import entry, hyper, make_algorithm, named
+from ddl.config.registry import entry, factory, hyper, keywords, make_algorithm, named
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.models import MODELS
 from ddl.names import short_name
@@ -132,8 +132,8 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   if not names:
     raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
   given = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
-  specs = {name: entry("algorithm", name) for name in names}
-  found = {name: {key: given[key] for key in given if key in spec.hyper} for name, spec in specs.items()}
+  taken = {name: keywords(factory("algorithm", name)) for name in names}
+  found = {name: {key: given[key] for key in given if key in keys} for name, keys in taken.items()}
   for key, value in given.items():
     if not any(key in chosen for chosen in found.values()):
       raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
@@ -150,8 +150,8 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
     spec = entry("algorithm", name)
     if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
       raise ValueError(f"{name} with {workers:,} workers: its graph is made for up to {MOST_GRAPH:,}; give fewer")
-    unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
-    chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
+    required = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}  # a first step
+    chosen = hyper(spec, {"name": name, **required, **settings}, workers)
     algorithm = make_algorithm(name, optax.sgd(0.1), workers, chosen)
     found = pattern_of(algorithm, vector(*nbytes), workers, *sizes)
     if found.visits and workers > 1 and not sizes:

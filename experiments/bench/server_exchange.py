@@ -114,7 +114,7 @@ def no_model(worker: int) -> Any:
 def cluster(nbytes: int, shards: int, kind: type[Shard]) -> float:
   """Exchanges per second with the shards of a run, each message served: over sockets, or by calls of a CalledShard."""
   folder, ray, size = tempfile.mkdtemp(), ray_connection.require(), nbytes // 4
-  algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0), workers=1)
+  algorithm = SERVER["async_sgd"].factory(optax.sgd(0.0))
   runner = RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
   parts = [np.zeros(part.stop - part.start, np.float32) for part in ray_transport.cut(size, shards)]
   actors = runner.shard_actors(parts, {}, 10**9, b"token", [], kind)

@@ -10,7 +10,7 @@ from ddl.algorithms import WRAPPERS
 from ddl.config import registry as catalog
 from ddl.config.comparison import Comparison, variants
 from ddl.config.parts import NETWORK, Network
-from ddl.config.registry import Config
+from ddl.config.registry import Config, keywords
 from ddl.config.user_code import is_address
 from ddl.events import times
 from ddl.names import short_name
@@ -41,7 +41,7 @@ def main(line: CommandLine | None = None) -> int:
   print("\nall are data parallel; the axes are those of Langer et al. 2020, arXiv 2007.03970\n")
   print("config.wrapper.name")
   for name, spec in WRAPPERS.items():
-    print(f"  {name:14} {', '.join(spec.hyper)}: {spec.title}, {spec.citation}")
+    print(f"  {name:14} {', '.join(keywords(spec.factory))}: {spec.title}, {spec.citation}")
   for kind, registry in reference.SECTIONS.items():
     print(f"config.{kind}.name")
     for name, factory in registry.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+from docstring_parser import parse
 from ml_collections import ConfigDict
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
@@ -17,6 +18,7 @@ from ddl.config import base
 from ddl.config.parts import NETWORK, Network
 from ddl.config.registry import REGISTRIES, keywords
 from ddl.events import times
+from ddl.ranges import ByWorkers
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "python run.py list --markdown=docs/reference"
@@ -45,10 +47,11 @@ def write(folder: Path) -> list[Path]:
 
 
 def rows() -> list[tuple[str, ...]]:
-  """Return a row of the table per algorithm, from its `Spec` alone."""
+  """Return a row of the table per algorithm."""
   out = []
   for name, spec in (COLLECTIVE | SERVER).items():
-    hyper = ", ".join(f"{key} ({h.symbol})" for key, h in spec.hyper.items()) or "-"
+    names = (f"{key} ({spec.symbols[key]})" if key in spec.symbols else key for key in keywords(spec.factory))
+    hyper = ", ".join(names) or "-"
     out.append((name, *spec.taxonomy[1:], hyper, spec.citation))
   return out
 
@@ -88,21 +91,23 @@ def _algorithms() -> str:
 
 
 def _specs(section: str, registry: Mapping[str, Any]) -> list[str]:
-  """A heading for each entry, with the first line of its docstring and its hyper-parameters."""
+  """A heading for each entry, with the first line and the equations of its docstring and its hyper-parameters."""
   out = []
   for name, spec in registry.items():
-    out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", ""]
-    out += _text(str(spec.factory.__doc__).partition("\n")[0])
-    if spec.hyper:
-      lines = [(f"`{k}`", h.symbol, _default(h.default), h.meaning) for k, h in spec.hyper.items()]
+    summary, equations, *_ = str(inspect.getdoc(spec.factory)).split("\n\n")
+    out += ["", f"## {name}", "", f"{spec.title}: {spec.citation}.", "", summary, "", *_text(equations)]
+    if settings := keywords(spec.factory):
+      meanings = {each.arg_name: " ".join(str(each.description).split()) for each in parse(spec.factory.__doc__).params}
+      lines = [(f"`{k}`", spec.symbols.get(k, ""), _default(p), meanings[k]) for k, p in settings.items()]
       out += ["", *_table((f"`config.{section}.`", "symbol", "default", "meaning"), lines)]
   return out
 
 
-def _default(default: Any) -> str:
-  if callable(default):
-    return f"`{default(WORKERS):.4g}` with {WORKERS} workers"
-  return f"`{default!r}`" if default is not None else "must be set"
+def _default(parameter: inspect.Parameter) -> str:
+  default = parameter.default
+  if isinstance(default, ByWorkers):
+    return f"`{default}`: `{default.value(WORKERS):.4g}` with {WORKERS} workers"
+  return f"`{default!r}`" if default is not parameter.empty else "must be set"
 
 
 def _text(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import runs
 from helpers.runs import HYPER
 from helpers.twins import INNER, build, close, flat_of, tree_of
 from jax.sharding import AxisType
@@ -15,7 +16,7 @@ from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
 from ddl.as_optax import as_optax
-from ddl.group import Group
+from ddl.engine.execution import ExecutionConfig
 
 WORKERS, STEPS = 8, 8
 
@@ -61,13 +62,12 @@ LOOPS = {  # how a loop spreads one worker's function, and its axis
 
 
 def transformation(name, inner="momentum", axis="w", **hyper):
-  algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
-  return algorithm, as_optax(algorithm, axis)
+  return as_optax(build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {}))), axis)
 
 
-def train(lift, tx, evaluate, *, extra=None):
+def train(lift, tx, evaluate, *, extra=None, steps=STEPS):
   """A loop that knows optax alone: [steps, workers, n] of the params and of what `evaluate` gives."""
-  x0, grad = reference.problem(WORKERS, STEPS)
+  x0, grad = reference.problem(WORKERS, steps)
 
   def step(worker, t, state, params):
     grads = tree_of(grad(worker, t, flat_of(params)))
@@ -79,15 +79,11 @@ def train(lift, tx, evaluate, *, extra=None):
   params = jax.tree.map(lambda x: jnp.stack([x] * WORKERS), tree_of(x0))
   state = lift(tx.init)(params)
   history, evaluated = [], []
-  for t in range(STEPS):
+  for t in range(steps):
     state, params, x, z = step(np.arange(WORKERS), np.full(WORKERS, t), state, params)
     history.append(x)
     evaluated.append(z)
   return np.array(history), np.array(evaluated), step
-
-
-def consensus(algorithm, axis="w"):
-  return lambda state, params: algorithm.evaluate(Group(axis), state.algorithm, params)
 
 
 def twin_of(name, inner="momentum", **hyper):
@@ -107,8 +103,8 @@ def every_pair():
 @pytest.mark.sampled(9)
 def test_foreign_loop_equals_the_twin(x64, name, loop):
   lift, axis = LOOPS[loop]
-  algorithm, tx = transformation(name, axis=axis)
-  params, evaluated, _ = train(lift, tx, consensus(algorithm, axis))
+  tx = transformation(name, axis=axis)
+  params, evaluated, _ = train(lift, tx, tx.consensus)
   twin = twin_of(name)
   close(params, twin.params)
   close(evaluated, np.repeat(twin.evaluate[:, None], WORKERS, axis=1))
@@ -117,8 +113,8 @@ def test_foreign_loop_equals_the_twin(x64, name, loop):
 @pytest.mark.parametrize("delay", [0, 1, 3, 4, 8])
 def test_all_delays(x64, delay):
   hyper = {"period": 3, "delay": delay, "keep": 0.25}
-  algorithm, tx = transformation("dasgd", "adam", **hyper)
-  close(train(lift_vmap, tx, consensus(algorithm))[0], twin_of("dasgd", "adam", **hyper).params)
+  tx = transformation("dasgd", "adam", **hyper)
+  close(train(lift_vmap, tx, tx.consensus)[0], twin_of("dasgd", "adam", **hyper).params)
 
 
 @pytest.mark.parametrize("name, inner", [*((name, "momentum") for name in COLLECTIVE), ("local_sgd", "adam")])
@@ -126,7 +122,7 @@ def test_all_delays(x64, delay):
 def test_a_scan_inside_shard_map(x64, name, inner):
   """The whole loop on the devices, whose carry must keep its type: what varies over the workers is part of it."""
   x0, grad = reference.problem(WORKERS, STEPS)
-  _, tx = transformation(name, inner)
+  tx = transformation(name, inner)
 
   def loop(worker, x):
     def step(carry, t):
@@ -149,8 +145,8 @@ def test_a_scan_inside_shard_map(x64, name, inner):
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.sampled(3)
 def test_no_second_compilation_and_unknown_arguments_pass(x64, name):
-  algorithm, tx = transformation(name)
-  params, _, step = train(lift_vmap, tx, consensus(algorithm), extra={"value": 1.0, "unheard_of": None})
+  tx = transformation(name)
+  params, _, step = train(lift_vmap, tx, tx.consensus, extra={"value": 1.0, "unheard_of": None})
   assert step._cache_size() == 1
   close(params, twin_of(name).params)
 
@@ -159,7 +155,7 @@ def test_no_second_compilation_and_unknown_arguments_pass(x64, name):
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_shapes_and_dtypes_stay(name, dtype):
   params = {"a": jnp.zeros((8, 3), dtype), "b": jnp.zeros((8,), dtype)}
-  _, tx = transformation(name)
+  tx = transformation(name)
   state = jax.eval_shape(jax.vmap(tx.init, axis_name="w"), params)
   updates, after = jax.eval_shape(jax.vmap(tx.update, axis_name="w"), params, state, params)
   assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
@@ -168,7 +164,7 @@ def test_shapes_and_dtypes_stay(name, dtype):
 
 @pytest.mark.parametrize("name", sorted(set(COLLECTIVE) - {"sharded_sync_sgd"}))  # its init needs the bound axis
 def test_map_params_finds_what_is_like_params(name):
-  _, tx = transformation(name)
+  tx = transformation(name)
   state = jax.vmap(tx.init, axis_name="w")(jnp.zeros((8, 3)))
   after = optax.tree.map_params(tx, lambda x: x + 1, state)
   for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
@@ -178,7 +174,7 @@ def test_map_params_finds_what_is_like_params(name):
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_update_without_params_says_so(name):
-  _, tx = transformation(name)
+  tx = transformation(name)
   grads = jnp.zeros((8, 3))
   state = jax.vmap(tx.init, axis_name="w")(grads)
   with pytest.raises(ValueError, match="needs the params"):
@@ -188,6 +184,14 @@ def test_update_without_params_says_so(name):
 def test_a_clock_that_does_not_fit_is_refused_at_once():
   with pytest.raises(ValueError, match=r"dasgd.delay must be an integer >= 0, got -1\."):
     transformation("dasgd", period=3, delay=-1, keep=0.5)
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "easgd", "diloco", "fedavg", "noloco"])
+def test_the_consensus_is_the_trainers(x64, name):
+  tx = transformation(name)
+  evaluated = train(lift_vmap, tx, tx.consensus, steps=runs.STEPS)[1]
+  trainers = runs.record(runs.make(name, 2, ExecutionConfig("vmap", "scan", 3), **HYPER[name]))
+  close(evaluated[-1], np.repeat(trainers.evaluate[-1:], WORKERS, axis=0))
 
 
 def test_inject_hyperparams(x64):
@@ -200,7 +204,7 @@ def test_inject_hyperparams(x64):
 
 
 def test_in_a_chain(x64):
-  tx = optax.chain(optax.scale(0.5), transformation("easgd")[1])
+  tx = optax.chain(optax.scale(0.5), transformation("easgd"))
   x0, grad = reference.problem(WORKERS, STEPS)
   half = lambda i, t, x: 0.5 * grad(i, t, x)  # noqa: E731
   twin = reference.easgd(x0, half, workers=WORKERS, steps=STEPS, inner=INNER["momentum"][1], **HYPER["easgd"])
@@ -229,7 +233,7 @@ def values(eqn):
 
 def program(name, loop):
   lift, axis = LOOPS[loop]
-  _, tx = transformation(name, axis=axis)
+  tx = transformation(name, axis=axis)
   params = jnp.zeros((8, 1000))
   state = jax.eval_shape(lift(tx.init), params)
   return list(equations(jax.make_jaxpr(lift(tx.update))(params, state, params).jaxpr))

@@ -8,7 +8,7 @@ import pytest
 from helpers.twins import INNER, build, close, drive, lenient
 from reference import collective as reference
 
-from ddl.algorithms.collective.federated.fedavg import restart, sample
+from ddl.algorithms.collective.fedavg import restart, sample
 from ddl.algorithms.draws import start
 
 pytestmark = pytest.mark.usefixtures("x64")

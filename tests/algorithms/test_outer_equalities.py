@@ -8,9 +8,9 @@ import pytest
 from helpers.twins import INNER, W, build, close, drive, lenient, tree_of
 from reference import collective as reference
 
-from ddl.algorithms.collective.outer.diloco import diloco_with
-from ddl.algorithms.collective.outer.eager_diloco import eager_diloco_with
-from ddl.algorithms.collective.outer.noloco import partners
+from ddl.algorithms.collective.diloco import diloco_with
+from ddl.algorithms.collective.eager_diloco import eager_diloco_with
+from ddl.algorithms.collective.noloco import partners
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -8,8 +8,8 @@ import pytest
 from helpers.twins import INNER, W, build, close, drive, tree_of
 from reference import collective as reference
 
-from ddl.algorithms.collective.outer.diloco import diloco_with
-from ddl.algorithms.collective.outer.streaming_diloco import streaming_diloco_with
+from ddl.algorithms.collective.diloco import diloco_with
+from ddl.algorithms.collective.streaming_diloco import streaming_diloco_with
 from ddl.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("x64")

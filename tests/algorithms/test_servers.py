@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.servers import ELASTIC, EVENTS, PEERS, build, drive, hyper_of, visits
-from helpers.twins import INNER, close, falling, flat_of
+from helpers.servers import ELASTIC, EVENTS, PEERS, build, drive, visits
+from helpers.twins import INNER, close, defaults, falling, flat_of
 from reference import collective as reference
 from reference import server as server_reference
 
@@ -18,7 +18,7 @@ from ddl.api import Visit, at_step
 from ddl.config.schedules import recorded
 
 pytestmark = pytest.mark.usefixtures("x64")
-CASES = {  # what is not here runs with the defaults of its Spec
+CASES = {  # what is not here runs with the defaults of its factory
   "async_easgd": [{"alpha": 0.2, "period": 1}, {"alpha": 0.1, "period": 3}],
   "async_measgd": [{"alpha": 0.2, "momentum": 0.5, "period": 1}, {"alpha": 0.1, "momentum": 0.9, "period": 2}],
   "hogwild_easgd": [{"alpha": 0.2, "period": 2}],
@@ -45,7 +45,7 @@ CASES = {  # what is not here runs with the defaults of its Spec
 def test_equals_its_twin(name, workers, inner):
   assert name in server_reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference/server.py"
   order, peers = visits(workers, seed=workers)
-  for hyper in CASES.get(name) or [hyper_of(name, workers)]:
+  for hyper in CASES.get(name) or [defaults(name, workers)]:
     x0, grad = reference.problem(workers, 4 * EVENTS)
     twin = server_reference.TWINS[name](
       x0, grad, order=order, peers=peers, workers=workers, inner=INNER[inner][1], **hyper
@@ -167,9 +167,8 @@ def test_spec(name):
   assert spec.factory.__name__ == name
   keywords = inspect.signature(spec.factory).parameters.values()
   keywords = [k for k in keywords if k.kind is inspect.Parameter.KEYWORD_ONLY]
-  assert set(spec.hyper) == {k.name for k in keywords} - {"workers"}
-  assert all(k.default is inspect.Parameter.empty for k in keywords)
-  assert all(h.symbol and h.meaning and h.default is not None for h in spec.hyper.values())
+  assert set(spec.symbols) == {k.name for k in keywords} - {"workers"} and all(spec.symbols.values())
+  assert all(k.default is not inspect.Parameter.empty for k in keywords if k.name != "workers")
   for axis in ("parallelism", "optimization", "scheduling", "pattern", "payload"):
     assert getattr(spec.taxonomy, axis) in getattr(api, axis.upper())
   assert "arXiv" in spec.citation or name == "dynsgd"  # which was never put there

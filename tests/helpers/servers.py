@@ -9,20 +9,16 @@ from helpers.twins import INNER, flat_of, tree_of
 
 from ddl.algorithms import SERVER
 from ddl.api import Visit
+from ddl.config.registry import for_workers
 
 EVENTS = 16
 ELASTIC = ("async_easgd", "async_measgd", "hogwild_easgd", "original_easgd")
 PEERS = [name for name, spec in SERVER.items() if spec.taxonomy.pattern == "peer to peer"]
 
 
-def hyper_of(name, workers):
-  spec = SERVER[name].hyper
-  return {key: h.default(workers) if callable(h.default) else h.default for key, h in spec.items()}
-
-
 def build(name, inner="sgd", *, workers, **hyper):
   inner = INNER[inner][0] if isinstance(inner, str) else inner
-  return SERVER[name].factory(inner, workers=workers, **hyper_of(name, workers) | hyper)
+  return SERVER[name].factory(inner, **for_workers("algorithm", name, workers), **hyper)
 
 
 def visits(workers, *, events=EVENTS, seed=0):

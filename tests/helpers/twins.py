@@ -11,8 +11,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 from reference import collective as reference
 
-from ddl.algorithms import COLLECTIVE
+from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.config.registry import keywords
 from ddl.group import Group
+from ddl.ranges import ByWorkers
 
 W = Group("w")
 
@@ -151,9 +153,10 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
 
 
 def defaults(name, workers):
-  """Return the hyper-parameters that an experiment starts from."""
-  spec = COLLECTIVE[name].hyper
-  return {key: each.default(workers) if callable(each.default) else each.default for key, each in spec.items()}
+  """Return the hyper-parameters that an experiment starts from; what has no default is left out."""
+  keys = keywords((COLLECTIVE | SERVER)[name].factory).items()
+  values = {key: each.default for key, each in keys if each.default is not each.empty}
+  return {key: value.value(workers) if isinstance(value, ByWorkers) else value for key, value in values.items()}
 
 
 def build(name, inner, workers=8, **hyper):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from ddl.algorithms.collective.outer.streaming_diloco import streaming_diloco
+from ddl.algorithms.collective.streaming_diloco import streaming_diloco
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.algorithms.wrappers import int8, powersgd
 from ddl.costs.cluster_clock import pattern_of, vector

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from ddl.algorithms import COLLECTIVE, SERVER
+from ddl.config.registry import keywords
 from ddl.costs.scale import recorded
 from ddl.perf import collectives
 from ddl.perf.hardware import CLUSTERS, Cluster
@@ -40,7 +41,7 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limi
 
 def curve(name, job, *args, period=None, delay=None, servers=1, overlap=True, bucket=25e6, **settings):
   """Of an algorithm by its name, with those of period and delay that it takes."""
-  taken = (COLLECTIVE | SERVER)[name].hyper
+  taken = keywords((COLLECTIVE | SERVER)[name].factory)
   chosen = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in taken}
   how = Transport(servers, overlap, bucket)
   return scaling.curve(recorded(name, sum(job.nbytes), **chosen), job, *args, transport=how, **settings)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from helpers import servers
 from helpers.simulations import twin_model, twin_rows
 from helpers.twins import INNER, close, flat_of
 from reference import collective as reference
@@ -10,6 +11,7 @@ from reference import collective as reference
 from ddl.algorithms import SERVER
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
+from ddl.config.registry import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import backup, cutoff
@@ -35,8 +37,8 @@ CASES = [
 
 
 def build(name, period):
-  hyper = {"period": period} if "period" in SERVER[name].hyper else {}
-  return SERVER[name].factory(INNER["momentum"][0], workers=WORKERS, **hyper)
+  hyper = {"period": period} if "period" in keywords(SERVER[name].factory) else {}
+  return servers.build(name, "momentum", workers=WORKERS, **hyper)
 
 
 def plan(algorithm, barrier, trouble):

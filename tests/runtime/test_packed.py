@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import servers
 from helpers.simulations import STEPS, TROUBLE, events_of, experiment, leaves, of_workers, one_by_one, simulate
 from helpers.twins import lenient
 
@@ -28,8 +29,7 @@ WARM = optax.linear_schedule(0.0, 0.1, 200)  # nothing moves at first
 
 
 def build(name, inner):
-  hyper = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
-  return SERVER[name].factory(inner, workers=WORKERS, **hyper)
+  return servers.build(name, inner, workers=WORKERS)
 
 
 def drawn(tree, seed):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import servers
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
@@ -56,8 +57,7 @@ def make(worker):
 def build(name, learning_rate=0.05, **hyper):
   rate = optax.linear_schedule(learning_rate, 0.2 * learning_rate, 25)  # of a worker's steps
   inner = optax.sgd(rate, momentum=0.5)
-  defaults = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
-  return SERVER[name].factory(inner, workers=WORKERS, **defaults | hyper)
+  return servers.build(name, inner, workers=WORKERS, **hyper)
 
 
 def replay(algorithm, events):
@@ -336,7 +336,7 @@ def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
 @needs_ray
 def test_an_optimiser_that_looks_at_more_than_a_shard_is_refused(ray, tmp_path):
   clipping = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
-  runner = cluster(tmp_path, SERVER["async_sgd"].factory(clipping, workers=WORKERS))
+  runner = cluster(tmp_path, SERVER["async_sgd"].factory(clipping))
   with pytest.raises(ValueError, match="looks at whole arrays or at all of them; use one that goes coordinate by"):
     runner.run(PARAMS, EXTRA, 30, print, [])
 

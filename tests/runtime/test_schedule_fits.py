@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import servers
 
 from ddl import memory
-from ddl.algorithms import SERVER
 from ddl.api import Arrivals, Model
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
@@ -23,8 +23,7 @@ MODEL = Model(
 
 
 def build(name, **hyper):
-  values = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in SERVER[name].hyper.items()}
-  return SERVER[name].factory(optax.sgd(0.1), workers=WORKERS, **values | hyper)
+  return servers.build(name, optax.sgd(0.1), workers=WORKERS, **hyper)
 
 
 def plan(algorithm, workers=WORKERS, steps=STEPS):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.servers import build, hyper_of
+from helpers.servers import build
 from helpers.simulations import twin_model, twin_rows
-from helpers.twins import INNER, close, flat_of
+from helpers.twins import INNER, close, defaults, flat_of
 from reference import collective as reference
 from reference import server as server_reference
 
@@ -15,6 +15,7 @@ from ddl.algorithms import SERVER
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.asynchronous.threads import Threads
+from ddl.config.registry import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp, backup
@@ -54,12 +55,12 @@ def twin_of(name, events, inner="falling", **hyper):
   """The center after the last event, in NumPy."""
   x0, grad = reference.problem(WORKERS, 4 * STEPS)
   order, peers = events.worker, events.peer
-  hyper, inner = hyper_of(name, WORKERS) | hyper, INNER[inner][1]
+  hyper, inner = defaults(name, WORKERS) | hyper, INNER[inner][1]
   twin = server_reference.TWINS[name](x0, grad, order=order, peers=peers, workers=WORKERS, inner=inner, **hyper)
   return twin.evaluate[-1]
 
 
-PERIODS = [(name, {"period": 3} if "period" in spec.hyper else {}) for name, spec in SERVER.items()]
+PERIODS = [(name, {"period": 3} if "period" in keywords(spec.factory) else {}) for name, spec in SERVER.items()]
 PERIODS += [("downpour", {"period": 4}), ("async_easgd", {"period": 1}), ("downpour", {"period": 1})]
 
 

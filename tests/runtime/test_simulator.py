@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
 from ddl.asynchronous.simulator import Simulator
+from ddl.config.registry import for_workers
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.traffic import exchange_nbytes
@@ -168,8 +169,7 @@ def test_a_wave_needs_no_reply_of_its_own(seed, lock_free, widest):
 def experiment_of(spec):
   import optax
 
-  values = {k: h.default(WORKERS) if callable(h.default) else h.default for k, h in spec.hyper.items()}
-  return spec.factory(optax.sgd(0.1), workers=WORKERS, **values)
+  return spec.factory(optax.sgd(0.1), **for_workers("algorithm", spec.factory.__name__, WORKERS))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import servers
 
-from ddl.algorithms import SERVER
 from ddl.api import LockFree, Model
 from ddl.asynchronous import shared_server
 from ddl.asynchronous.sequential import Sequential
@@ -56,7 +56,7 @@ BOWL = Model(lambda key: (jnp.ones(8), {"seen": jnp.float32(0)}), _bowl)  # comp
 
 
 def build(name, workers=WORKERS):
-  return SERVER[name].factory(optax.sgd(0.05, momentum=0.5), workers=workers, **HYPER.get(name, {}))
+  return servers.build(name, optax.sgd(0.05, momentum=0.5), workers=workers, **HYPER.get(name, {}))
 
 
 def examples(worker, step):

@@ -1,14 +1,4 @@
-"""Adaptive local SGD: local SGD whose period changes over the run, by a schedule that is given in advance.
-
-After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm), where long periods at first save time and short ones at the end
-reach a lower loss. With the schedule (s_0 = 0, tau_0), (s_1, tau_1), ... a round that begins after t steps,
-s_j <= t < s_{j+1}, has tau_j more:
-tau_j times x_i <- x_i - eta g_i(x_i);  then x_i <- (1/p) sum_k x_k,  t <- t + tau_j.
-A round is never cut short. One entry is local SGD, (0, 1), (t', tau) post-local SGD. AdaComm itself chooses each period
-by the loss while it trains; `periods_by_loss` makes its schedule from the losses of an earlier run. It is the rule for
-a constant learning rate: the paper's coupling to a varying one, which makes the periods longer again where the rate
-drops, is left out. So let the rate drop only after the periods have come down to 1, as the paper does in practice.
-"""
+"""Local SGD with periods by a schedule, and AdaComm's rule for that schedule."""
 
 import math
 from bisect import bisect_right
@@ -20,15 +10,24 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.collective.local_sgd import local_sgd
-from ddl.api import Algorithm, Hyper, Spec, Taxonomy
+from ddl.api import Algorithm, Spec, Taxonomy
 from ddl.ranges import NonNegativeInt, PositiveInt, checked
 
 
 @checked
 def adaptive_local_sgd(
-  inner: optax.GradientTransformation, *, periods: tuple[tuple[NonNegativeInt, PositiveInt], ...]
+  inner: optax.GradientTransformation,
+  *,
+  periods: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ((0, 16), (500, 8), (1000, 4), (1500, 2)),
 ) -> Algorithm:
-  """`local_sgd` with tau = tau_j in the rounds that begin at step s_j or later.
+  """Average the models with a period that changes by a fixed schedule (adaptive local SGD).
+
+  `local_sgd` with tau = tau_j in the rounds that begin at step s_j or later
+
+  After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long periods at first save time, short ones at the end reach a
+  lower loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. One entry
+  is local SGD; (0, 1), (t', tau) is post-local SGD. AdaComm itself chooses each period by the loss during training;
+  `periods_by_loss` computes the schedule from the losses of an earlier run.
 
   Args:
     inner: optimizer of each worker.
@@ -38,7 +37,7 @@ def adaptive_local_sgd(
     An `Algorithm` that sends parameters once per period.
 
   Raises:
-    ValueError: for periods that are no such pairs.
+    ValueError: if `periods` are not such pairs.
   """
   pairs = periods and all(len(pair) == 2 for pair in periods)
   if not (pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
@@ -59,7 +58,7 @@ def adaptive_local_sgd(
 
 
 def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
-  """The first round k of each pair; that of the next one where no round of a pair begins."""
+  """Return the first round k of each pair, or that of the next pair if no round of a pair begins."""
   rounds, step = [0], 0
   for (_, tau), (until, _) in pairwise(periods):
     count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step
@@ -72,19 +71,22 @@ def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
 def periods_by_loss(
   steps: Sequence[float], losses: Sequence[float], *, period: PositiveInt, every: PositiveInt
 ) -> tuple[tuple[int, int], ...]:
-  """Return AdaComm's `periods` for these losses: tau_j = ceil(sqrt(F_j / F_0) tau_0), of every T_0 steps.
+  """Return AdaComm's `periods` for the losses of an earlier run.
 
-  Where that would not be shorter than tau_(j-1), it is half of it, at least 1. Of Wang & Joshi 2018, arXiv 1810.08313,
-  at a constant learning rate.
+  tau_j = ceil(sqrt(F_j / F_0) tau_0), for every T_0 steps; if that is not below tau_(j-1): half of it, at least 1
+
+  Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper's coupling to a varying rate, which
+  lengthens the periods when the rate drops, is left out: let the rate drop only after the periods have come down to 1,
+  as the paper does in practice.
 
   Args:
-    steps: rising, of the losses; F_j is the last one at or before step j T_0.
-    losses: of an earlier run, such as one of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
-    period: tau_0.
-    every: T_0, in steps.
+    steps: rising steps of the losses; F_j is the last loss at or before step j T_0.
+    losses: such as those of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
+    period: first period (tau_0).
+    every: steps with one period (T_0).
 
   Raises:
-    ValueError: for losses that are not positive, or no loss at the first step.
+    ValueError: for losses that are not positive, or if there is no loss at step 0.
   """
   steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
   if len(steps) != len(losses) or not steps or steps[0] > 0:
@@ -104,9 +106,5 @@ SPEC = Spec(
   title="Adaptive local SGD (periods by schedule)",
   citation="after Wang & Joshi 2018, arXiv 1810.08313",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "parameters"),
-  hyper={
-    "periods": Hyper(
-      "s, tau", ((0, 16), (500, 8), (1000, 4), (1500, 2)), "pairs of a first step and the local steps per average"
-    )
-  },
+  symbols={"periods": "s, tau"},
 )

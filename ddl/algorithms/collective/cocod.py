@@ -1,26 +1,22 @@
-"""CoCoD-SGD: local SGD whose average is in flight for a whole round, and whose own progress meanwhile is kept.
-
-Shen, Xu, Liu, Wu, Cheng 2019, arXiv 1906.12043 (computation and communication decoupled). At the end of a round the
-mean of the models leaves, and arrives at the end of the next one:
-x_i(t + tau) = xbar(t) + (x_i'(t + tau) - x_i(t)),  xbar(t) = (1/p) sum_j x_j(t),
-with x_i' after tau local steps from x_i(t). The difference corrects for the delay: unlike in DaSGD no step is undone,
-and the mean of the models moves by the mean of all local steps.
-"""
+"""CoCoD-SGD."""
 
 import jax
 import optax
 
 from ddl.algorithms.collective.independent import independent
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
 
 
 @checked
-def cocod(inner: optax.GradientTransformation, *, period: PositiveInt) -> Algorithm:
-  """x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', xbar and x_i' of tau steps ago.
+def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> Algorithm:
+  """Average the models with a delay of a whole round, and add the local progress of that round (CoCoD-SGD).
 
-  As all start from one model, the first average is that model itself and is left out.
+  x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', xbar and x_i' of tau steps ago
+
+  Shen, Xu, Liu, Wu, Cheng 2019, arXiv 1906.12043. xbar is the mean of the x_i'. Unlike in DaSGD no step is undone: the
+  mean of the models moves by the mean of all local steps. All start from one model, so the first average is left out.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
@@ -36,7 +32,6 @@ def cocod(inner: optax.GradientTransformation, *, period: PositiveInt) -> Algori
   def merge(
     group: Group, message: tuple[Tree, Tree], state: optax.OptState, params: Tree
   ) -> tuple[Tree, optax.OptState]:
-    del group
     mean, before = message
     return jax.tree.map(lambda x, m, b: m + (x - b), params, mean, before), state  # x_i <- xbar(t) + (x_i - x_i(t))
 
@@ -49,5 +44,5 @@ SPEC = Spec(
   title="CoCoD-SGD",
   citation="Shen et al. 2019, arXiv 1906.12043",
   taxonomy=Taxonomy("data", "decentralized", "delayed", "all-reduce", "parameters"),
-  hyper={"period": Hyper("tau", 10, "local steps per average, and steps that it is in flight")},
+  symbols={"period": "tau"},
 )

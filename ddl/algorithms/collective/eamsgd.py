@@ -1,10 +1,4 @@
-"""EAMSGD: elastic averaging with Nesterov momentum on the workers.
-
-Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is taken at the look-ahead point, and the elastic term
-stays outside the velocity:
-v' = delta v - eta g(x + delta v),  x' = x + v' - alpha (x - z),  z' = z + alpha sum_i (x_i - z).
-The parameters that ddl holds and differentiates are the look-ahead point y = x + delta v; x = y - delta v.
-"""
+"""EAMSGD."""
 
 from typing import Any, NamedTuple
 
@@ -12,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.collective.easgd import easgd
-from ddl.api import Algorithm, Hyper, Spec, Taxonomy, Tree
+from ddl.algorithms.collective.easgd import ALPHA, easgd
+from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
@@ -26,26 +20,35 @@ class EAMSGDState(NamedTuple):
 
 @checked
 def eamsgd(
-  inner: optax.GradientTransformation, *, alpha: ElasticRate, momentum: Momentum, period: PositiveInt
+  inner: optax.GradientTransformation,
+  *,
+  alpha: ElasticRate = ALPHA,
+  momentum: Momentum = 0.99,
+  period: PositiveInt = 10,
+  workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v.
+  """Pull the workers and a center at each other, with Nesterov momentum on the workers (EAMSGD).
+
+  v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v
+
+  Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is taken at the look-ahead point y, and the elastic term
+  stays outside the velocity.
 
   Args:
-    inner: gives -eta g, with its schedule; plain `optax.sgd(eta)`, since the momentum is this algorithm's own.
-    alpha: elastic rate (eta rho).
-    momentum: delta.
+    inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    momentum: momentum of the workers (delta); 0.99 in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
+    workers: number of workers (p), from which the default of alpha follows.
 
   Returns:
-    An `Algorithm` whose params are the look-ahead points and whose differences travel during one step (delay 1).
+    An `Algorithm` whose params are the look-ahead points y and whose differences travel during one step (delay 1).
   """
 
   def init(group: Group, params: Tree, key: Any) -> EAMSGDState:
-    del group, key
     return EAMSGDState(inner.init(params), jax.tree.map(jnp.zeros_like, params), params)
 
   def local(group: Group, grads: Tree, state: EAMSGDState, params: Tree) -> tuple[Tree, EAMSGDState]:
-    del group
     updates, inner_state = inner.update(grads, state.inner, params)
     velocity = jax.tree.map(lambda v, u: momentum * v + u, state.velocity, updates)  # v' = delta v - eta g(y)
     params = jax.tree.map(  # y' = x' + delta v', with x' = x + v' and x = y - delta v
@@ -69,9 +72,5 @@ SPEC = Spec(
   title="EAMSGD (momentum EASGD)",
   citation="Zhang et al. 2014, arXiv 1412.6651",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
-    "momentum": Hyper("delta", 0.99, "the workers' momentum; the authors' choice is 0.99"),
-    "period": Hyper("tau", 10, "steps per exchange"),
-  },
+  symbols={"alpha": "alpha", "momentum": "delta", "period": "tau"},
 )

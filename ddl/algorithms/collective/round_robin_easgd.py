@@ -1,12 +1,4 @@
-"""Round robin EASGD: the Original EASGD baseline, in which the center serves one worker per step, in rank order.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651. At step t worker j = t mod p and the
-center pull at each other, with x_j and z from before the step; the other workers only take their local step:
-x_j(t+1) = x_j(t) - eta g_j(t) - alpha (x_j(t) - z(t)),  z(t+1) = z(t) + alpha (x_j(t) - z(t)).
-In the paper's implementation the others idle while j computes; here a step gives every worker its gradient, so that
-each worker exchanges once in p of its steps. Counted are the 2 n bytes of worker j's visit to the center, 2 n / p per
-worker and step on average. The program here sends more: all workers take part in the sum that tells them x_j - z.
-"""
+"""Round robin EASGD."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.algorithms.collective.easgd import ALPHA
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import UnitInterval, checked
+from ddl.ranges import PositiveInt, UnitInterval, checked
 
 
 class RoundRobinEASGDState(NamedTuple):
@@ -26,27 +19,29 @@ class RoundRobinEASGDState(NamedTuple):
 
 
 @checked
-def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: UnitInterval) -> Algorithm:
-  """x_i <- x_i + inner(g_i); then, for j = t mod p alone, x_j -= alpha (x_j - z) and z += alpha (x_j - z).
+def round_robin_easgd(
+  inner: optax.GradientTransformation, *, alpha: UnitInterval = ALPHA, workers: PositiveInt | None = None
+) -> Algorithm:
+  """Pull one worker per step, in rank order, and a center at each other (Original EASGD).
 
-  Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
+  x_i <- x_i + inner(g_i); then, only for j = t mod p, x_j -= alpha (x_j - z) and z += alpha (x_j - z)
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z from before the step. In
+  the paper the other workers idle meanwhile; here each step gives every worker a gradient. Counted are the 2 n bytes of
+  worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take part in a sum. Stable on a
+  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
-    alpha: elastic rate (eta rho).
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
+    workers: number of workers (p), from which the default of alpha follows.
 
   Returns:
-    An `Algorithm` with period 1; the difference travels during the step (delay 1).
+    An `Algorithm` of period 1 whose differences travel during one step (delay 1), tested at z.
   """
 
   def init(group: Group, params: Tree, key: Any) -> RoundRobinEASGDState:
-    del group, key
     return RoundRobinEASGDState(inner.init(params), params, jnp.zeros((), jnp.int32))
-
-  def local(group: Group, grads: Tree, state: RoundRobinEASGDState, params: Tree) -> tuple[Tree, RoundRobinEASGDState]:
-    del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g_i
-    return params, state._replace(inner=inner_state)
 
   def launch(group: Group, state: RoundRobinEASGDState, params: Tree) -> tuple[tuple[Tree, Tree], RoundRobinEASGDState]:
     mine = group.index() == state.rank  # i = j
@@ -63,10 +58,9 @@ def round_robin_easgd(inner: optax.GradientTransformation, *, alpha: UnitInterva
     return params, RoundRobinEASGDState(state.inner, center, rank)
 
   def evaluate(group: Group, state: RoundRobinEASGDState, params: Tree) -> Tree:
-    del group, params
     return state.center
 
-  return Algorithm(init, local, (Exchange(launch, merge, period=1, delay=1, offset=-1),), evaluate)
+  return Algorithm(init, inner_step(inner), (Exchange(launch, merge, period=1, delay=1, offset=-1),), evaluate)
 
 
 SPEC = Spec(
@@ -74,5 +68,5 @@ SPEC = Spec(
   title="Round robin EASGD (Original EASGD)",
   citation="Zhang et al. 2014, arXiv 1412.6651; You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "round robin", "differences"),
-  hyper={"alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; 0.9 / p as in EASGD")},
+  symbols={"alpha": "alpha"},
 )

@@ -1,8 +1,4 @@
-"""Synchronous SGD with owned strips: part-reduce the gradient, update the strip, part-broadcast the update.
-
-Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p strips; worker i owns strip i and alone
-keeps its optimizer state. The mathematics is that of `sync_sgd`, the optimizer's memory and work are 1/p per worker.
-"""
+"""Synchronous SGD with a sharded optimizer."""
 
 from typing import Any
 
@@ -21,17 +17,20 @@ from ddl.ranges import checked
 
 @checked
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
-  """Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered.
+  """Reduce-scatter the gradient, update one strip of the parameters per worker, and gather the updates.
 
-  Equals `sync_sgd`, as the inner optimizer is element-wise (SGD, momentum, Adam, weight decay of all parameters).
+  Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered
+
+  Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p strips. The result is that of `sync_sgd`
+  for an element-wise optimizer (SGD, momentum, Adam, weight decay of all parameters), whose memory and work are 1/p.
 
   Args:
-    inner: element-wise optimizer; its state covers this worker's strip, of the packed vector's dtype.
+    inner: element-wise optimizer; its state covers this worker's strip, in the packed vector's dtype.
 
   Returns:
-    An `Algorithm` whose collectives are in `local`. A strip's length depends on the number of workers, so that its
-    `init` must run where the group's axis is bound. It raises ValueError for an optimizer that is not known to be
-    element-wise (see `ddl.elementwise`): clipping by a norm, masks, LARS, LAMB, Adafactor.
+    An `Algorithm` whose collectives are in `local`. Its `init` must run where the group's axis is bound, as a strip's
+    length depends on the number of workers, and raises ValueError for an optimizer that is not known to be element-wise
+    (see `ddl.elementwise`): clipping by a norm, masks, LARS, LAMB, Adafactor.
   """
 
   def pad(group: Group, packed: jax.Array) -> jax.Array:
@@ -43,7 +42,6 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
     return lax.dynamic_slice_in_dim(padded, group.index() * length, length)
 
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
-    del key
     if not is_elementwise(inner, params):
       raise ValueError(
         "sharded_sync_sgd: inner must be element-wise, got an optimizer with a mask, a norm or rules for whole layers; "
@@ -67,5 +65,4 @@ SPEC = Spec(
   title="Synchronous SGD, sharded optimizer",
   citation="Das et al. 2016, arXiv 1602.06709",
   taxonomy=Taxonomy("data", "centralized", "synchronous", "reduce-scatter + all-gather", "gradients"),
-  hyper={},
 )

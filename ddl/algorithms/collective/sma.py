@@ -1,12 +1,4 @@
-"""SMA, synchronous model averaging of Crossbow: Sync EASGD whose central average model moves with momentum.
-
-Koliousis et al. 2019, VLDB 12(11) (no arXiv id). Replica j and the central average model z correct each other, both by
-what they were before the step, and z goes on in its last direction:
-c_j = alpha (w_j - z),  w_j <- w_j - gamma g_j - c_j,  z <- z + sum_j c_j + mu (z - z_prev).
-The paper also restarts the replicas from z, w_j <- z and z_prev <- z, when the learning rate drops. That is left out,
-as in the authors' code: it is meant for a rate that drops a few times in a run. With one that falls at each step, as a
-cosine does, every exchange would be a restart, and no replica would explore on its own.
-"""
+"""SMA, synchronous model averaging of Crossbow."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +6,11 @@ import jax
 import optax
 
 from ddl.algorithms.collective.easgd import easgd
-from ddl.api import Algorithm, Hyper, Spec, Taxonomy, Tree
+from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.group import Group
-from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
+from ddl.ranges import ByWorkers, ElasticRate, Momentum, PositiveInt, checked
+
+ALPHA: Any = ByWorkers("1 / p", lambda p: 1 / p)
 
 
 class SMAState(NamedTuple):
@@ -27,17 +21,27 @@ class SMAState(NamedTuple):
 
 @checked
 def sma(
-  inner: optax.GradientTransformation, *, alpha: ElasticRate, momentum: Momentum, period: PositiveInt
+  inner: optax.GradientTransformation,
+  *,
+  alpha: ElasticRate = ALPHA,
+  momentum: Momentum = 0.9,
+  period: PositiveInt = 1,
+  workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), each tau steps.
+  """Pull the replicas and a central average model with momentum at each other (SMA).
 
-  Without momentum it is Sync EASGD; with alpha = 1/p in addition z is the mean of the replicas before the step.
+  w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), each tau steps
+
+  Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum it is Sync EASGD.
+  The paper also restarts the replicas from z when the learning rate drops. That is left out, as in the authors' code:
+  it is meant for a rate that drops a few times, and a cosine would restart them at every exchange.
 
   Args:
     inner: optimizer of each worker; the correction stays outside its momentum.
-    alpha: strength of the correction.
-    momentum: of the central average model (mu).
+    alpha: strength of the correction; by default 1 / p, with which z moves to the mean of the replicas.
+    momentum: momentum of the central average model (mu); 0.9 in the authors' code.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
+    workers: number of workers (p), from which the default of alpha follows.
 
   Returns:
     An `Algorithm` whose differences travel during one step (delay 1), tested at z.
@@ -46,7 +50,6 @@ def sma(
   (exchange,) = elastic.exchanges
 
   def init(group: Group, params: Tree, key: Any) -> SMAState:
-    del group, key
     return SMAState(inner.init(params), params, params)
 
   def merge(group: Group, message: tuple[Tree, Tree], state: SMAState, params: Tree) -> tuple[Tree, SMAState]:
@@ -64,9 +67,5 @@ SPEC = Spec(
   title="SMA (synchronous model averaging)",
   citation="Koliousis et al. 2019, VLDB 12(11)",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 1 / workers, "strength of the correction; 1 / p"),
-    "momentum": Hyper("mu", 0.9, "momentum of the central average model; 0.9 in the authors' code"),
-    "period": Hyper("tau", 1, "steps per exchange"),
-  },
+  symbols={"alpha": "alpha", "momentum": "mu", "period": "tau"},
 )

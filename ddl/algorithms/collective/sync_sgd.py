@@ -1,7 +1,4 @@
-"""Synchronous SGD: every worker applies the mean of all gradients, so all replicas stay equal.
-
-Das et al. 2016, arXiv 1602.06709: no change of algorithm, only of where the minibatch lives.
-"""
+"""Synchronous SGD."""
 
 import optax
 
@@ -13,9 +10,11 @@ from ddl.ranges import checked
 
 @checked
 def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
-  """Mean gradient at each step: x <- x + inner((1/p) sum_i g_i).
+  """Apply the mean of all gradients at each step, so that all replicas stay equal (synchronous SGD).
 
-  With equal batches this is SGD on the global minibatch of p times the size.
+  x <- x + inner((1/p) sum_i g_i)
+
+  Das et al. 2016, arXiv 1602.06709. With equal batches this is SGD on a minibatch that is p times as large.
 
   Args:
     inner: optimizer, the same on all workers.
@@ -29,7 +28,6 @@ def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
     return descend(inner, mean, state, params)  # x <- x - eta g
 
   def evaluate(group: Group, state: optax.OptState, params: Tree) -> Tree:
-    del group, state
     return params
 
   return independent(inner)._replace(local=local, evaluate=evaluate)
@@ -40,5 +38,4 @@ SPEC = Spec(
   title="Synchronous SGD",
   citation="Das et al. 2016, arXiv 1602.06709",
   taxonomy=Taxonomy("data", "centralized", "synchronous", "all-reduce", "gradients"),
-  hyper={},
 )

@@ -1,8 +1,4 @@
-"""AD-PSGD: a worker averages with a neighbour, atomically, then applies the gradient that it took before.
-
-Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. g = grad(x_i); x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i - eta g.
-Neighbours form a bipartite graph (even ranks with odd ones on a ring), so that no two wait for each other.
-"""
+"""AD-PSGD."""
 
 from typing import Any
 
@@ -16,14 +12,19 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g). Averaging conserves the mean of all models.
+  """Average with one neighbour, atomically, then apply the gradient computed before (AD-PSGD).
+
+  x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g)
+
+  Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. Neighbours form a bipartite graph (even ranks with odd ones on a
+  ring), so that no two wait for each other. Averaging conserves the mean of all models.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
-    workers: number of workers p.
+    inner: optimizer of each worker; its state stays local.
+    workers: number of workers (p).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step per worker round; the server holds every worker's model, [workers, ...].
   """
 
   def average(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:
@@ -39,5 +40,4 @@ SPEC = Spec(
   title="AD-PSGD",
   citation="Lian et al. 2017, arXiv 1710.06952",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
-  hyper={},
 )

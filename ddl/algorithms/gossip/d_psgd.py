@@ -1,12 +1,4 @@
-"""D-PSGD: each worker averages with its neighbours on a graph, while its own gradient step runs.
-
-Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic and W_ij > 0 only where j sends to i; the gradient is that of
-the model before it is mixed:
-x_i(k+1) = sum_j W_ij x_j(k) - eta g_i(x_i(k)).
-The paper's W is symmetric too; here it need not be, which allows directed graphs. The exponential graphs
-are those of Assran et al. 2018, arXiv 1811.10792 (SGP): worker i receives from i - 1, i - 2, i - 4, ..., from all of
-them at each step or from one after the other.
-"""
+"""D-PSGD, and the mixing matrices of its graphs."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +10,7 @@ import optax
 
 from ddl import files
 from ddl.algorithms.collective.independent import independent
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
 
@@ -34,23 +26,29 @@ class Hop(NamedTuple):
 
 
 @checked
-def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: PositiveInt) -> Algorithm:
-  """x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step; the mean of all models is kept by the mixing.
+def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers: PositiveInt) -> Algorithm:
+  """Average each model with its neighbours' on a graph, while the gradient step runs (D-PSGD).
+
+  x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step
+
+  Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic, W_ij > 0 only where j sends to i, and the gradient is that
+  of the model before it is mixed. Mixing conserves the mean of all models. The paper's W is symmetric; here it need not
+  be, which allows directed graphs. The exponential graphs are those of Assran et al. 2018, arXiv 1811.10792.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
+    inner: optimizer of each worker; its state stays local.
     graph: "ring" (two neighbours), "torus" (four, on rows x columns as square as p allows; of a prime p a ring),
       "exponential" (ceil(log2 p) neighbours), each neighbour and the worker itself with equal weights;
       "one_peer_exponential" (the worker 2^k before, weight 1/2, with k = step mod log2 p: without gradients all
       workers have the mean after log2 p steps); or a file with the matrix W, [p, p]: .npy, or text with commas (.csv)
       or blanks (.txt).
-    workers: number of workers p.
+    workers: number of workers (p).
 
   Returns:
-    An `Algorithm` whose workers send their models to their neighbours alone, during the step (delay 1).
+    An `Algorithm` whose workers send their models to their neighbours during the step (delay 1).
 
   Raises:
-    ValueError: for an unknown graph, a one-peer graph whose p is not a power of two, a file that can't be read, or a
+    ValueError: for an unknown graph, a one-peer graph whose p is not a power of two, a file that cannot be read, or a
       matrix that is not [p, p], non-negative and doubly stochastic.
   """
   steps = [hops(w) for w in matrices(graph, workers)]
@@ -59,17 +57,16 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: Positive
     def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
       change = jax.tree.map(jnp.zeros_like, params)
       for hop in steps[k]:
-        heard = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
+        received = group.permute(params, hop.sources) if hop.shift is None else group.shift(params, hop.shift)
         weight = jnp.asarray(hop.weights)[group.index()]
         change = jax.tree.map(  # sum_j W_ij x_j - x_i = sum_j W_ij (x_j - x_i), as a row sums to one
-          lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, heard, params
+          lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, received, params
         )
       return change, state
 
     return Exchange(launch, merge, period=len(steps), delay=1, offset=k - len(steps))
 
   def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
-    del group
     return jax.tree.map(lambda x, c: x + c, params, message), state  # sum_j W_ij x_j - eta g_i(x_i)
 
   worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
@@ -77,7 +74,7 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str, workers: Positive
 
 
 def matrices(graph: str, workers: int) -> list[np.ndarray]:
-  """W of each step of a cycle, [workers, workers] each. ValueError as in `d_psgd`."""
+  """Return W of each step of a cycle, [workers, workers] each. ValueError as in `d_psgd`."""
   ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
   if graph == "ring":
     return [_uniform(ranks - 1, ranks + 1)]
@@ -98,14 +95,14 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
 
 
 def hops(matrix: np.ndarray) -> list[Hop]:
-  """As few messages per worker as the graph allows: whole diagonals first, as shifts, then a colouring of the rest."""
+  """Split a graph into as few messages per worker as possible: diagonals as shifts, then a colouring of the rest."""
   p = len(matrix)
-  ranks, left, found = np.arange(p), matrix.copy(), []
+  ranks, left, result = np.arange(p), matrix.copy(), []
   np.fill_diagonal(left, 0.0)
 
   def take(sources: np.ndarray, shift: int | None) -> None:
     weights = np.where(sources < 0, 0.0, left[ranks, sources])
-    found.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
+    result.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
     left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
 
   for shift in sorted((-np.flatnonzero(left[0])) % p):  # no other has an entry in the first row
@@ -113,11 +110,11 @@ def hops(matrix: np.ndarray) -> list[Hop]:
       take((ranks - shift) % p, int(shift))
   for sources in _matchings(left > 0):
     take(sources, None)
-  return found
+  return result
 
 
 def _matchings(edges: np.ndarray) -> list[np.ndarray]:
-  """The edges [p, p] of a bipartite graph as matchings, as many as its degree: Koenig's theorem. -1: no partner."""
+  """Split the edges [p, p] of a bipartite graph into matchings, as many as its degree (Koenig); -1: no partner."""
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -126,22 +123,22 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
   missing = [degree - count.sum(axis=k) for k in (1, 0)]
   for i, j in zip(*(np.repeat(np.arange(len(edges)), m) for m in missing), strict=True):
     count[i, j] += 1  # unused edges make all degrees equal, so that each matching is perfect
-  left, ranks, found = edges.copy(), np.arange(len(edges)), []
+  left, ranks, result = edges.copy(), np.arange(len(edges)), []
   for _ in range(degree):
     match = np.asarray(maximum_bipartite_matching(csr_array(count), perm_type="column"))
     count[ranks, match] -= 1
-    found.append(np.where(left[ranks, match], match, -1))
+    result.append(np.where(left[ranks, match], match, -1))
     left[ranks, match] = False
-  return found
+  return result
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
-  """W of workers that receive from these and keep their own, with equal weights."""
+  """Return W of workers that average with these sources and themselves, with equal weights."""
   p = len(sources[0])
-  heard = np.eye(p, dtype=bool)
+  received = np.eye(p, dtype=bool)
   for column in sources:
-    heard[np.arange(p), column % p] = True
-  return heard / heard.sum(axis=1, keepdims=True)
+    received[np.arange(p), column % p] = True
+  return received / received.sum(axis=1, keepdims=True)
 
 
 def _read(path: str) -> np.ndarray:
@@ -172,5 +169,5 @@ SPEC = Spec(
   title="D-PSGD (decentralized parallel SGD)",
   citation="Lian et al. 2017, arXiv 1705.09056",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "peer to peer", "parameters"),
-  hyper={"graph": Hyper("W", "ring", f"who averages with whom: {', '.join(GRAPHS)}, or a matrix's file")},
+  symbols={"graph": "W"},
 )

@@ -1,9 +1,4 @@
-"""GoSGD: with some probability a worker pushes its model with half of its weight; the other takes the weighted mean.
-
-Blot, Picard, Cord, Thome 2016, arXiv 1611.09726. Weights start as a_i = 1/p and always sum to 1.
-x_i <- x_i - eta g(x_i); then, with probability p_s, j uniform among the others:
-a_i <- a_i / 2;  x_j <- (a_j x_j + a_i x_i) / (a_i + a_j);  a_j <- a_j + a_i. Exchanges conserve sum_i a_i x_i.
-"""
+"""GoSGD."""
 
 from typing import NamedTuple
 
@@ -12,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.gossip.pull_gossip import PeerState, partner, pull_gossip
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
 from ddl.ranges import PositiveInt, Share, checked
 
 
@@ -22,19 +17,21 @@ class Weighted(NamedTuple):
 
 
 @checked
-def gosgd(inner: optax.GradientTransformation, *, probability: Share, workers: PositiveInt) -> ServerAlgorithm:
-  """x_i <- x_i + u, u = inner(g); at times a_i /= 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j += a_i.
+def gosgd(inner: optax.GradientTransformation, *, probability: Share = 0.1, workers: PositiveInt) -> ServerAlgorithm:
+  """Push the model with half of its weight at random times; the receiver takes the weighted mean (GoSGD).
+
+  x_i <- x_i + u, u = inner(g); with probability p_s a_i /= 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j += a_i
+
+  Blot, Picard, Cord, Thome 2016, arXiv 1611.09726. Weights start as a_i = 1/p and always sum to 1; j is uniform among
+  the others. Exchanges conserve sum_i a_i x_i.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
-    probability: of a push after a step (p_s), 0..1.
-    workers: number of workers p.
+    inner: optimizer of each worker; its state stays local.
+    probability: probability of a push after a step (p_s).
+    workers: number of workers (p).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round, tested at sum_i a_i x_i.
-
-  Raises:
-    ValueError: if the probability is not in 0..1.
+    A `ServerAlgorithm` of one step per worker round, tested at sum_i a_i x_i.
   """
   plain = pull_gossip(inner, workers=workers)
 
@@ -62,7 +59,6 @@ def gosgd(inner: optax.GradientTransformation, *, probability: Share, workers: P
     return jax.tree.map(mean, server.board)
 
   def read(server: Weighted, reply: Tree, visit: Visit) -> tuple[Weighted, Tree]:
-    del reply
     return server, jax.tree.map(lambda x: x[visit.worker], server.board)  # x_i
 
   arrivals = plain.arrivals._replace(peer_probability=probability)
@@ -74,5 +70,5 @@ SPEC = Spec(
   title="GoSGD",
   citation="Blot et al. 2016, arXiv 1611.09726",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
-  hyper={"probability": Hyper("p_s", 0.1, "probability of a push after a step")},
+  symbols={"probability": "p_s"},
 )

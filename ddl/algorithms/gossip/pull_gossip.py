@@ -1,9 +1,4 @@
-"""Pull-gossip SGD: after its step a worker averages its model with that of one other, whose own stays.
-
-Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581 (Gossiping SGD), without a clock common to the workers.
-x_i <- x_i - eta g(x_i); then x_i <- (x_i + x_j) / 2, j uniform among the others, x_j as it stands at that moment.
-A pull alone does not conserve the mean of all models; a push and a pull together do.
-"""
+"""Pull-gossip SGD, and the server that holds every worker's model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,10 +17,10 @@ class PeerState(NamedTuple):
 
 
 def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
-  """Return the `serve` whose server is the board with every worker's model x: [workers, ...].
+  """Return the `serve` of a server that holds every worker's model x: [workers, ...].
 
-  mix(x, u, i, j) -> x, leaf by leaf: worker i brings its change u and meets worker j, which is i itself where the visit
-  has no peer, as mixing with oneself changes nothing. The reply is x_i.
+  mix(x, u, i, j) -> x, leaf by leaf: worker i sends its change u and exchanges with worker j, which is i itself where
+  the visit has no peer, as mixing with oneself changes nothing. The reply is x_i.
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
@@ -37,21 +32,26 @@ def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> 
 
 
 def partner(visit: Visit) -> jax.Array:
-  """Return j: the peer, or the worker itself without one."""
+  """Return j: the peer, or the worker itself without a peer."""
   return jnp.where(visit.peer < 0, visit.worker, visit.peer)
 
 
 @checked
 def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2.
+  """Average a worker's model with that of one other after each step (pull-gossip SGD).
+
+  x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2
+
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the others, and x_j is
+  the model at that moment. A pull does not conserve the mean of all models; a push and a pull together do.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
-    workers: number of workers p.
+    inner: optimizer of each worker; its state stays local.
+    workers: number of workers (p).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round. The server is the board with every worker's model, [workers, ...]; a
-    worker sends its change u, since others may have moved its model meanwhile.
+    A `ServerAlgorithm` of one step per worker round. The server holds every worker's model, [workers, ...]; a worker
+    sends its change u, since others may have moved its model meanwhile.
   """
 
   def init(params: Tree) -> tuple[PeerState, Tree, Tree]:
@@ -70,14 +70,12 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
     return x.at[i].set(0.5 * (x[i] + x[j]))  # x_i <- (x_i + x_j) / 2
 
   def merge(reply: Tree, state: PeerState, params: Tree) -> tuple[Tree, PeerState]:
-    del params
     return reply, state._replace(start=reply)
 
   def evaluate(board: Tree) -> Tree:
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), board)  # (1/p) sum_i x_i
 
   def read(board: Tree, reply: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    del reply
     return board, jax.tree.map(lambda x: x[visit.worker], board)  # x_i
 
   serve, arrivals = mix_on_board(pull), Arrivals(peers="uniform")
@@ -89,5 +87,4 @@ SPEC = Spec(
   title="Pull-gossip SGD",
   citation="Jin et al. 2016, arXiv 1611.04581",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
-  hyper={},
 )

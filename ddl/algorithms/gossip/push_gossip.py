@@ -1,9 +1,4 @@
-"""Push-gossip SGD: after its step a worker sends its model to one other, which averages it with its own.
-
-Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581 (Gossiping SGD), without a clock common to the workers.
-x_i <- x_i - eta g(x_i); then x_j <- (x_j + x_i) / 2, j uniform among the others, x_i unaffected.
-A push that comes while j computes is not lost: j's change is added to what the push made of its model.
-"""
+"""Push-gossip SGD."""
 
 from typing import Any
 
@@ -17,14 +12,19 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2.
+  """Average one other's model with that of a worker after each step (push-gossip SGD).
+
+  x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2
+
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock; j is uniform among the others. A push that
+  arrives while j computes is not lost: j's change is added to the pushed model.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
-    workers: number of workers p.
+    inner: optimizer of each worker; its state stays local.
+    workers: number of workers (p).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round; the server is the board with every worker's model, [workers, ...].
+    A `ServerAlgorithm` of one step per worker round; the server holds every worker's model, [workers, ...].
   """
 
   def push(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:
@@ -39,5 +39,4 @@ SPEC = Spec(
   title="Push-gossip SGD",
   citation="Jin et al. 2016, arXiv 1611.04581",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "peer to peer", "parameters"),
-  hyper={},
 )

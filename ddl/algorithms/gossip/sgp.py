@@ -1,13 +1,4 @@
-"""SGP, stochastic gradient push: gossip over directed edges, whose bias a weight that travels along takes out.
-
-Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792. P is column stochastic: worker j splits all that it has, x_j and
-its weight w_j, among its out-neighbours and itself, P_ij > 0 only where j sends to i. With x_i = z_i, w_i = 1 at first,
-x_i <- x_i - eta g_i(z_i);
-x_i <- sum_j P_ij x_j,  w_i <- sum_j P_ij w_j,  z_i = x_i / w_i.
-The gradient is that of z_i, the model, and sum_i w_i = p stays. On the paper's graph worker i hears of i - 2^k in the
-k-th of ceil(log2 p) rounds that take turns, with both weights 1/2. This P is doubly stochastic too, so that w_i = 1
-stays; of a power of two of workers, and without gradients, all have the mean after log2 p rounds.
-"""
+"""SGP, and push-sum on any directed graphs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,7 +16,7 @@ from ddl.ranges import PositiveInt, checked
 
 class PushSumState(NamedTuple):
   inner: optax.OptState
-  weight: jax.Array  # w_i; x_i = w_i z_i is not kept
+  weight: jax.Array  # w_i; x_i = w_i z_i is not stored
 
 
 class Push(NamedTuple):
@@ -37,11 +28,17 @@ class Push(NamedTuple):
 
 @checked
 def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorithm:
-  """x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i.
+  """Push half of the model along a directed graph, and correct the bias by a weight sent along (SGP).
+
+  x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i
+
+  Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, on the paper's graph: worker i receives from i - 2^k in the
+  k-th of ceil(log2 p) rounds, which repeat. With a power of two of workers, and without gradients, all have the mean
+  after log2 p rounds.
 
   Args:
-    inner: optimizer of each worker, handed g_i and z_i; its state stays there.
-    workers: number of workers p.
+    inner: optimizer of each worker, called with g_i and z_i; its state stays local.
+    workers: number of workers (p).
 
   Returns:
     An `Algorithm` whose params are z_i, which sends x_i and w_i to one other after every step, tested at the mean of
@@ -51,43 +48,42 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
 
 def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], *, overlap: int) -> Algorithm:
-  """`sgp` on any graph: the column stochastic P of each round, [p, p], which take turns.
+  """Run `sgp` on any graph: the column stochastic P of each round, [p, p], which repeat.
+
+  x_i <- sum_j P_ij x_j,  w_i <- sum_j P_ij w_j,  z_i = x_i / w_i,  so that sum_i w_i = p
 
   With an overlap tau > 0 a round begins before every tau-th step, and what was sent is added tau steps later.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PushSumState:
-    del group, key
     real = jnp.result_type(float)
     # The sum of no values makes w_i vary over the workers, in JAX's types, as the params do.
     nothing = sum(jnp.sum(jnp.ravel(x)[:0], dtype=real) for x in jax.tree.leaves(params)[:1])
     return PushSumState(inner.init(params), jnp.asarray(1 + nothing, real))  # w_i = 1
 
   def local(group: Group, grads: Tree, state: PushSumState, params: Tree) -> tuple[Tree, PushSumState]:
-    del group
     updates, inner_state = inner.update(grads, state.inner, params)
     params = jax.tree.map(lambda z, u: z + u / state.weight.astype(z.dtype), params, updates)  # x_i <- x_i - eta g_i
     return params, state._replace(inner=inner_state)
 
   def exchange(k: int) -> Exchange:
-    messages, kept = hops(rounds[k]), np.diag(rounds[k])
+    messages, diagonal = hops(rounds[k]), np.diag(rounds[k])
 
     def launch(group: Group, state: PushSumState, params: Tree) -> tuple[Push, PushSumState]:
-      own = Push(jax.tree.map(lambda z: state.weight.astype(z.dtype) * z, params), state.weight)  # x_i, w_i
-      push = jax.tree.map(jnp.zeros_like, own)
+      message = Push(jax.tree.map(lambda z: state.weight.astype(z.dtype) * z, params), state.weight)  # x_i, w_i
+      push = jax.tree.map(jnp.zeros_like, message)
       for hop in messages:
-        heard = group.permute(own, hop.sources) if hop.shift is None else group.shift(own, hop.shift)
+        received = group.permute(message, hop.sources) if hop.shift is None else group.shift(message, hop.shift)
         share = jnp.asarray(hop.weights)[group.index()]  # P_ij
-        push = jax.tree.map(lambda s, x, share=share: s + share.astype(x.dtype) * x, push, heard)
+        push = jax.tree.map(lambda s, x, share=share: s + share.astype(x.dtype) * x, push, received)
       # z_i = x_i / w_i stays while P_ii x_i and P_ii w_i are left of both.
-      return push, state._replace(weight=jnp.asarray(kept, state.weight.dtype)[group.index()] * state.weight)
+      return push, state._replace(weight=jnp.asarray(diagonal, state.weight.dtype)[group.index()] * state.weight)
 
     if overlap:
       return Exchange(launch, merge, len(rounds) * overlap, overlap, offset=(k - len(rounds)) * overlap)
     return Exchange(launch, merge, len(rounds), offset=k + 1 - len(rounds))
 
   def merge(group: Group, message: Push, state: PushSumState, params: Tree) -> tuple[Tree, PushSumState]:
-    del group
     weight = state.weight + message.weight  # w_i <- sum_j P_ij w_j
 
     def one(z: jax.Array, pushed: jax.Array) -> jax.Array:  # z_i <- sum_j P_ij x_j / w_i
@@ -96,16 +92,15 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
     return jax.tree.map(one, params, message.x), state._replace(weight=weight)
 
   def evaluate(group: Group, state: PushSumState, params: Tree) -> Tree:
-    del state
     return group.mean(params)
 
   return Algorithm(init, local, tuple(map(exchange, range(len(rounds)))), evaluate)
 
 
 def one_peer_exponential(workers: int) -> list[np.ndarray]:
-  """P of each round of a cycle, [p, p]: i hears of i - 2^k, and keeps half of its own."""
-  ranks, own = np.arange(workers), np.eye(workers)
-  return [(own + own[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
+  """Return P of each round of a cycle, [p, p]: i receives from i - 2^k, and keeps half."""
+  ranks, identity = np.arange(workers), np.eye(workers)
+  return [(identity + identity[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
 
 
 SPEC = Spec(
@@ -113,5 +108,4 @@ SPEC = Spec(
   title="SGP (stochastic gradient push)",
   citation="Assran et al. 2018, arXiv 1811.10792",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "peer to peer", "parameters"),
-  hyper={},
 )

@@ -1,39 +1,39 @@
-"""Asynchronous elastic averaging: each worker and the center pull at each other when the worker comes, first served.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both use W^i and Wb from
-before the exchange (Jacobi), and the worker takes its next gradient at W^i while the exchange is in flight.
-W^i <- W^i - eta g(W^i) - alpha (W^i - Wb),  Wb <- Wb + alpha (W^i - Wb),  alpha = eta rho; one worker at a time.
-"""
+"""Asynchronous elastic averaging SGD."""
 
 from typing import Any
 
 import jax
 import optax
 
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.algorithms.collective.easgd import ALPHA
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 from ddl.ranges import ElasticRate, PositiveInt, Range, check, checked
 
 
 @checked
 def async_easgd(
-  inner: optax.GradientTransformation, *, alpha: ElasticRate, period: PositiveInt, workers: PositiveInt
+  inner: optax.GradientTransformation, *, alpha: ElasticRate = ALPHA, period: PositiveInt = 1, workers: PositiveInt
 ) -> ServerAlgorithm:
-  """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every `period` steps of a worker.
+  """Pull one worker and a center at each other at a time, first come, first served (Async EASGD).
 
-  Without gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center.
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every tau steps of a worker
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both updates use W and Wb
+  from before the exchange (Jacobi), and the worker takes its next gradient while the exchange is in flight. Without
+  gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
-    alpha: elastic rate (eta rho).
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
-    workers: number of workers p, which bounds alpha.
+    workers: number of workers (p), which bounds alpha.
 
   Returns:
     A `ServerAlgorithm` whose exchange is hidden by one step; the reply is W - Wb, from before the exchange.
 
   Raises:
-    ValueError: if p alpha is not in 0..2. A center that p workers pull at the same time keeps 1 - p alpha of itself,
-      so that it diverges above 2; p alpha should not exceed 1.
+    ValueError: if p alpha is not in 0..2: the center keeps 1 - p alpha of itself when p workers pull at the same time.
+      p alpha should not exceed 1.
   """
   check(f"async_easgd.alpha with {workers} workers", alpha, Range(0, 2 / workers))
 
@@ -44,11 +44,9 @@ def async_easgd(
     return descend(inner, grads, state, params)  # W <- W - eta g
 
   def request(state: Any, params: Tree) -> Tree:
-    del state
     return params  # W
 
   def serve(server: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    del visit
     diff = jax.tree.map(lambda w, z: w - z, message, server)  # W - Wb
     return jax.tree.map(lambda z, d: z + alpha * d, server, diff), diff  # Wb <- Wb + alpha (W - Wb)
 
@@ -66,8 +64,5 @@ SPEC = Spec(
   title="Async EASGD",
   citation="You et al. 2017, arXiv 1708.02983; Zhang et al. 2014, arXiv 1412.6651",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "parameters"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
-    "period": Hyper("tau", 1, "steps per exchange"),
-  },
+  symbols={"alpha": "alpha", "period": "tau"},
 )

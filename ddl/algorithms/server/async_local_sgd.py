@@ -1,19 +1,16 @@
-"""Async local SGD with delayed Nesterov: the server's momentum moves once in N arrivals, by their mean.
+"""Asynchronous local SGD with delayed Nesterov momentum."""
 
-Liu et al. 2024, arXiv 2401.09135. Worker: tau steps from the z that it pulled, sends D = z_pulled - x_i, goes on from
-the z of the reply. Server, for each arrival: a <- a + D; then, at every N-th,
-m <- beta m + a / N,  z <- z - e ((1 - c N + c) beta m + D / N),  a <- 0;  at the others  z <- z - e (c beta m + D / N).
-"""
-
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
-from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, Range, UnitInterval, check, checked
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.ranges import ByWorkers, Momentum, NonNegativeFloat, PositiveInt, Range, UnitInterval, check, checked
+
+EVERY: Any = ByWorkers("p", lambda p: p)
 
 
 class AsyncLocalState(NamedTuple):
@@ -32,31 +29,35 @@ class DelayedNesterov(NamedTuple):
 def async_local_sgd(
   inner: optax.GradientTransformation,
   *,
-  outer_learning_rate: NonNegativeFloat,
-  outer_momentum: Momentum,
-  every: PositiveInt,
-  decay: UnitInterval,
-  period: PositiveInt,
-  workers: PositiveInt,
+  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_momentum: Momentum = 0.9,
+  every: PositiveInt = EVERY,
+  decay: UnitInterval = 0.0,
+  period: PositiveInt = 10,
+  workers: PositiveInt | None = None,
 ) -> ServerAlgorithm:
-  """x_i <- x_i + inner(g); every tau steps D = z_pulled - x_i goes to the server's delayed Nesterov, and x_i <- z.
+  """Apply workers' differences at a server whose momentum moves once per N arrivals (delayed Nesterov).
 
-  One worker, every = 1 is DiLoCo's outer step: m <- beta m + D, z <- z - e (beta m + D).
+  x_i <- x_i + inner(g); every tau steps D = z_pulled - x_i is sent, and x_i <- z; at the server a <- a + D, then
+  at every N-th arrival m <- beta m + a / N, z <- z - e ((1 - c N + c) beta m + D / N), a <- 0;
+  at the others z <- z - e (c beta m + D / N)
+
+  Liu et al. 2024, arXiv 2401.09135. One worker with N = 1 is DiLoCo's outer step.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
-    outer_learning_rate: e, not negative.
-    outer_momentum: beta, in 0..1.
-    every: arrivals per step of the momentum (N).
-    decay: share c of the momentum in the steps between, 0..1/N; 0 puts all of it into the N-th, 1/N the same into each.
+    inner: optimizer of each worker; its state stays local.
+    outer_learning_rate: the server's learning rate (e); 0.7 as in DiLoCo.
+    outer_momentum: the server's momentum (beta); 0.9 as in DiLoCo.
+    every: arrivals per step of the momentum (N); by default p.
+    decay: share of the momentum in the steps between (c), in 0..1/N; 1/N applies the same momentum in each step.
     period: steps per exchange (tau).
-    workers: number of workers p (the rule depends on N instead).
+    workers: number of workers (p), from which the default of `every` follows.
 
   Returns:
     A `ServerAlgorithm` that sends differences.
 
   Raises:
-    ValueError: if one of these is out of its range.
+    ValueError: if `decay` exceeds 1/N.
   """
   check(f"async_local_sgd.decay with every {every}", decay, Range(0, 1 / every))
 
@@ -73,7 +74,6 @@ def async_local_sgd(
     return jax.tree.map(lambda z, x: z - x, state.pulled, params)  # D = z_pulled - x_i
 
   def serve(server: DelayedNesterov, message: Tree, visit: Visit) -> tuple[DelayedNesterov, Tree]:
-    del visit
     last = server.count == every - 1  # the N-th arrival
 
     def step(z: jax.Array, m: jax.Array, d: jax.Array) -> jax.Array:
@@ -90,10 +90,9 @@ def async_local_sgd(
     return DelayedNesterov(center, momentum, total, (server.count + 1) % every), center
 
   def merge(reply: Tree, state: AsyncLocalState, params: Tree) -> tuple[Tree, AsyncLocalState]:
-    del params
     return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
 
-  rule = async_sgd(inner, workers=workers)._replace(init=init, local=local, request=request, serve=serve, merge=merge)
+  rule = async_sgd(inner)._replace(init=init, local=local, request=request, serve=serve, merge=merge)
   return rule._replace(period=period)
 
 
@@ -102,11 +101,5 @@ SPEC = Spec(
   title="Async local SGD (delayed Nesterov)",
   citation="Liu et al. 2024, arXiv 2401.09135",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "differences"),
-  hyper={
-    "outer_learning_rate": Hyper("e", 0.7, "the server's learning rate; 0.7 as in DiLoCo"),
-    "outer_momentum": Hyper("beta", 0.9, "the server's momentum; 0.9 as in DiLoCo"),
-    "every": Hyper("N", lambda workers: workers, "arrivals per step of the momentum"),
-    "decay": Hyper("c", 0.0, "share of the momentum in the steps between, 0..1/N"),
-    "period": Hyper("tau", 10, "steps per exchange"),
-  },
+  symbols={"outer_learning_rate": "e", "outer_momentum": "beta", "every": "N", "decay": "c", "period": "tau"},
 )

@@ -1,13 +1,10 @@
-"""Asynchronous momentum EASGD: async EASGD whose workers keep a velocity each; the elastic term is not part of it.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6), with W^i and Wb from before the exchange:
-V^i <- mu V^i - eta g(W^i),  W^i <- W^i + V^i - alpha (W^i - Wb),  Wb <- Wb + alpha (W^i - Wb),  alpha = eta rho.
-"""
+"""Asynchronous momentum EASGD."""
 
 import optax
 
+from ddl.algorithms.collective.easgd import ALPHA
 from ddl.algorithms.server.async_easgd import async_easgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.api import ServerAlgorithm, Spec, Taxonomy
 from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
 
@@ -15,25 +12,30 @@ from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 def async_measgd(
   inner: optax.GradientTransformation,
   *,
-  alpha: ElasticRate,
-  momentum: Momentum,
-  period: PositiveInt,
+  alpha: ElasticRate = ALPHA,
+  momentum: Momentum = 0.9,
+  period: PositiveInt = 1,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every `period` steps of a worker.
+  """Pull workers with momentum and a center at each other, first come, first served (Async MEASGD).
+
+  V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every tau steps of a worker
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term stays outside the
+  velocity.
 
   Args:
-    inner: gives -eta g, with its schedule; plain `optax.sgd(eta)`, since the momentum is this algorithm's own.
-    alpha: elastic rate (eta rho).
-    momentum: mu of each worker, in 0..1.
+    inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    momentum: momentum of each worker (mu); 0.9 in the paper.
     period: steps per exchange (tau).
-    workers: number of workers p, which bounds alpha.
+    workers: number of workers (p), which bounds alpha.
 
   Returns:
     A `ServerAlgorithm` whose exchange is hidden by one step.
 
   Raises:
-    ValueError: if the momentum is not in [0, 1), or p alpha not in 0..2.
+    ValueError: if p alpha is not in 0..2.
   """
   worker = optax.chain(inner, optax.trace(decay=momentum))  # V^i <- mu V^i - eta g
   return async_easgd(worker, alpha=alpha, period=period, workers=workers)  # W^i <- W^i + V^i - alpha (W^i - Wb)
@@ -44,9 +46,5 @@ SPEC = Spec(
   title="Async MEASGD (momentum EASGD)",
   citation="You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "parameters"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
-    "momentum": Hyper("mu", 0.9, "the workers' momentum; the authors' choice is 0.9"),
-    "period": Hyper("tau", 1, "steps per exchange"),
-  },
+  symbols={"alpha": "alpha", "momentum": "mu", "period": "tau"},
 )

@@ -1,34 +1,30 @@
-"""Asynchronous momentum SGD: async SGD whose master keeps one velocity, moved by every worker's gradient.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (3) and (4); mu is about 0.9.
-Worker: g = grad(W), W of its last reply. Master, first come, first served: V <- mu V - eta g, Wb <- Wb + V, replies Wb.
-"""
+"""Asynchronous momentum SGD."""
 
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy
-from ddl.ranges import Momentum, PositiveInt, checked
+from ddl.api import ServerAlgorithm, Spec, Taxonomy
+from ddl.ranges import Momentum, checked
 
 
 @checked
-def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum, workers: PositiveInt) -> ServerAlgorithm:
-  """V <- mu V + inner(g); Wb <- Wb + V, one worker's g at a time.
+def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum = 0.9) -> ServerAlgorithm:
+  """Apply each worker's gradient with one velocity at the master (asynchronous momentum SGD).
+
+  V <- mu V + inner(g); Wb <- Wb + V, one worker's g at a time
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (3) and (4).
 
   Args:
-    inner: gives -eta g, with its schedule by the worker's step; plain `optax.sgd(eta)`, since the momentum is this
-      algorithm's own.
-    momentum: mu, in 0..1.
-    workers: number of workers p (the rule does not depend on it).
+    inner: gives -eta g, with its schedule by the worker's step: plain `optax.sgd(eta)`, as the momentum is part of this
+      algorithm.
+    momentum: the master's momentum (mu); 0.9 in the paper.
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round.
-
-  Raises:
-    ValueError: if the momentum is not in [0, 1).
+    A `ServerAlgorithm` of one step per worker round.
   """
   master = optax.chain(inner, optax.trace(decay=momentum))  # V <- mu V - eta g
-  return async_sgd(master, workers=workers)  # Wb <- Wb + V
+  return async_sgd(master)  # Wb <- Wb + V
 
 
 SPEC = Spec(
@@ -36,5 +32,5 @@ SPEC = Spec(
   title="Async MSGD (momentum at the master)",
   citation="You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={"momentum": Hyper("mu", 0.9, "the master's momentum; the authors' choice is 0.9")},
+  symbols={"momentum": "mu"},
 )

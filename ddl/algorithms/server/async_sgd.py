@@ -1,8 +1,4 @@
-"""Asynchronous SGD with a master: it takes each gradient as it comes, and the worker goes on from the reply.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; the form of Downpour SGD (Dean et al. 2012) with one step.
-Worker: g = grad(W), W of its last reply.  Master, first come, first served: Wb <- Wb - eta g, replies Wb.
-"""
+"""Asynchronous SGD with a master."""
 
 from typing import NamedTuple
 
@@ -11,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
-from ddl.ranges import PositiveInt, checked
+from ddl.ranges import checked
 
 
 class Master(NamedTuple):
@@ -20,27 +16,28 @@ class Master(NamedTuple):
 
 
 @checked
-def async_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Wb <- Wb + inner(g), one worker's g at a time; g is taken at the worker's last reply, so it may be stale.
+def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
+  """Apply each worker's gradient when it arrives, and reply with the new model (asynchronous SGD).
+
+  Wb <- Wb + inner(g), one worker's g at a time; W <- Wb
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with one step. g is taken at the
+  worker's last reply, so it may be stale. First come, first served.
 
   Args:
-    inner: the master's optimizer; its state is the master's, its schedules go by the worker's step.
-    workers: number of workers p (the rule does not depend on it).
+    inner: the master's optimizer, with one state; its schedules follow the worker's step.
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round; the worker's state is its gradient.
+    A `ServerAlgorithm` of one step per worker round; the worker's state is its gradient.
   """
-  del workers
 
   def init(params: Tree) -> tuple[Tree, Master, Tree]:
     return jax.tree.map(jnp.zeros_like, params), Master(params, inner.init(params)), params
 
   def local(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    del state
     return params, grads  # W stays
 
   def request(state: Tree, params: Tree) -> Tree:
-    del params
     return state  # g
 
   def serve(server: Master, message: Tree, visit: Visit) -> tuple[Master, Tree]:
@@ -48,14 +45,12 @@ def async_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> S
     return Master(center, inner_state), center
 
   def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    del params
     return reply, state  # W <- Wb
 
   def evaluate(server: Master) -> Tree:
     return server.center
 
   def read(server: Master, reply: Tree, visit: Visit) -> tuple[Master, Tree]:
-    del reply, visit
     return server, server.center
 
   return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read)
@@ -66,5 +61,4 @@ SPEC = Spec(
   title="Async SGD",
   citation="You et al. 2017, arXiv 1708.02983; Dean et al. 2012",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={},
 )

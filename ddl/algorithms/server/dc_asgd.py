@@ -1,10 +1,4 @@
-"""Delay-compensated async SGD: a late gradient is corrected to first order for how far the center has moved since.
-
-Zheng et al. 2016, arXiv 1609.08326. Worker: g = grad(W), W of its last reply, which the server keeps as z_bak(i).
-Server: z <- z - eta (g + lam g g (z - z_bak(i))), elementwise, g g standing for the Hessian.
-Adaptive: lam = lam0 / sqrt(ms + 1e-7), ms <- 0.95 ms + 0.05 g g. There is one backup PER WORKER: with a single one the
-compensation is that of another worker's delay.
-"""
+"""Delay-compensated asynchronous SGD."""
 
 from typing import NamedTuple
 
@@ -13,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
 from ddl.ranges import NonNegativeFloat, PositiveInt, checked
 
 
@@ -26,21 +20,28 @@ class CompensatingServer(NamedTuple):
 
 @checked
 def dc_asgd(
-  inner: optax.GradientTransformation, *, compensation: NonNegativeFloat, adaptive: bool, workers: PositiveInt
+  inner: optax.GradientTransformation,
+  *,
+  compensation: NonNegativeFloat = 0.04,
+  adaptive: bool = False,
+  workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; lam = 0 is async SGD.
+  """Correct a stale gradient to first order for how far the center has moved since (DC-ASGD).
+
+  z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; adaptive: lam = lam0 / sqrt(ms + 1e-7),
+  ms <- 0.95 ms + 0.05 g g
+
+  Zheng et al. 2016, arXiv 1609.08326. All products are element-wise, and g g stands for the Hessian. z_bak(i) is the
+  last reply to worker i, one backup per worker. lam = 0 is async SGD.
 
   Args:
-    inner: the server's optimizer; its state is the server's, its schedules go by the worker's step.
-    compensation: lam (the paper's DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a); not negative.
-    adaptive: whether lam shrinks where gradients are large.
-    workers: number of workers p; the server keeps p + 1 models.
+    inner: the server's optimizer, with one state; its schedules follow the worker's step.
+    compensation: strength of the compensation: lam (the paper's DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a), there 2.
+    adaptive: whether lam is divided by the root of a moving mean of the squared gradients.
+    workers: number of workers (p); the server keeps p + 1 models.
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round.
-
-  Raises:
-    ValueError: if the compensation is negative.
+    A `ServerAlgorithm` of one step per worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, CompensatingServer, Tree]:
@@ -64,10 +65,9 @@ def dc_asgd(
     return reply_to(CompensatingServer(center, inner_state, server.backups, square), visit)
 
   def read(server: CompensatingServer, reply: Tree, visit: Visit) -> tuple[CompensatingServer, Tree]:
-    del reply
     return reply_to(server, visit)
 
-  worker = async_sgd(inner, workers=workers)  # its side is the same
+  worker = async_sgd(inner)  # its side is the same
   return worker._replace(init=init, serve=serve, read=read)
 
 
@@ -76,8 +76,5 @@ SPEC = Spec(
   title="DC-ASGD (delay compensation)",
   citation="Zheng et al. 2016, arXiv 1609.08326",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={
-    "compensation": Hyper("lam", 0.04, "strength of the compensation; 2 where it is adaptive (lam0)"),
-    "adaptive": Hyper("a", False, "divide it by the root of a moving mean of the squared gradients"),
-  },
+  symbols={"compensation": "lam", "adaptive": "a"},
 )

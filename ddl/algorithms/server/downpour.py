@@ -1,9 +1,4 @@
-"""Downpour SGD: the worker steps on its own copy, adds up its gradients, and pushes the sum every tau steps.
-
-Dean et al. 2012 (NIPS, no arXiv id); the form of the code of Zhang, Choromanska, LeCun 2014, arXiv 1412.6651.
-Worker: x_i <- x_i - eta g(x_i), a_i <- a_i + g(x_i); every tau steps push a_i, pull z: x_i <- z, a_i <- 0.
-Server: z <- z - eta a_i, with its own optimizer (Adagrad in the paper).
-"""
+"""Downpour SGD."""
 
 from typing import NamedTuple
 
@@ -12,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import Master, async_sgd
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, descend
 from ddl.ranges import PositiveInt, checked
 
 
@@ -22,16 +17,18 @@ class DownpourState(NamedTuple):
 
 
 @checked
-def downpour(inner: optax.GradientTransformation, *, period: PositiveInt, workers: PositiveInt) -> ServerAlgorithm:
-  """x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0.
+def downpour(inner: optax.GradientTransformation, *, period: PositiveInt = 5) -> ServerAlgorithm:
+  """Push the sum of tau local gradients to a server and pull its model (Downpour SGD).
 
-  With plain SGD and period = 1 this is async SGD.
+  x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0
+
+  Dean et al. 2012, NIPS, with Adagrad at the server; in the form of the code of Zhang, Choromanska, LeCun 2014,
+  arXiv 1412.6651. With plain SGD and tau = 1 this is async SGD.
 
   Args:
-    inner: optimizer of each worker and of the server, each with a state of its own; the server's schedules go by the
-      middle step of the worker's sum.
+    inner: optimizer of each worker and of the server, with a state each; the server's schedules follow the middle step
+      of the worker's sum.
     period: steps per exchange (tau).
-    workers: number of workers p (the rule does not depend on it).
 
   Returns:
     A `ServerAlgorithm` that sends sums of gradients.
@@ -47,14 +44,12 @@ def downpour(inner: optax.GradientTransformation, *, period: PositiveInt, worker
     return params, DownpourState(inner_state, total)
 
   def request(state: DownpourState, params: Tree) -> Tree:
-    del params
     return state.total  # a_i
 
   def merge(reply: Tree, state: DownpourState, params: Tree) -> tuple[Tree, DownpourState]:
-    del params
     return reply, state._replace(total=jax.tree.map(jnp.zeros_like, state.total))  # x_i <- z, a_i <- 0
 
-  rule = async_sgd(inner, workers=workers)  # z <- z - eta a_i
+  rule = async_sgd(inner)  # z <- z - eta a_i
   return rule._replace(init=init, local=local, request=request, merge=merge, period=period)
 
 
@@ -63,5 +58,5 @@ SPEC = Spec(
   title="Downpour SGD",
   citation="Dean et al. 2012; Zhang et al. 2014, arXiv 1412.6651",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={"period": Hyper("tau", 5, "steps per exchange")},
+  symbols={"period": "tau"},
 )

@@ -1,9 +1,4 @@
-"""DynSGD: the server scales each worker's change by how many updates it missed.
-
-Jiang et al. 2017 (SIGMOD, Heterogeneity-aware distributed parameter servers, no arXiv id).
-Worker: tau steps from the z that it pulled, sends delta = x_i - z_pulled, goes on from the z of the reply.
-Server: z <- z + delta / (staleness + 1), staleness = updates since the worker pulled.
-"""
+"""DynSGD."""
 
 from typing import NamedTuple
 
@@ -11,13 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Hyper, ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.algorithms.server.async_local_sgd import AsyncLocalState, async_local_sgd
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
 from ddl.ranges import PositiveInt, checked
-
-
-class DynState(NamedTuple):
-  inner: optax.OptState
-  pulled: Tree  # z of the last reply
 
 
 class DynServer(NamedTuple):
@@ -27,29 +18,30 @@ class DynServer(NamedTuple):
 
 
 @checked
-def dynsgd(inner: optax.GradientTransformation, *, period: PositiveInt, workers: PositiveInt) -> ServerAlgorithm:
-  """z <- z + (x_i - z_pulled) / (staleness + 1); x_i <- z, every tau steps of a worker.
+def dynsgd(inner: optax.GradientTransformation, *, period: PositiveInt = 5, workers: PositiveInt) -> ServerAlgorithm:
+  """Divide each worker's change by its staleness plus one (DynSGD).
 
-  The server keeps the versions that a worker's message could carry, so that messages stay plain differences.
+  z <- z + (x_i - z_pulled) / (staleness + 1); x_i <- z, every tau steps of a worker
+
+  Jiang et al. 2017, SIGMOD. The staleness is the number of updates since the worker pulled; the server stores the
+  version that each worker pulled.
 
   Args:
-    inner: optimizer of each worker; its state stays there.
+    inner: optimizer of each worker; its state stays local.
     period: steps per exchange (tau).
-    workers: number of workers p.
+    workers: number of workers (p).
 
   Returns:
     A `ServerAlgorithm` that sends differences.
   """
 
-  def init(params: Tree) -> tuple[DynState, DynServer, Tree]:
+  worker = async_local_sgd(inner, every=1, period=period)  # x_i <- x_i - eta g; x_i <- z, z_pulled <- z
+
+  def init(params: Tree) -> tuple[AsyncLocalState, DynServer, Tree]:
     server = DynServer(params, jnp.zeros((), jnp.int32), jnp.zeros(workers, jnp.int32))
-    return DynState(inner.init(params), params), server, params
+    return worker.init(params)[0], server, params
 
-  def local(grads: Tree, state: DynState, params: Tree) -> tuple[Tree, DynState]:
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - eta g
-    return params, state._replace(inner=inner_state)
-
-  def request(state: DynState, params: Tree) -> Tree:
+  def request(state: AsyncLocalState, params: Tree) -> Tree:
     return jax.tree.map(lambda x, z: x - z, params, state.pulled)  # delta = x_i - z_pulled
 
   def serve(server: DynServer, message: Tree, visit: Visit) -> tuple[DynServer, Tree]:
@@ -57,18 +49,10 @@ def dynsgd(inner: optax.GradientTransformation, *, period: PositiveInt, workers:
     center = jax.tree.map(lambda z, d: z + d / share.astype(d.dtype), server.center, message)  # z <- z + delta / share
     return read(DynServer(center, server.version + 1, server.pulled), center, visit)
 
-  def merge(reply: Tree, state: DynState, params: Tree) -> tuple[Tree, DynState]:
-    del params
-    return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
-
-  def evaluate(server: DynServer) -> Tree:
-    return server.center
-
   def read(server: DynServer, reply: Tree, visit: Visit) -> tuple[DynServer, Tree]:
-    del reply
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period=period, read=read)
+  return worker._replace(init=init, request=request, serve=serve, read=read)
 
 
 SPEC = Spec(
@@ -76,5 +60,5 @@ SPEC = Spec(
   title="DynSGD (change over staleness + 1)",
   citation="Jiang et al. 2017, SIGMOD",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "differences"),
-  hyper={"period": Hyper("tau", 5, "steps per exchange")},
+  symbols={"period": "tau"},
 )

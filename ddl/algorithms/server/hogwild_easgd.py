@@ -1,29 +1,31 @@
-"""Hogwild EASGD: async EASGD on a center in shared memory that nobody locks.
-
-You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. Worker: reads Wb coordinate by coordinate while others write it,
-Wb <- Wb + alpha (W^i - Wb) and W^i <- W^i - eta g(W^i) - alpha (W^i - Wb), both with Wb as it was read.
-What the worker loses the center gains, however torn the read: without gradients sum_i W^i + Wb is conserved.
-"""
+"""Hogwild EASGD."""
 
 import jax
 import optax
 
+from ddl.algorithms.collective.easgd import ALPHA
 from ddl.algorithms.server.async_easgd import async_easgd
-from ddl.api import Arrivals, Hyper, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
+from ddl.api import Arrivals, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
 from ddl.ranges import ElasticRate, PositiveInt, checked
 
 
 @checked
 def hogwild_easgd(
-  inner: optax.GradientTransformation, *, alpha: ElasticRate, period: PositiveInt, workers: PositiveInt
+  inner: optax.GradientTransformation, *, alpha: ElasticRate = ALPHA, period: PositiveInt = 1, workers: PositiveInt
 ) -> ServerAlgorithm:
-  """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), Wb as it was read. With a lock: async EASGD.
+  """Pull workers and a center in shared memory without a lock at each other (Hogwild EASGD).
+
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), Wb as it was read
+
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. A worker reads Wb coordinate by coordinate while others write
+  it. What the worker loses the center gains, however torn the read: without gradients sum_i W^i + Wb is conserved. With
+  a lock it is async EASGD.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
-    alpha: elastic rate (eta rho).
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
-    workers: number of workers p, which bounds alpha.
+    workers: number of workers (p), which bounds alpha.
 
   Returns:
     A `ServerAlgorithm` with the lock-free rule and, as `serve`, the locked one.
@@ -47,8 +49,5 @@ SPEC = Spec(
   title="Hogwild EASGD",
   citation="You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "parameters"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p"),
-    "period": Hyper("tau", 1, "steps per exchange"),
-  },
+  symbols={"alpha": "alpha", "period": "tau"},
 )

@@ -1,9 +1,4 @@
-"""Hogwild SGD: async SGD on a center in shared memory that nobody locks.
-
-Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5.
-Worker: g = grad(W); Wb <- Wb - eta g, coordinate by coordinate, while others do the same; then W <- Wb, read likewise.
-Increments lose nothing, but what is read may hold one part of another worker's increment and not the rest.
-"""
+"""Hogwild SGD."""
 
 from typing import NamedTuple
 
@@ -12,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Arrivals, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree, Visit
-from ddl.ranges import PositiveInt, checked
+from ddl.ranges import checked
 
 
 class HogwildState(NamedTuple):
@@ -21,17 +16,21 @@ class HogwildState(NamedTuple):
 
 
 @checked
-def hogwild_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Wb <- Wb + u, u = inner(g) at the worker; W <- Wb. With plain SGD and a lock this is async SGD.
+def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
+  """Apply gradients to a center in shared memory without a lock (Hogwild SGD).
+
+  Wb <- Wb + u, u = inner(g) at the worker; W <- Wb, both coordinate by coordinate
+
+  Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. Increments lose
+  nothing, but a read may contain only a part of another worker's increment. With plain SGD and a lock this is async
+  SGD.
 
   Args:
     inner: optimizer of each worker, since a state at the center would need a lock.
-    workers: number of workers p (the rule does not depend on it).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round, with the lock-free rule and, as `serve`, the locked one.
+    A `ServerAlgorithm` of one step per worker round, with the lock-free rule and, as `serve`, the locked one.
   """
-  del workers
 
   def init(params: Tree) -> tuple[HogwildState, Tree, Tree]:
     return HogwildState(inner.init(params), jax.tree.map(jnp.zeros_like, params)), params, params
@@ -41,31 +40,25 @@ def hogwild_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
     return params, HogwildState(inner_state, update)  # W stays
 
   def request(state: HogwildState, params: Tree) -> Tree:
-    del params
     return state.update  # u
 
   def serve(server: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    del visit
     center = optax.apply_updates(server, message)  # Wb <- Wb + u
     return center, center
 
   def merge(reply: Tree, state: HogwildState, params: Tree) -> tuple[Tree, HogwildState]:
-    del params
     return reply, state  # W <- Wb
 
   def evaluate(server: Tree) -> Tree:
     return server
 
   def read(server: Tree, reply: Tree, visit: Visit) -> tuple[Tree, Tree]:
-    del reply, visit
     return server, server
 
   def increment(message: Tree, seen: Tree) -> Tree:
-    del seen
     return message  # u
 
   def reply(message: Tree, seen: Tree) -> Tree:
-    del message
     return seen  # Wb as it was read
 
   rule, arrivals = LockFree(increment, reply, reads_first=False), Arrivals(blocks=16)
@@ -77,5 +70,4 @@ SPEC = Spec(
   title="Hogwild SGD",
   citation="Niu et al. 2011, arXiv 1106.5730; You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={},
 )

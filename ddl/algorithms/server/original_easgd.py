@@ -1,36 +1,33 @@
-"""Original EASGD: the center serves the workers in rank order, and each starts when the one before it is done.
-
-The baseline of You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651. At t = 0, 1, ...
-worker j = t mod p alone: W^j <- W^j - eta g(W^j) - alpha (W^j - Wb),  Wb <- Wb + alpha (W^j - Wb), both with W^j and
-Wb from before. The rule is async EASGD's and the order makes it slow: compare it at equal examples, not at equal t.
-"""
+"""Original EASGD."""
 
 import optax
 
+from ddl.algorithms.collective.easgd import ALPHA
 from ddl.algorithms.server.async_easgd import async_easgd
-from ddl.api import Arrivals, Hyper, ServerAlgorithm, Spec, Taxonomy
+from ddl.api import Arrivals, ServerAlgorithm, Spec, Taxonomy
 from ddl.ranges import PositiveInt, UnitInterval, checked
 
 
 @checked
 def original_easgd(
-  inner: optax.GradientTransformation, *, alpha: UnitInterval, workers: PositiveInt
+  inner: optax.GradientTransformation, *, alpha: UnitInterval = ALPHA, workers: PositiveInt | None = None
 ) -> ServerAlgorithm:
-  """W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker after the other by rank.
+  """Pull one worker and a center at each other at a time, in rank order (Original EASGD).
+
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), worker t mod p at t = 0, 1, ...
+
+  The baseline of You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651. Each worker starts
+  when the one before it is done. The rule is that of `async_easgd` and the order makes it slow: compare it at equal
+  examples, not at equal t.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
-    alpha: elastic rate (eta rho).
-    workers: number of workers p, as of every server algorithm; the rule does not depend on it.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper. p does not bound it: one worker pulls at a time.
+    workers: number of workers (p), from which the default of alpha follows.
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round, served round robin.
-
-  Raises:
-    ValueError: if alpha is not in 0..1. A center that is pulled by one worker at a time keeps 1 - alpha of itself, so
-      that p does not matter.
+    A `ServerAlgorithm` of one step per worker round, served round robin.
   """
-  del workers
   rule = async_easgd(inner, alpha=alpha, period=1, workers=1)
   return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p
 
@@ -40,7 +37,5 @@ SPEC = Spec(
   title="Original EASGD (served by rank)",
   citation="Zhang et al. 2014, arXiv 1412.6651; You et al. 2017, arXiv 1708.02983",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "round robin", "parameters"),
-  hyper={
-    "alpha": Hyper("alpha", lambda workers: 0.9 / workers, "elastic rate eta rho; the authors' choice is 0.9 / p")
-  },
+  symbols={"alpha": "alpha"},
 )

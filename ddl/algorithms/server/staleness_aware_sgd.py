@@ -1,8 +1,4 @@
-"""Staleness-aware async SGD: async SGD whose step is divided by the staleness of the gradient.
-
-Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. Worker: g = grad(W), W of its last reply.
-Server: z <- z - (eta / max(staleness, 1)) g, staleness = updates since its last reply.
-"""
+"""Staleness-aware asynchronous SGD."""
 
 from typing import NamedTuple
 
@@ -24,15 +20,19 @@ class AwareServer(NamedTuple):
 
 @checked
 def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """z <- z + inner(g) / max(staleness, 1), one worker's g at a time.
+  """Divide each step by the staleness of its gradient (staleness-aware async SGD).
+
+  z <- z + inner(g) / max(staleness, 1), one worker's g at a time
+
+  Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. The staleness is the number of updates since the worker's last reply.
 
   Args:
-    inner: the server's optimizer; its state is the server's and sees the gradients undivided, its schedules go by the
-      worker's step.
-    workers: number of workers p.
+    inner: the server's optimizer, with one state that sees the undivided gradients; its schedules follow the worker's
+      step.
+    workers: number of workers (p).
 
   Returns:
-    A `ServerAlgorithm` of one step a worker round.
+    A `ServerAlgorithm` of one step per worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, AwareServer, Tree]:
@@ -46,10 +46,9 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: Positiv
     return read(AwareServer(center, inner_state, server.version + 1, server.pulled), center, visit)
 
   def read(server: AwareServer, reply: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
-    del reply
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  worker = async_sgd(inner, workers=workers)  # its side is the same
+  worker = async_sgd(inner)  # its side is the same
   return worker._replace(init=init, serve=serve, read=read)
 
 
@@ -58,5 +57,4 @@ SPEC = Spec(
   title="Staleness-aware async SGD",
   citation="Zhang et al. 2015, arXiv 1511.05950",
   taxonomy=Taxonomy("data", "centralized", "asynchronous", "parameter server", "gradients"),
-  hyper={},
 )

@@ -1,4 +1,4 @@
-"""An algorithm on a group with compressed means and sums, whose memories are part of its state."""
+"""Algorithms with compressed means and sums, whose error-feedback memories are part of the state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -25,8 +25,8 @@ def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
   return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, compressible, strict=True))
 
 
-class Memory(NamedTuple):
-  """One entry for each mean or sum of a function, in order."""
+class ErrorFeedbackState(NamedTuple):
+  """Memories of a compressor: one for each mean or sum of a function, in order."""
 
   local: tuple[Tree, ...]
   launch: tuple[tuple[Tree, ...], ...]  # of each exchange
@@ -35,18 +35,18 @@ class Memory(NamedTuple):
 
 class CompressedState(NamedTuple):
   algorithm: Tree
-  memory: Memory
+  memory: ErrorFeedbackState
 
 
 class _Lossy(Group):
-  """A group with means and sums alone."""
+  """A group that refuses all collectives but means and sums."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group.axes)
     if isinstance(group, _Lossy):
-      raise ValueError(f"{name}: the algorithm is compressed already; invalid: must be wrapped once")
+      raise ValueError(f"{name}.algorithm must be wrapped only once, got a compressed algorithm.")
     if isinstance(group, Present):
-      raise ValueError(f"{name}: a group without some workers; invalid: must be a group of all workers")
+      raise ValueError(f"{name} must run on a group of all workers, got one with absent workers.")
     self.group, self.name = group, name
 
   def size(self) -> int:
@@ -71,7 +71,7 @@ class _Lossy(Group):
     self._refuse("permute")
 
   def _refuse(self, operation: str) -> NoReturn:
-    raise ValueError(f"{self.name}: the algorithm uses `{operation}`; invalid: must use `mean` and `sum` alone")
+    raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
 
 
 class _Tracing(_Lossy):
@@ -109,9 +109,9 @@ class _Compressed(_Lossy):
 
 
 def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
-  """The algorithm with every mean and sum of `local`, `launch` and `merge` compressed; `evaluate` is exact.
+  """Compress every mean and sum of an algorithm's `local`, `launch` and `merge`; `evaluate` stays exact.
 
-  Each mean has a memory of its own. `init` finds them by calling these functions once, with the params as gradients.
+  Each mean has its own memory. `init` finds the means by calling these functions once, with the params as gradients.
 
   Raises:
     ValueError: from `init`, if the algorithm uses other collectives, is compressed already, or averages the params
@@ -124,10 +124,10 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
     model, averaged = {id(x): x.size for x in jax.tree.leaves(params)}, set[int]()
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
-      tracing, own = _Tracing(group, compressor.name), next(keys)
-      result = fn(tracing, *args)  # not as shapes: memories made of these arrays vary over the workers as they do
+      tracing, memory_key = _Tracing(group, compressor.name), next(keys)
+      result = fn(tracing, *args)  # not shapes: memories have to vary over the workers as these arrays do
       averaged.update(id(x) for arrays in tracing.arrays for x in arrays)
-      return tuple(compressor.init(x, jax.random.fold_in(own, i)) for i, x in enumerate(tracing.arrays)), result
+      return tuple(compressor.init(x, jax.random.fold_in(memory_key, i)) for i, x in enumerate(tracing.arrays)), result
 
     local, _ = memory(algorithm.local, jax.tree.map(jnp.copy, params), state, params)
     launch, merge = [], []
@@ -137,10 +137,10 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
       merge.append(memory(exchange.merge, message, state, params)[0])
     if averaged & model.keys() and not compressor.models(sum(model.values())):
       raise ValueError(
-        f"{compressor.name}: the algorithm averages models; must average gradients or differences. In place of "
+        f"{compressor.name}.algorithm must average gradients or differences, got one that averages models. In place of "
         "local_sgd take diloco with outer_learning_rate=1 and outer_momentum=0, the same with differences."
       )
-    return CompressedState(state, Memory(local, tuple(launch), tuple(merge)))
+    return CompressedState(state, ErrorFeedbackState(local, tuple(launch), tuple(merge)))
 
   def local(group: Group, grads: Tree, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
     lossy = _Compressed(group, compressor, state.memory.local)
@@ -151,14 +151,14 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
     def launch(group: Group, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
       lossy = _Compressed(group, compressor, state.memory.launch[i])
       message, inner = e.launch(lossy, state.algorithm, params)
-      kept = (*state.memory.launch[:i], lossy.after, *state.memory.launch[i + 1 :])
-      return message, CompressedState(inner, state.memory._replace(launch=kept))
+      memories = (*state.memory.launch[:i], lossy.after, *state.memory.launch[i + 1 :])
+      return message, CompressedState(inner, state.memory._replace(launch=memories))
 
     def merge(group: Group, message: Tree, state: CompressedState, params: Tree) -> tuple[Tree, CompressedState]:
       lossy = _Compressed(group, compressor, state.memory.merge[i])
       params, inner = e.merge(lossy, message, state.algorithm, params)
-      kept = (*state.memory.merge[:i], lossy.after, *state.memory.merge[i + 1 :])
-      return params, CompressedState(inner, state.memory._replace(merge=kept))
+      memories = (*state.memory.merge[:i], lossy.after, *state.memory.merge[i + 1 :])
+      return params, CompressedState(inner, state.memory._replace(merge=memories))
 
     return e._replace(launch=launch, merge=merge)
 

@@ -1,14 +1,4 @@
-"""DeMo: the momentum stays with its worker, and only its strongest frequencies are sent.
-
-Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. For the gradient g_i of worker i and its momentum m_i:
-m_i <- beta m_i + g_i;  q_i = the k largest coefficients of the DCT of each chunk of m_i, with their places;
-m_i <- m_i - IDCT(q_i);  mean <- IDCT(q), q_j being the mean over those workers that sent coefficient j.
-The paper's step, x <- (1 - eta wd) x - eta sign(mean), is the optimizer's: `optax.sign_sgd`. The authors' code adds
-eta g_i to the momentum; as q is linear in it and the step takes the sign, a constant eta makes no difference.
-As in that code a chunk is the largest divisor of each axis that is at most 64, the DCT is orthonormal, and an array
-[..., m] is taken for the matrix [n, m]; one of fewer axes has chunks of a row. As in that code an array of few values
-is sent so too: with its places, gathered from all workers, it takes more bytes than its mean would.
-"""
+"""DeMo, decoupled momentum."""
 
 from typing import Annotated, Any
 
@@ -18,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.precision import wide
 from ddl.ranges import Momentum, PositiveInt, check, checked, integers
@@ -26,28 +16,36 @@ from ddl.ranges import Momentum, PositiveInt, check, checked, integers
 
 @checked
 def demo(
-  algorithm: Algorithm, *, decay: Momentum, kept: PositiveInt, chunk: Annotated[int, integers(1, 256)]
+  algorithm: Algorithm, *, decay: Momentum = 0.999, kept: PositiveInt = 32, chunk: Annotated[int, integers(1, 256)] = 64
 ) -> Algorithm:
-  """mean(g) becomes IDCT(q): k values of each chunk and k uint16 places, gathered from all workers.
+  """Keep the momentum local and send only its strongest frequencies (DeMo).
+
+  mean(g) becomes IDCT(q); m_i <- beta m_i + g_i; q_i = the k largest DCT coefficients of each chunk of m_i;
+  m_i <- m_i - IDCT(q_i); q_j = the mean over those workers that sent coefficient j
+
+  Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 places per chunk are gathered from all workers.
+  The paper's step, x <- (1 - eta wd) x - eta sign(mean), is the optimizer's: `optax.sign_sgd`. The authors' code adds
+  eta g_i to the momentum; as q is linear in it and the step takes the sign, a constant eta makes no difference. As in
+  that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array [..., m] is
+  treated as the matrix [n, m], and small arrays are sent so too, with more bytes than their mean would take.
 
   Args:
-    algorithm: one that uses means and sums of its group alone, of gradients or differences: of models the momentum
-      would be a sum of models.
-    decay: of the momentum that each worker keeps (beta), from 0 to below 1.
-    kept: coefficients of each chunk that are sent (k), at most all of them.
-    chunk: values along each axis of a chunk, at most 256.
+    algorithm: a collective algorithm that uses only means and sums of its group, of gradients or differences: of models
+      the momentum would be a sum of models.
+    decay: decay of each worker's momentum (beta); 0.999 in the paper.
+    kept: coefficients of each chunk that are sent (k); 32 in the paper.
+    chunk: values along each axis of a chunk at most (s); 64 in the paper.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
-    Arrays of integers, and empty ones, are sent as they are.
+    Arrays of integers, and empty ones, are sent unchanged.
 
   Raises:
-    ValueError: if the decay is not from 0 to below 1, `kept` is below 1, or the chunk is outside 1..256.
+    ValueError: if `kept` exceeds the coefficients of a chunk.
   """
   check(f"demo.kept with chunk {chunk}", kept, integers(1, chunk**2))  # coefficients of a matrix's chunk
 
   def init(arrays: list[Any], key: Any) -> Tree:
-    del key
     return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
@@ -98,13 +96,13 @@ class _Transform:
 
 
 def _dct(n: int) -> np.ndarray:
-  """The matrix of the orthonormal DCT-II of n values: [n, n]."""
+  """Return the matrix of the orthonormal DCT-II of n values: [n, n]."""
   k, i = np.mgrid[:n, :n]
   return np.where(k > 0, np.sqrt(2 / n), np.sqrt(1 / n)) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
 
 
 def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> jax.Array:
-  """[workers, chunks, k] values and places -> their means [chunks, values]; 0 where nobody sent one."""
+  """Return the means [chunks, values] of [workers, chunks, k] values at their places; 0 where nobody sent one."""
   rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
 
   def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
@@ -125,9 +123,5 @@ SPEC = Wrapper(
   factory=demo,
   title="DeMo, decoupled momentum",
   citation="Peng, Quesnelle, Kingma 2024, arXiv 2411.19870",
-  hyper={
-    "decay": Hyper("beta", 0.999, "decay of each worker's momentum; the authors' choice is 0.999"),
-    "kept": Hyper("k", 32, "coefficients of each chunk that are sent; the authors' choice is 32"),
-    "chunk": Hyper("s", 64, "values along each axis of a chunk; the authors' choice is 64"),
-  },
+  symbols={"decay": "beta", "kept": "k", "chunk": "s"},
 )

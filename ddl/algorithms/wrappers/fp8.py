@@ -1,10 +1,4 @@
-"""fp8: an all-reduce of 8-bit floating-point numbers with a scale per block, rounded at random.
-
-The formats are those of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has 3 bits of mantissa and the range 2^-9 to
-448, e5m2 has 2 bits and 2^-16 to 57344. The all-reduce of two quantizations is that of `int8`.
-scale = max|v| / c;  Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1, q the distance of the format's numbers
-at v / scale;  mean <- Q((1/p) sum_i Q(x_i)).
-"""
+"""8-bit floating-point numbers, rounded at random."""
 
 from typing import Any
 
@@ -13,27 +7,33 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.algorithms.wrappers.quantized import Code, quantized
-from ddl.api import Algorithm, Hyper, Wrapper
+from ddl.api import Algorithm, Wrapper
 from ddl.ranges import PositiveInt, checked
 
 FORMATS = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
 
 
 @checked
-def fp8(algorithm: Algorithm, *, format: str, block: PositiveInt) -> Algorithm:
-  """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
+def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512) -> Algorithm:
+  """All-reduce 8-bit floating-point numbers with a scale per block, rounded at random (fp8).
+
+  mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / c; Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1,
+  q the distance of the format's numbers at v / scale
+
+  Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has 3 bits of mantissa and the range 2^-9 to 448, e5m2 has
+  2 bits and 2^-16 to 57344. The all-reduce is that of `int8`.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
-    format: "e4m3" or "e5m2", by the bits of exponent and mantissa.
-    block: values per scale at most.
+    algorithm: a collective algorithm that uses only means and sums of its group.
+    format: bits of exponent and mantissa: "e4m3" or "e5m2".
+    block: values per scale at most (b).
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
+    ones, are sent unchanged.
 
   Raises:
-    ValueError: if the format is another, or the block is below 1.
+    ValueError: for another format.
   """
   if format not in FORMATS:
     raise ValueError(f"fp8.format must be one of {', '.join(FORMATS)}, got {format!r}.")
@@ -56,8 +56,5 @@ SPEC = Wrapper(
   factory=fp8,
   title="8-bit floating point, rounded at random",
   citation="formats of Micikevicius et al. 2022, arXiv 2209.05433",
-  hyper={
-    "format": Hyper("", "e4m3", "bits of exponent and mantissa: e4m3 or e5m2"),
-    "block": Hyper("b", 512, "values per scale"),
-  },
+  symbols={"block": "b"},
 )

@@ -1,9 +1,4 @@
-"""int8: an all-reduce of 8-bit integers with a scale per block, rounded at random, so that it is right on average.
-
-After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude in place of the norm; the all-reduce of two
-quantizations is that of Streaming DiLoCo's authors, Douillard et al. 2025, arXiv 2501.18512, with 8 bits for their 4.
-scale = max|v| / 127;  Q(v) = scale floor(v / scale + u), u uniform in 0..1;  mean <- Q((1/p) sum_i Q(x_i)).
-"""
+"""8-bit integers, rounded at random."""
 
 from typing import Any
 
@@ -11,24 +6,27 @@ import jax
 import jax.numpy as jnp
 
 from ddl.algorithms.wrappers.quantized import Code, quantized
-from ddl.api import Algorithm, Hyper, Wrapper
+from ddl.api import Algorithm, Wrapper
 from ddl.ranges import PositiveInt, checked
 
 
 @checked
-def int8(algorithm: Algorithm, *, block: PositiveInt) -> Algorithm:
-  """mean(x) becomes Q((1/p) sum_i Q(x_i)): a byte per value and a scale per block, in strips out and gathered back.
+def int8(algorithm: Algorithm, *, block: PositiveInt = 512) -> Algorithm:
+  """All-reduce 8-bit integers with a scale per block, rounded at random, so that the mean is unbiased (int8).
+
+  mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / 127; Q(v) = scale floor(v / scale + u), u uniform in 0..1
+
+  After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude in place of the norm; the all-reduce of two
+  quantizations is that of Streaming DiLoCo's authors, Douillard et al. 2025, arXiv 2501.18512, with 8 bits for their 4.
+  A byte per value and a scale per block are sent, in strips out and gathered back.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
+    algorithm: a collective algorithm that uses only means and sums of its group.
     block: values per scale at most.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent as they are.
-
-  Raises:
-    ValueError: if the block is below 1.
+    ones, are sent unchanged.
   """
 
   def encode(y: jax.Array, u: jax.Array) -> jax.Array:
@@ -44,5 +42,5 @@ SPEC = Wrapper(
   factory=int8,
   title="8-bit integers, rounded at random",
   citation="after Alistarh et al. 2017, arXiv 1610.02132, and Douillard et al. 2025, arXiv 2501.18512",
-  hyper={"block": Hyper("b", 512, "values per scale")},
+  symbols={"block": "b"},
 )

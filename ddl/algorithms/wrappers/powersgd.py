@@ -1,14 +1,4 @@
-"""PowerSGD: of each matrix a product of two thin ones is sent, found by one power iteration, with error feedback.
-
-Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727. For the matrix that worker i would send, with its memory E_i and the
-Q of the last time, equal on all workers:
-M_i = X_i + E_i;  P = (1/p) sum_i M_i Q, orthonormalised;  Q <- (1/p) sum_i M_i^T P;
-mean <- P Q^T;  E_i <- M_i - P Q^T.
-An array [..., m] is taken for the matrix [n, m]; those of fewer than two axes are sent as they are, and so is a matrix
-whose factors have no fewer values than it has, r (n + m) >= n m: the authors' min_compression_rate of 2, as their code
-sends one factor a step. The columns of P are orthonormalised by a QR factorisation; P Q^T is the same for every
-orthonormal basis of them.
-"""
+"""PowerSGD."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ddl.algorithms.wrappers.compressed import Compressor, compressed
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
 
@@ -29,19 +19,23 @@ class Factor(NamedTuple):
 
 
 @checked
-def powersgd(algorithm: Algorithm, *, rank: PositiveInt) -> Algorithm:
-  """mean(x) becomes P Q^T: r (n + m) values of each matrix [n, m], in two means, the second of which needs the first.
+def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
+  """Send each matrix as a product of two thin ones, by one power iteration with error feedback (PowerSGD).
+
+  mean(x) becomes P Q^T: M_i = X_i + E_i; P = orthonormal((1/p) sum_i M_i Q); Q <- (1/p) sum_i M_i^T P;
+  E_i <- M_i - P Q^T
+
+  Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727: r (n + m) values of each matrix [n, m], in two means, the second of
+  which needs the first. An array [..., m] is treated as the matrix [n, m]; vectors, and matrices with
+  r (n + m) >= n m (the authors' min_compression_rate of 2), are sent unchanged.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
+    algorithm: a collective algorithm that uses only means and sums of its group.
     rank: columns of P and Q (r), at most min(n, m) of a matrix.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
-    Arrays of integers, and empty ones, are sent as they are.
-
-  Raises:
-    ValueError: if the rank is below 1.
+    Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def init(arrays: list[Any], key: Any) -> Tree:
@@ -74,7 +68,7 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt) -> Algorithm:
 
 
 def _orthonormal(p: jax.Array) -> jax.Array:
-  """An orthonormal basis of the columns of p. QR needs 32 bits or more."""
+  """Return an orthonormal basis of the columns of p, by a QR factorization in 32 bits or more."""
   wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
   return jnp.linalg.qr(wide)[0].astype(p.dtype)
 
@@ -83,5 +77,5 @@ SPEC = Wrapper(
   factory=powersgd,
   title="PowerSGD",
   citation="Vogels et al. 2019, arXiv 1905.13727",
-  hyper={"rank": Hyper("r", 2, "columns of the two factors of a matrix")},
+  symbols={"rank": "r"},
 )

@@ -1,13 +1,4 @@
-"""QSGD: each value is rounded at random to one of 2s + 1 levels between -|v| and |v|, so that it is right on average.
-
-Alistarh et al. 2017, arXiv 1610.02132. For a bucket v of up to d values of what a worker would send:
-Q(v)_j = |v|_2 sign(v_j) xi_j;  l = floor(s |v_j| / |v|_2);  xi_j = (l + 1) / s with probability s |v_j| / |v|_2 - l,
-else l / s.
-E Q(v) = v, so there is no memory. Every worker sends its levels to all others, as in the paper, and adds up what it
-gets: the bytes grow with p. A level takes ceil(log2(2s + 1)) bits, and a bucket one norm; the paper's Elias code, whose
-length depends on the values, is not used. The vector is an algorithm's arrays end to end. The variance of Q(v) is at
-most min(d / s^2, sqrt(d) / s) |v|^2, so that models are averaged only with buckets of d <= s^2 values.
-"""
+"""QSGD."""
 
 from typing import Annotated, Any
 
@@ -15,29 +6,34 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.algorithms.draws import Draws, draw, own, start
+from ddl.algorithms.draws import Draws, draw, start, worker_key
 from ddl.algorithms.wrappers.compressed import compressed
 from ddl.algorithms.wrappers.vectors import blocks, of_vector
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked, integers
 
 
 @checked
-def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], block: PositiveInt) -> Algorithm:
-  """mean(x) becomes (1/p) sum_i Q(x_i): ceil(log2(2s + 1)) bits per value and a norm per bucket, gathered from all.
+def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, block: PositiveInt = 512) -> Algorithm:
+  """Round each value at random to one of 2s + 1 levels between -|v| and |v| (QSGD).
+
+  mean(x) becomes (1/p) sum_i Q(x_i); Q(v)_j = |v|_2 sign(v_j) xi_j, of a bucket v of up to d values;
+  l = floor(s |v_j| / |v|_2); xi_j = (l + 1) / s with probability s |v_j| / |v|_2 - l, else l / s
+
+  Alistarh et al. 2017, arXiv 1610.02132. E Q(v) = v, so there is no memory. Every worker gathers the levels of all, as
+  in the paper: ceil(log2(2s + 1)) bits per value and a norm per bucket, so the bytes grow with p. The paper's Elias
+  code, whose length depends on the values, is not used. The variance of Q(v) is at most min(d / s^2, sqrt(d) / s)
+  |v|^2, so models are averaged only with buckets of d <= s^2 values.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
-    levels: above zero (s), 1 to 127; 1, 7 and 127 fill 2, 4 and 8 bits.
-    block: values of a bucket at most (d).
+    algorithm: a collective algorithm that uses only means and sums of its group.
+    levels: levels above zero (s); 1, 7 and 127 fill 2, 4 and 8 bits per value.
+    block: values per norm at most (d).
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models with
-    buckets of more than s^2 values. Arrays of integers, and empty ones, are sent as they are.
-
-  Raises:
-    ValueError: if the levels are outside 1..127 or the block is below 1.
+    buckets of more than s^2 values. Arrays of integers, and empty ones, are sent unchanged.
   """
   bits = (2 * levels).bit_length()  # ceil(log2(2s + 1))
 
@@ -46,7 +42,7 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], bloc
     (v,), size = blocks(vector, 1, block), vector.size
     norm = jnp.sqrt(jnp.sum(v * v, axis=1, keepdims=True))  # |v|_2
     scaled = levels * jnp.abs(v) / jnp.where(norm > 0, norm, jnp.ones_like(norm))  # s |v_j| / |v|_2
-    level = jnp.floor(scaled + jax.random.uniform(own(key, group), v.shape, v.dtype))  # l or l + 1
+    level = jnp.floor(scaled + jax.random.uniform(worker_key(key, group), v.shape, v.dtype))  # l or l + 1
     level = jnp.sign(v) * jnp.minimum(level, levels)
     codes = (level + levels).astype(jnp.uint8).reshape(-1)[:size]  # 0..2s
     planes = jnp.arange(bits, dtype=jnp.uint8)
@@ -54,8 +50,8 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], bloc
 
     def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
       packed, norm = message
-      found = jnp.unpackbits(packed, count=bits * size).reshape(size, bits)
-      codes = jnp.sum(found << planes[None], axis=1, dtype=jnp.uint8).astype(v.dtype) - levels
+      bit_planes = jnp.unpackbits(packed, count=bits * size).reshape(size, bits)
+      codes = jnp.sum(bit_planes << planes[None], axis=1, dtype=jnp.uint8).astype(v.dtype) - levels
       per_value = jnp.broadcast_to(norm, v.shape).reshape(-1)[:size]
       return total + per_value * codes / levels, None
 
@@ -64,7 +60,6 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)], bloc
     return total / group.size(), after
 
   def init(vector: jax.Array, key: Any) -> Draws:
-    del vector
     return start(key)
 
   return compressed(algorithm, of_vector("qsgd", init, mean, models=lambda size: min(size, block) <= levels**2))
@@ -74,8 +69,5 @@ SPEC = Wrapper(
   factory=qsgd,
   title="QSGD",
   citation="Alistarh et al. 2017, arXiv 1610.02132",
-  hyper={
-    "levels": Hyper("s", 7, "levels above zero; 7 take 4 bits per value"),
-    "block": Hyper("d", 512, "values per norm"),
-  },
+  symbols={"levels": "s", "block": "d"},
 )

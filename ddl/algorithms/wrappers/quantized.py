@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.draws import Draws, draw, own, start
+from ddl.algorithms.draws import Draws, draw, start, worker_key
 from ddl.algorithms.wrappers.compressed import compressed
 from ddl.algorithms.wrappers.vectors import all_to_all, blocks, of_vector
 from ddl.api import Algorithm, Tree
@@ -29,7 +29,7 @@ class Code(NamedTuple):
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """The algorithm with its means and sums over a quantized all-reduce."""
+  """Send the means and sums of an algorithm by a quantized all-reduce."""
 
   def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
     scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c
@@ -38,7 +38,7 @@ def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algori
 
   def mean(group: Group, vector: jax.Array, memory: Draws) -> tuple[jax.Array, Tree]:
     shared, after = draw(memory)
-    first, second = jax.random.split(own(shared, group))
+    first, second = jax.random.split(worker_key(shared, group))
     strips = blocks(vector, group.size(), block)  # [p, blocks, values]
     numbers, scales = all_to_all(group, quantize(strips, first))
     strip = jnp.sum(scales * code.decode(numbers, vector.dtype), axis=0) / group.size()  # (1/p) sum_i Q(x_i)

@@ -1,16 +1,4 @@
-"""Random-k sparsification with error feedback: the same k values of each array on all workers, drawn anew each time.
-
-Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847. For the value x_i that
-worker i would send, with its memory e_i, and k places J that all workers draw from one seed:
-v_i = x_i + e_i;  s_i = v_i at J, else 0;  e_i <- v_i - s_i.
-What is received is (1/p) sum_i s_i. As J is known to all, only values are sent, and their mean is an ordinary
-all-reduce. The values are not scaled by n / k: the memory makes up for what is left out. As with top-k, x_i has to be
-a gradient or a difference.
-An elastic algorithm (`easgd`, `eamsgd`, `sma`, `round_robin_easgd`) sends x_i - z, which stays after it was sent, so
-that the memory adds it up from one exchange to the next. With a share c = k / n and m workers that pull at z in an
-exchange (all p, or 1 in turn) z diverges in the mean square where m alpha > 2 c / (2 - c), for small alpha and without
-gradients; with momentum mu of z, as in `sma`, the limit is about 1 - mu of that.
-"""
+"""Random-k sparsification."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +7,7 @@ import jax.numpy as jnp
 
 from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Share, checked
 
@@ -30,19 +18,25 @@ class RandomKMemory(NamedTuple):
 
 
 @checked
-def randomk(algorithm: Algorithm, *, share: Share) -> Algorithm:
-  """mean(x) becomes (1/p) sum_i s_i: k values of each array, in one mean; no places.
+def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
+  """Send only k random values of each array, the same on all workers, with error feedback (random-k).
+
+  mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = v_i at the k places J, else 0; e_i <- v_i - s_i
+
+  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847. All workers draw J from
+  one seed, so the mean is an ordinary all-reduce of values. They are not scaled by n / k, as the memory makes up for
+  what is left out. x_i must be a gradient or a difference. An elastic algorithm sends x_i - z, which remains after it
+  was sent, so that the memory accumulates it. With a share c = k / n and m workers that pull at z in an exchange z
+  diverges in the mean square where m alpha > 2 c / (2 - c), for small alpha and without gradients; with momentum mu of
+  z, as in `sma`, the limit is about 1 - mu of that.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
-    share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
+    algorithm: a collective algorithm that uses only means and sums of its group.
+    share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
-    unless the share is 1. Arrays of integers, and empty ones, are sent as they are.
-
-  Raises:
-    ValueError: if the share is not above 0 and at most 1.
+    unless the share is 1. Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def init(arrays: list[Any], key: Any) -> RandomKMemory:
@@ -71,5 +65,5 @@ SPEC = Wrapper(
   factory=randomk,
   title="Random-k with error feedback",
   citation="Stich et al. 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847",
-  hyper={"share": Hyper("k / n", 0.01, "share of the values of each array that are sent")},
+  symbols={"share": "k / n"},
 )

@@ -1,12 +1,4 @@
-"""signSGD with majority vote: each worker sends the signs of its gradient, and the majority's sign comes back.
-
-Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291. For the gradient g_i of worker i:
-v_i <- beta v_i + (1 - beta) g_i;  mean <- sign(sum_i sign(v_i)).
-beta = 0 is signSGD, more is Signum. A bit holds no zero: as in the authors' code zeros count as +1, and a tie is +1.
-The papers' server counts; here worker j counts the j-th strip: a bit for each value goes up, and one comes down.
-The optimizer of the wrapped algorithm makes x <- x - eta mean, so it should be SGD without momentum, at a rate of
-the size that Adam takes.
-"""
+"""signSGD with majority vote."""
 
 from typing import Any
 
@@ -15,29 +7,31 @@ import jax.numpy as jnp
 
 from ddl.algorithms.wrappers.compressed import CompressedState, compressed
 from ddl.algorithms.wrappers.vectors import all_to_all, of_vector
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Momentum, checked
 
 
 @checked
-def sign(algorithm: Algorithm, *, momentum: Momentum) -> Algorithm:
-  """mean(g) becomes sign(sum_i sign(v_i)), v_i <- beta v_i + (1 - beta) g_i: 1 bit per value up and 1 bit down.
+def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
+  """Send only the signs of the gradients and return the majority's sign (signSGD with majority vote, Signum).
+
+  mean(g) becomes sign(sum_i sign(v_i)), v_i <- beta v_i + (1 - beta) g_i
+
+  Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291: 1 bit per value up and 1 bit down. Worker j counts the j-th
+  strip, where the papers have a server. As in the authors' code zeros count as +1, and a tie is +1. The optimizer of
+  the algorithm should be SGD without momentum, at a rate of the size that Adam takes.
 
   Args:
-    algorithm: one that averages gradients in its local step, and asks for nothing else: a vote has no magnitude.
-    momentum: of the values whose signs are sent (beta), from 0 to below 1.
+    algorithm: a collective algorithm that averages only gradients, in its local step: a vote has no magnitude.
+    momentum: momentum of what each worker votes with (beta); 0 is signSGD, above 0 it is Signum.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or with means or sums in an
-    exchange. Arrays of integers, and empty ones, are sent as they are.
-
-  Raises:
-    ValueError: if the momentum is not from 0 to below 1.
+    exchange. Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def start(vector: jax.Array, key: Any) -> Tree:
-    del key
     return jnp.zeros_like(vector) if momentum else ()
 
   def mean(group: Group, vector: jax.Array, memory: Tree) -> tuple[jax.Array, Tree]:
@@ -52,22 +46,22 @@ def sign(algorithm: Algorithm, *, momentum: Momentum) -> Algorithm:
     return result, v if momentum else memory
 
   # Means in exchanges, those of models among them, are refused below.
-  made = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
+  voting = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
-    state = made.init(group, params, key)
+    state = voting.init(group, params, key)
     if any(state.memory.launch) or any(state.memory.merge):
       raise ValueError(
-        "sign: the algorithm averages in an exchange; invalid: must average gradients alone, as sync_sgd does"
+        "sign.algorithm must average only gradients, as sync_sgd does, got one that averages in an exchange."
       )
     return state
 
-  return made._replace(init=init)
+  return voting._replace(init=init)
 
 
 SPEC = Wrapper(
   factory=sign,
   title="signSGD with majority vote, Signum",
   citation="Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291",
-  hyper={"momentum": Hyper("beta", 0.0, "momentum of what each worker votes with; above 0: Signum")},
+  symbols={"momentum": "beta"},
 )

@@ -1,12 +1,4 @@
-"""SPARTA: after every step the workers average a small random share of their parameters.
-
-Beton et al. 2025, SPARTA: sparse parameter averaging (exo labs; openreview stFPf3gzq1, no arXiv id). For k places J of
-each array, which all workers draw from one seed after each step:
-x_i at J <- (1/p) sum_j x_j at J;  all else stays.
-A worker's optimizer is its own. Alone it is `sparta` of `independent`; the authors also put it below DiLoCo. Around an
-algorithm whose workers agree after every step, as synchronous SGD's do, it sends for nothing. The authors' places are
-drawn one by one and broadcast as a mask; here their number is fixed, and the seed takes the mask's place.
-"""
+"""SPARTA, sparse parameter averaging."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ddl.algorithms.draws import Draws, choose, draw, start
-from ddl.api import Algorithm, Exchange, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Exchange, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Share, checked
 
@@ -25,18 +17,22 @@ class SpartaState(NamedTuple):
 
 
 @checked
-def sparta(algorithm: Algorithm, *, share: Share) -> Algorithm:
-  """x_i at J <- (1/p) sum_j x_j at J after every step, before the algorithm's own exchanges: k values, no places.
+def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
+  """Average a small random share of the parameters after every step (SPARTA).
+
+  x_i at J <- (1/p) sum_j x_j at J after every step, before the algorithm's exchanges
+
+  Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k places of each array, which all workers draw from one
+  seed; only values are sent. The authors draw places one by one and broadcast a mask; here their number is fixed. On
+  its own it is `sparta` of `independent`; the authors also use it below DiLoCo. It has no effect on an algorithm whose
+  workers agree after every step, such as synchronous SGD.
 
   Args:
-    algorithm: any; its exchanges stay.
-    share: of each array's values that are averaged, k = max(1, round(share n)); above 0, and 1 averages all.
+    algorithm: any collective algorithm.
+    share: share of each array's values that is averaged, k = max(1, round(share n)); 1 averages all.
 
   Returns:
-    An `Algorithm` with one more exchange. Arrays of integers, and empty ones, are left alone.
-
-  Raises:
-    ValueError: if the share is not above 0 and at most 1.
+    An `Algorithm` with one more exchange. Arrays of integers, and empty ones, are not averaged.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SpartaState:
@@ -54,7 +50,6 @@ def sparta(algorithm: Algorithm, *, share: Share) -> Algorithm:
     return (values, places), state._replace(draws=draws)
 
   def put_share(group: Group, message: Tree, state: SpartaState, params: Tree) -> tuple[Tree, SpartaState]:
-    del group
     (values, places), (arrays, structure) = message, jax.tree.flatten(params)
     for i, at in places.items():
       new = arrays[i].reshape(-1).at[at].set(values[i], unique_indices=True)  # x_i at J <- (1/p) sum_j x_j at J
@@ -87,6 +82,6 @@ SPEC = Wrapper(
   factory=sparta,
   title="SPARTA, sparse parameter averaging",
   citation="Beton et al. 2025, exo labs (openreview stFPf3gzq1)",
-  hyper={"share": Hyper("k / n", 0.005, "share of each array's values that are averaged after a step")},
+  symbols={"share": "k / n"},
   payload="parameters",
 )

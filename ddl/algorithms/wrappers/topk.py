@@ -1,11 +1,4 @@
-"""Top-k sparsification with error feedback: of each array only the k largest values are sent, the rest waits.
-
-Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. For the value x_i that worker i would send, with its memory e_i:
-v_i = x_i + e_i;  s_i = the k values of v_i of the largest magnitude, with their places;  e_i <- v_i - s_i.
-What is received is (1/p) sum_i s_i. The paper keeps the memory of eta g_i within SGD; here it is that of whatever an
-algorithm averages. That has to be a gradient or a difference: most of a model's own values would be left out.
-All p workers get all messages, so that fewer bytes are sent than by an all-reduce only with a share below about 1 / p.
-"""
+"""Top-k sparsification."""
 
 from typing import Any
 
@@ -14,29 +7,31 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
-from ddl.api import Algorithm, Hyper, Tree, Wrapper
+from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Share, checked
 
 
 @checked
-def topk(algorithm: Algorithm, *, share: Share) -> Algorithm:
-  """mean(x) becomes (1/p) sum_i s_i: k values of each array and k int32 places, gathered from all workers.
+def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
+  """Send only the k largest values of each array, with error feedback (top-k).
+
+  mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = the k largest of v_i in magnitude; e_i <- v_i - s_i
+
+  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is k values and k int32 places, gathered from all workers: fewer
+  bytes than an all-reduce only with a share below about 1 / p. x_i must be a gradient or a difference, as most of a
+  model's values would be left out.
 
   Args:
-    algorithm: one that uses means and sums of its group alone.
-    share: of the values of each array that are sent, k = max(1, round(share n)); above 0, and 1 sends all.
+    algorithm: a collective algorithm that uses only means and sums of its group.
+    share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
 
   Returns:
     An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
-    unless the share is 1. Arrays of integers, and empty ones, are sent as they are.
-
-  Raises:
-    ValueError: if the share is not above 0 and at most 1.
+    unless the share is 1. Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def init(arrays: list[Any], key: Any) -> Tree:
-    del key
     return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
@@ -57,7 +52,7 @@ def topk(algorithm: Algorithm, *, share: Share) -> Algorithm:
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
-  """[workers, k] values and places -> their sum [size]."""
+  """Return the sum [size] of [workers, k] values at their places."""
   start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
 
   def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -71,5 +66,5 @@ SPEC = Wrapper(
   factory=topk,
   title="Top-k with error feedback",
   citation="Stich et al. 2018, arXiv 1809.07599",
-  hyper={"share": Hyper("k / n", 0.01, "share of the values of each array that are sent")},
+  symbols={"share": "k / n"},
 )

@@ -1,4 +1,4 @@
-"""Compressors of one vector, an algorithm's arrays end to end, and its exchange in strips."""
+"""Compressors of one vector, the concatenation of an algorithm's arrays, and exchanges of its strips."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +19,14 @@ def of_vector(
   mean: Callable[[Group, jax.Array, Tree], tuple[jax.Array, Tree]],
   models: Callable[[int], bool],
 ) -> Compressor:
-  """A compressor by (vector [n], key) -> memory and (group, vector, memory) -> (mean [n], memory).
+  """Return a compressor of lists of arrays by functions of one vector.
 
-  The vector has the widest type of the arrays, 32 bits at least. Arrays of integers, and empty ones, are sent as they
-  are. models: see `Compressor`.
+  The vector has the widest type of the arrays, 32 bits at least. Arrays of integers, and empty ones, are not changed.
+
+  Args:
+    init: (vector [n], key) -> memory.
+    mean: (group, vector [n], memory) -> (mean [n], memory).
+    models: as in `Compressor`.
   """
 
   def start(arrays: list[Any], key: Any) -> Tree:
@@ -48,16 +52,16 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Give row j of each array to worker j: [p, ...] -> [p, ...], row d being that of the worker d before this one.
+  """Send row j of each array to worker j: [p, ...] -> [p, ...], where row d is from the worker d ranks before.
 
-  p - 1 messages, one to each distance, of a p-th of the tree.
+  Sends p - 1 messages, one to each distance, of 1/p of the tree.
   """
   workers, rank = group.size(), group.index()
-  came = [
+  received = [
     group.shift(jax.tree.map(lambda x, d=d: lax.dynamic_index_in_dim(x, (rank + d) % workers, keepdims=False), tree), d)
     for d in range(workers)
   ]
-  return jax.tree.map(lambda *rows: jnp.stack(rows), *came)
+  return jax.tree.map(lambda *rows: jnp.stack(rows), *received)
 
 
 def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config import default_experiment
+from ddl.config.registry import keywords
 from ddl.costs import clusters, step_cost
 from ddl.costs import scale as scale_curves
 from ddl.costs import scale as scale_text
@@ -94,7 +95,7 @@ def test_clocks_are_the_algorithms_own_unless_given():
   (exchange,) = scale_curves.recorded("dasgd", 4e6, **given["dasgd"])(4).exchanges
   assert (exchange.period, exchange.delay) == (6, 8)
   (own,) = scale_curves.recorded("dasgd", 4e6)(4).exchanges
-  declared = COLLECTIVE["dasgd"].hyper
+  declared = keywords(COLLECTIVE["dasgd"].factory)
   assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
   with pytest.raises(ValueError, match="--delay=2 is read by none of sync_sgd"):
     scale_curves.settings(["sync_sgd"], period=None, delay=2)

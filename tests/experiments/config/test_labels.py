@@ -19,7 +19,7 @@ def heavy(inner, *, period: float = 4, beta: float = 0.9):
   return COLLECTIVE["local_sgd"].factory(inner, period=int(period))
 
 
-SPEC = COLLECTIVE["local_sgd"]._replace(factory=heavy, hyper={**COLLECTIVE["local_sgd"].hyper})
+SPEC = COLLECTIVE["local_sgd"]._replace(factory=heavy)
 LABELS = {
   "mine": {},
   "theirs": {"algorithm": {"name": "easgd", "alpha": 0.1}},

@@ -32,11 +32,11 @@ def halfway(inner, *, period: int = 4, pull: float = 0.5):
 
 
 def asynchronous(inner, *, workers: int) -> ServerAlgorithm:
-  return SERVER["async_sgd"].factory(inner, workers=workers)
+  return SERVER["async_easgd"].factory(inner, workers=workers)
 
 
 def unannotated(inner, *, workers: int):
-  return SERVER["async_sgd"].factory(inner, workers=workers)
+  return SERVER["async_easgd"].factory(inner, workers=workers)
 
 
 DESCRIBED = COLLECTIVE["local_sgd"]._replace(title="The described one")
@@ -198,6 +198,11 @@ def test_mistakes_are_one_line(wrong, file, name, words):
   wrong(
     ["--config=configs/digits.py", "--config.model.hidden=None", *f"--config.{name.format(file=file)}".split()], *words
   )
+
+
+def test_a_public_factory_is_its_registry_entry():
+  assert user_code.own(ddl.dasgd, keep=0.5) == {"name": "dasgd", "keep": 0.5}
+  assert [user_code.own(each)["name"] for each in (ddl.async_sgd, ddl.topk)] == ["async_sgd", "topk"]
 
 
 def test_addresses(tmp_path):

@@ -1,5 +1,6 @@
 """Every numeric setting has a range as data, and values outside it are refused in the library and in a config."""
 
+import inspect
 import math
 import typing
 from dataclasses import fields
@@ -11,7 +12,7 @@ import optax
 import pytest
 
 from ddl.algorithms import COLLECTIVE, WRAPPERS
-from ddl.algorithms.collective.outer.diloco import diloco
+from ddl.algorithms.collective.diloco import diloco
 from ddl.config import default_experiment
 from ddl.config.comparison import Comparison
 from ddl.config.experiment import Experiment
@@ -19,7 +20,7 @@ from ddl.config.options import RunOptions
 from ddl.config.parts import Network
 from ddl.config.registry import REGISTRIES, factory, hyper, settings
 from ddl.config.sweep import Sweep
-from ddl.ranges import Range, check, check_all, checked, integers, range_of, settings_of
+from ddl.ranges import ByWorkers, Range, check, check_all, checked, integers, range_of, settings_of
 
 FREE = {"target"}  # of a loss, which may be any number
 
@@ -96,13 +97,11 @@ def test_every_number_of_a_factory_has_a_range(kind):
 
 def test_every_default_lies_in_its_range():
   for (kind, name, key), annotation in SETTINGS.items():
-    spec = REGISTRIES[kind][name]
-    default = spec.hyper[key].default if key in getattr(spec, "hyper", {}) else None
+    default = settings_of(factory(kind, name))[key].default
     for workers in (1, 2, 8, 100):
-      check_all(annotation, default(workers) if callable(default) else default, f"{name}.{key}")
-    parameter = settings_of(factory(kind, name))[key]
-    if parameter.default is not parameter.empty:
-      check_all(annotation, parameter.default, f"{name}.{key}")
+      if default is not inspect.Parameter.empty:
+        value = default.value(workers) if isinstance(default, ByWorkers) else default
+        check_all(annotation, value, f"{name}.{key}")
 
 
 @pytest.mark.parametrize("kind", [Experiment, Network, RunOptions, Comparison, Sweep])

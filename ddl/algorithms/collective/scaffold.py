@@ -1,14 +1,4 @@
-"""SCAFFOLD: FedAvg whose workers correct each gradient by how theirs have differed from everybody's.
-
-Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2019, arXiv 1910.06378, option II. Round r, of a sample S of m workers:
-y_i <- x;  tau times y_i <- y_i - eta (g_i(y_i) - c_i + c);
-c_i' = c_i - c + (x - y_i) / (tau eta);
-x <- x + eta_g (1/m) sum_{i in S} (y_i - x),  c <- c + (1/p) sum_{i in S} (c_i' - c_i),  c_i <- c_i' for i in S.
-The steps of y_i sum up to (x - y_i) / (tau eta) = mean(g_i) - c_i + c, so that c_i' is the mean of the round's own
-gradients. It is computed as that, which needs no rate eta and gives c_i the same meaning for every inner optimizer; the
-paper's is plain SGD. c = (1/p) sum_i c_i stays, whoever is in S. Samples and optimizers are those of FedAvg, and so is
-the count of bytes: the sample downloads x and c and uploads what both move by, 4 C n per worker and round on average.
-"""
+"""SCAFFOLD."""
 
 from typing import Any, NamedTuple
 
@@ -16,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.collective.federated.fedavg import restart, sample, sampled_mean, takes_part
+from ddl.algorithms.collective.fedavg import restart, sample, sampled_mean, takes_part
 from ddl.algorithms.draws import Draws, draw, start
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import NonNegativeFloat, PositiveInt, Share, checked
 
@@ -41,30 +31,37 @@ class Moved(NamedTuple):
 
 @checked
 def scaffold(
-  inner: optax.GradientTransformation, *, period: PositiveInt, share: Share, server_rate: NonNegativeFloat
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt = 10,
+  share: Share = 0.5,
+  server_rate: NonNegativeFloat = 1.0,
 ) -> Algorithm:
-  """y_i <- y_i + inner(g_i - c_i + c); after every tau-th step x <- x + eta_g mean_S(y_i - x) and y_i <- x.
+  """Correct each worker's gradients by how they differ from the others' (SCAFFOLD).
+
+  y_i <- y_i + inner(g_i - c_i + c); after every tau-th step, with c_i' = (1/tau) sum of the round's g_i:
+  x <- x + eta_g mean_S(y_i - x), c <- c + (m/p) mean_S(c_i' - c_i), y_i <- x; and c_i <- c_i' for i in S
+
+  Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2019, arXiv 1910.06378, option II. The paper's c_i' = c_i - c + (x -
+  y_i) / (tau eta) is the mean of the round's gradients for plain SGD; computing it as that mean needs no eta and has
+  the same meaning for every inner optimizer. c = (1/p) sum_i c_i always holds. Samples and resets of the optimizers are
+  those of `fedavg`. The sample downloads x and c and uploads both changes: 4 C n bytes per worker and round.
 
   Args:
-    inner: optimizer of each worker, plain SGD in the paper; its state starts anew in each round.
+    inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
     period: local steps per round (tau).
-    share: of the workers that count in a round, above 0 to 1; at least one worker does.
-    server_rate: eta_g.
+    share: share of the workers in a round (C), at least one worker; 0.2 in the paper's experiments.
+    server_rate: rate of the server's steps (eta_g), 1 in the paper.
 
   Returns:
     An `Algorithm` that sends differences of parameters and of control variates once per period, tested at x.
-
-  Raises:
-    ValueError: if share is not in 0..1, without 0.
   """
 
   def init(group: Group, params: Tree, key: Any) -> ScaffoldState:
-    del group
     zeros = jax.tree.map(jnp.zeros_like, params)
     return ScaffoldState(inner.init(params), params, zeros, zeros, zeros, start(key))
 
   def local(group: Group, grads: Tree, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
-    del group
     total = jax.tree.map(lambda s, g: s + g, state.total, grads)
     corrected = jax.tree.map(lambda g, own, c: g - own + c, grads, state.own, state.all)  # g_i - c_i + c
     params, inner_state = descend(inner, corrected, state.inner, params)
@@ -78,15 +75,14 @@ def scaffold(
   def merge(group: Group, message: Moved, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
     present = sample(state.round, group.size(), share).size / group.size()  # m / p
     server = jax.tree.map(lambda x, d: x + server_rate * d, state.server, message.model)
-    everybody = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
+    mean_control = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
     inside = takes_part(group, state.round, share)
     own = jax.tree.map(lambda s, c: jnp.where(inside, s / period, c), state.total, state.own)  # c_i <- c_i'
     total = jax.tree.map(jnp.zeros_like, state.total)
     inner_state = restart(inner, state.inner, params)
-    return server, ScaffoldState(inner_state, server, own, everybody, total, draw(state.round)[1])  # y_i <- x
+    return server, ScaffoldState(inner_state, server, own, mean_control, total, draw(state.round)[1])  # y_i <- x
 
   def evaluate(group: Group, state: ScaffoldState, params: Tree) -> Tree:
-    del group, params
     return state.server
 
   return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
@@ -97,9 +93,5 @@ SPEC = Spec(
   title="SCAFFOLD",
   citation="Karimireddy et al. 2019, arXiv 1910.06378",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
-  hyper={
-    "period": Hyper("tau", 10, "local steps per round"),
-    "share": Hyper("C", 0.5, "share of the workers that count in a round; 0.2 in the paper's experiments"),
-    "server_rate": Hyper("eta_g", 1.0, "rate of the server's steps; the authors' choice is 1"),
-  },
+  symbols={"period": "tau", "share": "C", "server_rate": "eta_g"},
 )

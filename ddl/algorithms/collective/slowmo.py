@@ -1,12 +1,4 @@
-"""SlowMo: local SGD whose average is a step with slow momentum, measured in units of the inner learning rate.
-
-Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. Each worker takes tau steps
-of the base optimizer from the slow model z, at the fast rate gamma; then, with the exact average xbar,
-u <- beta u + (z - xbar) / gamma,  z <- z - alpha gamma u,  x_i <- z.
-At a constant gamma the two gammas cancel. Where gamma changes between rounds the momentum counts in steps, not in
-lengths: divide by the rate of this round, multiply by it again. The paper resets, keeps or averages the buffers of the
-base optimizer after a round; here each worker keeps its own.
-"""
+"""SlowMo."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Algorithm, Exchange, Hyper, Spec, Taxonomy, Tree, descend
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
 from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
 
@@ -28,20 +20,27 @@ class SlowMoState(NamedTuple):
 
 @checked
 def slowmo(
-  inner: optax.GradientTransformation, *, period: PositiveInt, slow_rate: NonNegativeFloat, slow_momentum: Momentum
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt = 12,
+  slow_rate: NonNegativeFloat = 1.0,
+  slow_momentum: Momentum = 0.5,
 ) -> Algorithm:
-  """u <- beta u + (z - xbar) / gamma; z <- z - alpha gamma u; x_i <- z, after every tau-th step.
+  """Average the models by a step with slow momentum, in units of the inner learning rate (SlowMo).
 
-  A slow rate of 1 without slow momentum is local SGD.
+  u <- beta u + (z - xbar) / gamma; z <- z - alpha gamma u; x_i <- z, after every tau-th step
+
+  Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. At a constant rate gamma
+  cancels. The paper resets, keeps or averages the buffers of the base optimizer after a round; here each worker keeps
+  its buffers. A slow rate of 1 without slow momentum is local SGD.
 
   Args:
-    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the "learning_rate" of the
-      "hyperparams" in its state, as `optax.inject_hyperparams` records them, at the last step; of nested records the
-      innermost. Any other optimizer counts as one of constant rate, gamma = 1. Where gamma is 0, as in the first step
-      of a warm-up, u <- beta u alone.
+    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the last "learning_rate"
+      that `optax.inject_hyperparams` records in it, of nested records the innermost; 1 for any other optimizer. Where
+      gamma is 0, as in the first step of a warm-up, u <- beta u only.
     period: local steps per slow step (tau).
-    slow_rate: alpha.
-    slow_momentum: beta.
+    slow_rate: rate of the slow steps (alpha); 1 in the paper.
+    slow_momentum: momentum of the slow steps (beta); larger for more workers.
 
   Returns:
     An `Algorithm` that sends parameters once per period, tested at z. Its `init` raises ValueError if several
@@ -49,21 +48,14 @@ def slowmo(
   """
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:
-    del group, key
     inner_state = inner.init(params)
     fast_rate(inner_state)  # raises for more than one
     return SlowMoState(inner_state, params, jax.tree.map(jnp.zeros_like, params))
-
-  def local(group: Group, grads: Tree, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
-    del group
-    params, inner_state = descend(inner, grads, state.inner, params)  # x_i <- x_i - gamma d_i
-    return params, state._replace(inner=inner_state)
 
   def launch(group: Group, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
   def merge(group: Group, message: Tree, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
-    del group, params
     gamma = fast_rate(state.inner)
     momentum = jax.tree.map(  # u <- beta u + (z - xbar) / gamma
       lambda u, z, mean: slow_momentum * u + (z - mean) / or_one(gamma(u)), state.momentum, state.anchor, message
@@ -72,21 +64,20 @@ def slowmo(
     return anchor, SlowMoState(state.inner, anchor, momentum)  # x_i <- z
 
   def evaluate(group: Group, state: SlowMoState, params: Tree) -> Tree:
-    del group, params
     return state.anchor
 
-  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+  return Algorithm(init, inner_step(inner), (Exchange(launch, merge, period),), evaluate)
 
 
 def or_one(gamma: jax.Array) -> jax.Array:
-  """For a division of what is zero where gamma is."""
+  """Return gamma, or 1 where it is 0 and divides zeros."""
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
 def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
   """Return the learning rate gamma recorded in an inner state, as a function of the array whose type it takes.
 
-  Of nested records the innermost is the one that scales the updates. Without any, gamma is 1.
+  Without a record gamma is 1.
 
   Raises:
     ValueError: if several transformations side by side record one.
@@ -100,7 +91,7 @@ def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
 
 
 def recorded_rates(state: optax.OptState) -> list[Any]:
-  """Return each learning rate that `optax.inject_hyperparams` records in a state, without those around others."""
+  """Return the learning rates that `optax.inject_hyperparams` records in a state, of nested records the innermost."""
 
   def records(part: Any) -> bool:
     return "learning_rate" in getattr(part, "hyperparams", ())
@@ -116,9 +107,5 @@ SPEC = Spec(
   title="SlowMo",
   citation="Wang et al. 2019, arXiv 1910.00643",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "parameters"),
-  hyper={
-    "period": Hyper("tau", 12, "local steps per slow step"),
-    "slow_rate": Hyper("alpha", 1.0, "rate of the slow steps; the authors' choice is 1"),
-    "slow_momentum": Hyper("beta", 0.5, "momentum of the slow steps; larger for more workers"),
-  },
+  symbols={"period": "tau", "slow_rate": "alpha", "slow_momentum": "beta"},
 )

@@ -1,0 +1,88 @@
+"""The public names of ddl, for type checkers and for their import on first use."""
+
+from .algorithms import COLLECTIVE as COLLECTIVE, SERVER as SERVER, WRAPPERS as WRAPPERS
+from .algorithms.collective.adaptive_local_sgd import (
+  adaptive_local_sgd as adaptive_local_sgd,
+  periods_by_loss as periods_by_loss,
+)
+from .algorithms.collective.bmuf import bmuf as bmuf
+from .algorithms.collective.cocod import cocod as cocod
+from .algorithms.collective.dasgd import dasgd as dasgd
+from .algorithms.collective.diloco import diloco as diloco, diloco_with as diloco_with
+from .algorithms.collective.eager_diloco import eager_diloco as eager_diloco, eager_diloco_with as eager_diloco_with
+from .algorithms.collective.eamsgd import eamsgd as eamsgd
+from .algorithms.collective.easgd import easgd as easgd
+from .algorithms.collective.fedavg import fedavg as fedavg
+from .algorithms.collective.hierarchical_sgd import hierarchical_sgd as hierarchical_sgd
+from .algorithms.collective.independent import independent as independent
+from .algorithms.collective.local_sgd import local_sgd as local_sgd
+from .algorithms.collective.noloco import noloco as noloco
+from .algorithms.collective.overlap_local_sgd import overlap_local_sgd as overlap_local_sgd
+from .algorithms.collective.pipe_sgd import pipe_sgd as pipe_sgd
+from .algorithms.collective.post_local_sgd import post_local_sgd as post_local_sgd
+from .algorithms.collective.round_robin_easgd import round_robin_easgd as round_robin_easgd
+from .algorithms.collective.scaffold import scaffold as scaffold
+from .algorithms.collective.sharded_sync_sgd import sharded_sync_sgd as sharded_sync_sgd
+from .algorithms.collective.slowmo import slowmo as slowmo
+from .algorithms.collective.sma import sma as sma
+from .algorithms.collective.streaming_diloco import (
+  streaming_diloco as streaming_diloco,
+  streaming_diloco_with as streaming_diloco_with,
+)
+from .algorithms.collective.sync_sgd import sync_sgd as sync_sgd
+from .algorithms.gossip.ad_psgd import ad_psgd as ad_psgd
+from .algorithms.gossip.d_psgd import d_psgd as d_psgd
+from .algorithms.gossip.gosgd import gosgd as gosgd
+from .algorithms.gossip.overlap_sgp import overlap_sgp as overlap_sgp
+from .algorithms.gossip.pull_gossip import pull_gossip as pull_gossip
+from .algorithms.gossip.push_gossip import push_gossip as push_gossip
+from .algorithms.gossip.sgp import sgp as sgp
+from .algorithms.server.async_easgd import async_easgd as async_easgd
+from .algorithms.server.async_local_sgd import async_local_sgd as async_local_sgd
+from .algorithms.server.async_measgd import async_measgd as async_measgd
+from .algorithms.server.async_msgd import async_msgd as async_msgd
+from .algorithms.server.async_sgd import async_sgd as async_sgd
+from .algorithms.server.dc_asgd import dc_asgd as dc_asgd
+from .algorithms.server.downpour import downpour as downpour
+from .algorithms.server.dynsgd import dynsgd as dynsgd
+from .algorithms.server.hogwild_easgd import hogwild_easgd as hogwild_easgd
+from .algorithms.server.hogwild_sgd import hogwild_sgd as hogwild_sgd
+from .algorithms.server.original_easgd import original_easgd as original_easgd
+from .algorithms.server.staleness_aware_sgd import staleness_aware_sgd as staleness_aware_sgd
+from .algorithms.wrappers.demo import demo as demo
+from .algorithms.wrappers.fp8 import fp8 as fp8
+from .algorithms.wrappers.int8 import int8 as int8
+from .algorithms.wrappers.powersgd import powersgd as powersgd
+from .algorithms.wrappers.qsgd import qsgd as qsgd
+from .algorithms.wrappers.randomk import randomk as randomk
+from .algorithms.wrappers.sign import sign as sign
+from .algorithms.wrappers.sparta import sparta as sparta
+from .algorithms.wrappers.topk import topk as topk
+from .api import (
+  Algorithm as Algorithm,
+  Data as Data,
+  Exchange as Exchange,
+  Model as Model,
+  ServerAlgorithm as ServerAlgorithm,
+  Source as Source,
+)
+from .as_optax import as_optax as as_optax
+from .asynchronous.simulator import Simulator as Simulator
+from .data import DATA as DATA
+from .engine.compiled_trainer import CompiledTrainer as CompiledTrainer
+from .engine.execution import ExecutionConfig as ExecutionConfig
+from .engine.workers import make_workers as make_workers
+from .group import Group as Group
+from .library.functions import (
+  RunOptions as RunOptions,
+  StepInfo as StepInfo,
+  compare as compare,
+  load as load,
+  own as own,
+  sweep as sweep,
+  train as train,
+)
+from .models import MODELS as MODELS
+from .models.modules import from_equinox as from_equinox, from_flax as from_flax, from_nnx as from_nnx
+
+__version__: str

@@ -1,0 +1,52 @@
+"""BMUF, blockwise model-update filtering."""
+
+from typing import Any
+
+import optax
+
+from ddl.algorithms.collective.diloco import diloco_with
+from ddl.api import Algorithm, Spec, Taxonomy
+from ddl.ranges import ByWorkers, Momentum, NonNegativeFloat, PositiveInt, checked
+
+MOMENTUM: Any = ByWorkers("1 - 1 / p", lambda p: 1 - 1 / p)
+
+
+@checked
+def bmuf(
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt = 12,
+  block_learning_rate: NonNegativeFloat = 1.0,
+  block_momentum: Momentum = MOMENTUM,
+  nesterov: bool = True,
+  workers: PositiveInt | None = None,
+) -> Algorithm:
+  """Filter the average of a block of local steps by a block momentum (BMUF).
+
+  Delta <- eta Delta + zeta (Wbar - W_g); W <- W + Delta; W_g <- W or W + eta Delta; x_i <- W_g, each tau steps
+
+  Chen & Huo 2016, ICASSP. This is DiLoCo with the outer optimizer SGD of rate zeta and momentum eta; Nesterov's form
+  starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. In a steady direction steps become
+  zeta / (1 - eta) times as long: with the authors' choice as long as the p workers' steps together.
+
+  Args:
+    inner: optimizer of each worker; its state is neither averaged nor reset.
+    period: local steps per block (tau).
+    block_learning_rate: rate of the block updates (zeta); 1 in the paper.
+    block_momentum: momentum of the blocks (eta); by default 1 - 1 / p, as in the paper.
+    nesterov: whether the next block starts from W + eta Delta instead of W (NBM).
+    workers: number of workers (p), from which the default of `block_momentum` follows.
+
+  Returns:
+    An `Algorithm` that sends differences once per block, tested at W_g.
+  """
+  return diloco_with(inner, optax.sgd(block_learning_rate, block_momentum, nesterov), period=period)
+
+
+SPEC = Spec(
+  factory=bmuf,
+  title="BMUF (blockwise model-update filtering)",
+  citation="Chen & Huo 2016, ICASSP",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
+  symbols={"period": "tau", "block_learning_rate": "zeta", "block_momentum": "eta", "nesterov": "NBM"},
+)

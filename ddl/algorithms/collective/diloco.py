@@ -1,0 +1,76 @@
+"""DiLoCo."""
+
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend, inner_step
+from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
+
+
+class DiLoCoState(NamedTuple):
+  inner: optax.OptState
+  anchor: Tree  # theta, equal on all workers
+  outer: optax.OptState  # equal on all workers
+
+
+@checked
+def diloco(
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt = 500,
+  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_momentum: Momentum = 0.9,
+) -> Algorithm:
+  """Average local progress by a step of an outer optimizer with Nesterov momentum (DiLoCo).
+
+  m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step
+
+  Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/k) sum_i (theta - theta_i), with theta_i
+  after H steps of the inner optimizer from theta; AdamW in the paper. A rate of 1 without momentum is local SGD.
+  `diloco_with` takes any outer optimizer.
+
+  Args:
+    inner: optimizer of each worker; its state is neither averaged nor reset.
+    period: local steps per outer step (H); 500 in the paper.
+    outer_learning_rate: rate of the outer steps (eta_out); 0.7 in the paper.
+    outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 in the paper.
+
+  Returns:
+    An `Algorithm` that sends differences once per period, tested at theta.
+  """
+  return diloco_with(inner, optax.sgd(outer_learning_rate, outer_momentum, nesterov=True), period=period)
+
+
+@checked
+def diloco_with(
+  inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: PositiveInt
+) -> Algorithm:
+  """Return `diloco` with any outer optimizer, which gets Delta as the gradient and theta as the parameters."""
+
+  def init(group: Group, params: Tree, key: Any) -> DiLoCoState:
+    return DiLoCoState(inner.init(params), params, outer.init(params))
+
+  def launch(group: Group, state: DiLoCoState, params: Tree) -> tuple[Tree, DiLoCoState]:
+    moved = jax.tree.map(lambda z, x: z - x, state.anchor, params)  # theta - theta_i
+    return group.mean(moved), state  # Delta = (1/k) sum_i (theta - theta_i)
+
+  def merge(group: Group, message: Tree, state: DiLoCoState, params: Tree) -> tuple[Tree, DiLoCoState]:
+    anchor, outer_state = descend(outer, message, state.outer, state.anchor)  # theta <- OuterOpt(theta, Delta)
+    return anchor, DiLoCoState(state.inner, anchor, outer_state)  # theta_i <- theta
+
+  def evaluate(group: Group, state: DiLoCoState, params: Tree) -> Tree:
+    return state.anchor
+
+  return Algorithm(init, inner_step(inner), (Exchange(launch, merge, period),), evaluate)
+
+
+SPEC = Spec(
+  factory=diloco,
+  title="DiLoCo",
+  citation="Douillard et al. 2023, arXiv 2311.08105",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
+  symbols={"period": "H", "outer_learning_rate": "eta_out", "outer_momentum": "mu"},
+)

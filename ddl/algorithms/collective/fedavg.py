@@ -1,0 +1,97 @@
+"""FedAvg."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.algorithms.draws import Draws, choose, draw, start
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
+from ddl.group import Group
+from ddl.ranges import PositiveInt, Share, checked
+
+
+class FedAvgState(NamedTuple):
+  inner: optax.OptState
+  round: Draws  # equal on all workers
+
+
+@checked
+def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, share: Share = 0.5) -> Algorithm:
+  """Average the models of a random sample of the workers in each round (FedAvg).
+
+  x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and the state of inner is reset
+
+  McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2016, arXiv 1602.05629. The sample S of m = max(1, round(C p)) workers
+  is drawn from a key that all workers share. The paper weighs x_i by its number of examples, which are equal here.
+  Momentum does not outlive a round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` do.
+  With C = 1 and plain SGD this is local SGD.
+  Workers outside of the sample take steps too, as all run one program, and all take part in the all-reduce. The bytes
+  are counted as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round.
+
+  Args:
+    inner: optimizer of each worker, plain SGD in the paper.
+    period: local steps per round (tau).
+    share: share of the workers in a round (C), at least one worker; 0.1 in the paper, of 100 workers and more.
+
+  Returns:
+    An `Algorithm` that sends parameters once per period, tested at the mean of the models of the round's sample.
+  """
+
+  def init(group: Group, params: Tree, key: Any) -> FedAvgState:
+    return FedAvgState(inner.init(params), start(key))
+
+  def launch(group: Group, state: FedAvgState, params: Tree) -> tuple[Tree, FedAvgState]:
+    return sampled_mean(group, state.round, share, params), state  # z = (1/m) sum_{i in S} x_i
+
+  def merge(group: Group, message: Tree, state: FedAvgState, params: Tree) -> tuple[Tree, FedAvgState]:
+    return message, FedAvgState(restart(inner, state.inner, params), draw(state.round)[1])  # x_i <- z
+
+  def evaluate(group: Group, state: FedAvgState, params: Tree) -> Tree:
+    return sampled_mean(group, state.round, share, params)
+
+  return Algorithm(init, inner_step(inner), (Exchange(launch, merge, period),), evaluate)
+
+
+def sample(round_: Draws, workers: int, share: float) -> jax.Array:
+  """Return the ranks of the workers in a round: [m] int32."""
+  return choose(draw(round_)[0], workers, share)
+
+
+def takes_part(group: Group, round_: Draws, share: float) -> jax.Array:
+  """Return whether this worker is in the round's sample: [] bool."""
+  return jnp.any(sample(round_, group.size(), share) == group.index())
+
+
+def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
+  """Return the mean of the trees of the round's sample, (1/m) sum_{i in S}."""
+  count, inside = sample(round_, group.size(), share).size, takes_part(group, round_, share)
+  total = group.partial_sum(tree, inside, count)
+  return jax.tree.map(lambda x: x / count, total)
+
+
+def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
+  """Return a new inner state with the learning rates of the old one: counts of schedules, injected hyperparameters."""
+
+  def scheduled(part: Any) -> bool:
+    return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
+
+  def keep_rates(old: Any, new: Any) -> Any:
+    if isinstance(old, optax.InjectStatefulHyperparamsState):
+      return old._replace(inner_state=with_rates(old.inner_state, new.inner_state))
+    return old if scheduled(old) else new
+
+  def with_rates(old: optax.OptState, new: optax.OptState) -> optax.OptState:
+    return jax.tree.map(keep_rates, old, new, is_leaf=scheduled)
+
+  return with_rates(state, inner.init(params))
+
+
+SPEC = Spec(
+  factory=fedavg,
+  title="FedAvg",
+  citation="McMahan et al. 2016, arXiv 1602.05629",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "parameters"),
+  symbols={"period": "tau", "share": "C"},
+)

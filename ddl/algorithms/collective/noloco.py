@@ -1,0 +1,107 @@
+"""NoLoCo."""
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
+from ddl.group import Group
+from ddl.ranges import Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
+
+
+class NoLoCoState(NamedTuple):
+  inner: optax.OptState
+  slow: Tree  # phi_i
+  momentum: Tree  # delta_i
+
+
+@checked
+def noloco(
+  inner: optax.GradientTransformation,
+  *,
+  period: PositiveInt = 50,
+  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_momentum: Momentum = 0.5,
+  attraction: PositiveFloat = 0.7,
+  pairings: Annotated[int, integers(1, MOST_EXCHANGES)] = 8,
+  workers: PositiveInt,
+) -> Algorithm:
+  """Replace DiLoCo's all-reduce by exchanges of random pairs of workers (NoLoCo).
+
+  delta_i <- alpha delta_i + beta mean(theta - phi) + gamma (mean(phi) - phi_i); phi_i <- phi_i + delta_i
+
+  Kolehmainen et al. 2025, arXiv 2506.10911. phi_i are the slow weights of worker i, theta_i those after H inner steps
+  from them; means are over the n = 2 workers of a pair. The last term pulls the two phi together, which needs
+  sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs for each round; here a
+  fixed number of drawn pairings repeats, as sources and targets are part of the compiled program. Of an odd number of
+  workers one has no partner. Two workers are DiLoCo with heavy ball momentum.
+
+  Args:
+    inner: optimizer of each worker; its state stays local.
+    period: local steps per exchange (H); 50 in the paper.
+    outer_learning_rate: rate of the outer steps (beta); 0.7 in the paper.
+    outer_momentum: momentum of the outer steps (alpha); 0.5 in the paper.
+    attraction: pull of a pair's slow weights at each other (gamma), between alpha and 2 + alpha; 0.7 in the authors'
+      code.
+    pairings: drawn pairings of the workers, which repeat.
+    workers: number of workers (p).
+
+  Returns:
+    An `Algorithm` whose workers send Delta and phi to one other after every H-th step, tested at the mean of the phi_i.
+
+  Raises:
+    ValueError: for an attraction outside of its bounds.
+  """
+  pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # else the slow weights drift apart
+  check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)
+
+  def init(group: Group, params: Tree, key: Any) -> NoLoCoState:
+    return NoLoCoState(inner.init(params), params, jax.tree.map(jnp.zeros_like, params))
+
+  def exchange(k: int, sources: list[int]) -> Exchange:
+    def launch(group: Group, state: NoLoCoState, params: Tree) -> tuple[tuple[Tree, Tree], NoLoCoState]:
+      message = jax.tree.map(lambda x, phi: x - phi, params, state.slow), state.slow  # Delta_i, phi_i
+      received = group.permute(message, sources)
+      return jax.tree.map(lambda a, b: (a + b) / 2, message, received), state  # mean(Delta), mean(phi)
+
+    return Exchange(launch, merge, period * pairings, offset=(k + 1 - pairings) * period)
+
+  def merge(group: Group, message: tuple[Tree, Tree], state: NoLoCoState, params: Tree) -> tuple[Tree, NoLoCoState]:
+    moved, middle = message
+    momentum = jax.tree.map(  # delta_i <- alpha delta_i + beta mean(Delta) + gamma (mean(phi) - phi_i)
+      lambda m, d, mean, phi: outer_momentum * m + outer_learning_rate * d + attraction * (mean - phi),
+      *(state.momentum, moved, middle, state.slow),
+    )
+    slow = jax.tree.map(lambda phi, m: phi + m, state.slow, momentum)  # phi_i <- phi_i + delta_i
+    return slow, NoLoCoState(state.inner, slow, momentum)  # theta_i <- phi_i
+
+  def evaluate(group: Group, state: NoLoCoState, params: Tree) -> Tree:
+    return group.mean(state.slow)
+
+  return Algorithm(
+    init, inner_step(inner), tuple(map(exchange, range(pairings), partners(workers, pairings))), evaluate
+  )
+
+
+def partners(workers: int, pairings: int) -> list[list[int]]:
+  """Return the partner of each rank in each drawn pairing (without one the rank itself), equal in all processes."""
+  generator, result = np.random.default_rng(0), []
+  for _ in range(pairings):
+    order = generator.permutation(workers).tolist()
+    partner = list(range(workers))
+    for i, j in zip(order[0::2], order[1::2], strict=False):
+      partner[i], partner[j] = j, i
+    result.append(partner)
+  return result
+
+
+SPEC = Spec(
+  factory=noloco,
+  title="NoLoCo",
+  citation="Kolehmainen et al. 2025, arXiv 2506.10911",
+  taxonomy=Taxonomy("data", "decentralized", "synchronous", "peer to peer", "parameters"),
+  symbols={"period": "H", "outer_learning_rate": "beta", "outer_momentum": "alpha", "attraction": "gamma"},
+)

@@ -1,1 +1,0 @@
-"""Collective algorithms whose rounds end in a step of an outer optimizer."""
