@@ -13,9 +13,9 @@ from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison, trials
 from ddl.config.options import RunOptions, check_read
 from ddl.costs import cluster_clock
-from ddl.costs import clusters as local_cluster
 from ddl.names import slug
-from ddl.perf.hardware import Cluster
+from ddl.perf import cluster_file
+from ddl.perf.cluster import Cluster
 from ddl.perf.units import counted
 from ddl.report.formats import listed
 from ddl.report.reader import common_runs
@@ -106,7 +106,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       if clusters:
         _write_tables(path)  # before predictions, which may fail
         page["clusters"] = _predicted(path, clusters, components, runs, page["target"], options)
-        paths = {local_cluster.shown(name): name for name in local_cluster.absolute(comparison.clusters)}
+        paths = {cluster_file.display_name(name): name for name in cluster_file.absolute(comparison.clusters)}
         page["clusters"] = [entry | {"file": paths[entry["name"]]} for entry in page["clusters"]]
         record.write(path / folder.COMPARISON, page)
       _report(path, began, options.print_table)

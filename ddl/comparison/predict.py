@@ -13,10 +13,10 @@ from ddl.config.experiment import Experiment
 from ddl.costs import cluster_clock, step_cost
 from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
 from ddl.costs.step_cost import param_shapes
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Step, step_parts
+from ddl.perf import bounds
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Step, step_parts
 from ddl.perf.patterns import Pattern
-from ddl.perf.planning import bounds
 from ddl.report.reader import read_run
 from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time

@@ -19,9 +19,8 @@ from ddl.engine.trainer import Trainer
 from ddl.engine.workers import Workers, divisors, make_workers
 from ddl.events.presence import Presence
 from ddl.events.record import Events
-from ddl.perf.planning import hybrid
-from ddl.perf.step.layers import Layer, Table
-from ddl.perf.tables.build import dense
+from ddl.perf import hybrid
+from ddl.perf.layers import Layer, Table, dense
 from ddl.perf.units import counted
 from ddl.run import elastic, virtual_time
 from ddl.run.build import Components

@@ -16,7 +16,7 @@ from ddl.engine import execution as compiler_options
 from ddl.engine.placement import find_rules
 from ddl.engine.trainer import Trainer
 from ddl.engine.workers import divisors, on_devices
-from ddl.perf.hardware import Cluster
+from ddl.perf.cluster import Cluster
 from ddl.run.build import make_model
 from ddl.run.compilation_cache import AUTO, OFF
 from ddl.run.trainers import execution_of, with_auto
