@@ -15,7 +15,7 @@ KB, MB, GB = 2**10, 2**20, 2**30
 SIZES = (KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB, GB)  # bytes
 NVLINK = {"V100": 150e9, "A100": 300e9, "H100": 450e9, "B200": 900e9}  # bytes per second one way, NVIDIA's data sheets
 EFA, EFA2, TCPX = 79e-6, 27e-6, 58e-6  # latencies (s) of a step on AWS p4d, on AWS p5, on GCE A3 mega: fitted
-INFINIBAND = 2.7e-6  # or RoCE: ddl.perf.hardware.cluster
+INFINIBAND = 2.7e-6  # or RoCE: ddl.perf.cluster
 ISSUE = "NVIDIA/nccl-tests, issue 309"
 DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/oci-hpc-oke, README.md"
 
@@ -23,7 +23,7 @@ DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/
 def get_config():
   config = ml_collections.ConfigDict()
   config.sizes = SIZES
-  config.constants = 18  # of ddl.perf.hardware.cluster.NCCL; its two shares of 1, hops of 0 and trips of 1 are set
+  config.constants = 18  # of ddl.perf.cluster.NCCL; its two shares of 1, hops of 0 and trips of 1 are set
   rows = {
     "12 V100, DGX-2": one("V100", "log of host seville (Tesla V100-SXM3)", 12, True, fitted=True, us=(
       60.42, 62.83, 61.31, 65.13, 68.60, 88.14, 184.0, 487.1, 1052, 4036.7, 15989)),

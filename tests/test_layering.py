@@ -29,7 +29,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "models": {"api", "memory", "ranges", "precision", "sharding"},
   "data": {"api", "files", "memory", "ranges"},
   "events": LEAVES,
-  "perf": {"ranges"},
+  "perf": LEAVES,
   "hosts": {"memory"},
   "engine": (KERNEL | {"contract", "hosts", "memory", "names"}) - {"ranges"},
   "asynchronous": KERNEL | {"contract", "engine", "events", "hosts", "memory"},

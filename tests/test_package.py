@@ -28,7 +28,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_the_cost_model_does_without_jax():
-  code = "import sys, ddl, ddl.perf.planning.planner; assert 'jax' not in sys.modules; ddl.Group, sys.modules['jax']"
+  code = "import sys, ddl, ddl.perf.plan; assert 'jax' not in sys.modules; ddl.Group, sys.modules['jax']"
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -13,13 +13,12 @@ from ddl import files
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock, step_cost
-from ddl.costs import clusters as saved_clusters
 from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
 from ddl.costs.step_cost import param_shapes
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Step, step_parts
+from ddl.perf import bounds, cluster_file
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Step, step_parts
 from ddl.perf.patterns import Pattern
-from ddl.perf.planning import bounds
 from ddl.report.reader import common_runs, read_run
 from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
@@ -57,7 +56,7 @@ def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Comp
   common = common_runs(runs)
   groups = [common] if any(common.values()) else [{label: runs[label]} for label in runs]
   entries = [_predict(path, clusters, components, group, page["target"], options) for group in groups]
-  files_by_name = {saved_clusters.shown(name): name for name in saved_clusters.absolute(names)}
+  files_by_name = {cluster_file.display_name(name): name for name in cluster_file.absolute(names)}
   page["clusters"] = [
     parts[0]
     | {"algorithms": {label: figures for part in parts for label, figures in part["algorithms"].items()}}

@@ -16,9 +16,7 @@ import numpy as np
 from ddl.api import Algorithm, ServerAlgorithm, Tree
 from ddl.config.experiment import Experiment
 from ddl.config.registry import keywords
-from ddl.costs import clusters
 from ddl.costs.step_cost import step_program
-from ddl.costs.workloads import published_kind
 from ddl.engine import compiled_program, traffic
 from ddl.engine.compiled_program import Collective
 from ddl.engine.placement import Placement
@@ -28,11 +26,12 @@ from ddl.events.schedule import visits
 from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.names import slug
-from ddl.perf import collectives, patterns, server
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Step, step_seconds
+from ddl.perf import cluster_file, collectives, patterns, server
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Step, step_seconds
+from ddl.perf.device_step import kind_of_model
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
-from ddl.perf.planning.placement import with_shares
+from ddl.perf.placement import with_shares
 from ddl.run import virtual_time
 from ddl.run.build import Components, with_auto
 from ddl.run.virtual_time import Charges
@@ -137,28 +136,29 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
-    if (other := files.setdefault(slug(clusters.shown(name)), name)) != name:
+    if (other := files.setdefault(slug(cluster_file.display_name(name)), name)) != name:
       raise ValueError(f"--cluster has {other} and {name}, whose figures would share their files; rename one of them")
-  found = {
-    clusters.shown(name): with_published(clusters.for_model(name, clusters.named(name), model), model) for name in names
-  }
-  for name, cluster in found.items():
+  clusters = {}
+  for name in names:
+    cluster = cluster_file.for_model(name, cluster_file.named(name), model)
+    clusters[cluster_file.display_name(name)] = with_published(cluster, model)
+  for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       fits = f"--config.workers={cluster.workers // members} fits"
       have, each = "workers" if members == 1 else "devices", f" of {members} members" * (members > 1)
       raise ValueError(f"{name} has {cluster.workers} {have}; config.workers is {config.workers}{each}: {fits}")
   scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
-  if found and config.times.name not in scaled:
+  if clusters and config.times.name not in scaled:
     raise ValueError(
       f"--cluster sets the seconds of a step, so that config.times.name can be {', '.join(scaled)}, "
       f"not {config.times.name}"
     )
-  return found
+  return clusters
 
 
 def with_published(cluster: Cluster, model: str) -> Cluster:
   """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
-  return with_shares(cluster, published_kind(model))
+  return with_shares(cluster, kind_of_model(model))
 
 
 class ClusterRun(NamedTuple):
@@ -177,7 +177,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   what its duplex lets overlap (service); the rest of the visit is in flight, half there and half back. It carries the
   visits of all workers, so that a node's link, as fast as the server's, is never the bottleneck. Peers do not wait for
   others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
-  `ddl.perf.planning.scaling`.
+  `ddl.perf.scaling`.
 
   Args:
     config: of the run.

@@ -1,13 +1,20 @@
-"""Measurements of a calibration: interleaved blocks of steps, collectives, a product and a copy, and their medians.
+"""Measurements of a calibration and of `scale --measure`: interleaved blocks of steps, collectives and local work.
 
 All processes compute at once. A block is a few consecutive calls. All is compiled before the first one, and blocks are
 interleaved, so that other load on the machine affects all of them.
 """
 
 import functools
+import json
+import os
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,79 +28,55 @@ from ddl.config import default_experiment
 from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
 from ddl.costs.step_cost import analyse, param_shapes
-from ddl.costs.workloads import ATTENTION, CONVOLUTION, DENSE, kind_of, synthetic
+from ddl.costs.workloads import SIZES, synthetic
 from ddl.engine.calls import Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.rounds import worker_keys
 from ddl.engine.workers import AXIS as AXES
 from ddl.engine.workers import PackedGroup, Workers, make_workers
 from ddl.group import Group
-from ddl.perf import patterns
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.patterns import Op
+from ddl.perf.calibration import CASES, TOGETHER, MeasuredStep, Measurements, ModelCase, typical
+from ddl.perf.device_step import kind_of_model
 from ddl.run import build, processes
 from ddl.schedule import Due
 
 BLOCK_SECONDS = 0.15
 CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
+MOST = 64  # processes
+AXIS = AXES[0]
+MESSAGES = tuple(2**k for k in range(10, 25, 2))  # bytes: 1 kB to 16 MB
+CALL_BYTES = 8 * 2**20  # of one compiled loop
+CALL_LENGTH = 16  # exchanges at most
 
 
-class Block(NamedTuple):
+class TimedBlock(NamedTuple):
   """A measured unit of work."""
 
   run: Callable[[int], float]  # so many calls -> seconds
   units: int = 1  # steps, exchanges or passes in a call
 
 
-class Case(NamedTuple):
-  """A model with its sizes and the examples per worker."""
-
-  model: str
-  sizes: dict[str, Any]
-  batch: int
-
-  @property
-  def name(self) -> str:
-    """Label, e.g. mlp 512,512 x64."""
-    sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
-    return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
-
-
-class MeasuredStep(NamedTuple):
-  """Work of a step of a case."""
-
-  flop: float  # of one worker, XLA's count
-  moved: float  # bytes read and written, likewise
-  messages: tuple[int, ...]  # bytes of each, of all parameters
-  kind: str  # of its model
-  fed: float = 0.0  # bytes of a worker's input
-
-
-def in_turn(blocks: dict[str, Block], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
+def interleaved(blocks: dict[str, TimedBlock], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
   """Return the seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
 
-  Each pass has an order of its own, so that a disturbance affects blocks of every kind.
+  Each pass has another order, so that a disturbance affects blocks of every kind.
   """
+  several = jax.process_count() > 1
   counts = {}
   for name, block in blocks.items():
     block.run(1)
     count = np.int32(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
-    counts[name] = int(np.max(multihost_utils.process_allgather(count)) if jax.process_count() > 1 else count)
+    counts[name] = int(np.max(multihost_utils.process_allgather(count)) if several else count)
   names, order = list(blocks), np.random.default_rng(0)  # alike in all processes
-  took = np.zeros((passes, len(names)), np.float32)
-  for row in took:
+  times = np.zeros((passes, len(names)), np.float32)
+  for row in times:
     for i in order.permutation(len(names)):
       block, count = blocks[names[i]], counts[names[i]]
-      if jax.process_count() > 1:
+      if several:
         multihost_utils.sync_global_devices("block")  # all processes begin at the same time
       row[i] = block.run(count) / (count * block.units)
-  everyone = np.asarray(multihost_utils.process_allgather(took)) if jax.process_count() > 1 else took[None]
+  everyone = np.asarray(multihost_utils.process_allgather(times)) if several else times[None]
   return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(names)}
-
-
-def typical(seconds: np.ndarray) -> float:
-  """Return the median over passes of the mean over processes. seconds: [passes, processes]."""
-  return float(np.median(seconds.mean(axis=1)))
 
 
 def timed(call: Callable[[], Any]) -> Callable[[int], float]:
@@ -108,7 +91,7 @@ def timed(call: Callable[[], Any]) -> Callable[[int], float]:
   return run
 
 
-def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[Block, Block]:
+def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[TimedBlock, TimedBlock]:
   """Return blocks of (steps through the trainer, input included; the same compiled calls on one input)."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   state: dict[str, Any] = {"carry": trainer.start(initial_key(0)), "step": 0}
@@ -129,28 +112,28 @@ def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tu
     first = state["step"]
     (call,) = trainer.plan(first, first + whole, 10**9)
     batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
-    data = _keys(trainer)
-    fn = trainer.compiled(call.kind, state["carry"], batches, step, data, ())
+    keys = _keys(trainer)
+    fn = trainer.compiled(call.kind, state["carry"], batches, step, keys, ())
     jax.block_until_ready((state["carry"], batches))
 
     def run() -> Any:
-      state["carry"], losses = fn(state["carry"], batches, step, data, ())
+      state["carry"], losses = fn(state["carry"], batches, step, keys, ())
       return state["carry"], losses
 
     return timed(run)(count)
 
-  return Block(loop, whole), Block(compute, whole)
+  return TimedBlock(loop, whole), TimedBlock(compute, whole)
 
 
 def _keys(trainer: CompiledTrainer) -> jax.Array:
-  """Key data of each worker, as `CompiledTrainer.run` draws them."""
+  """Return the key data of each worker, as `CompiledTrainer.run` draws them."""
   return trainer.workers.put(np.asarray(worker_keys(training_key(0), trainer.workers.local)))
 
 
 def make_trainer(
-  case: Case, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
+  case: ModelCase, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
 ) -> tuple[CompiledTrainer, build.Components, MeasuredStep]:
-  """Return the project's own trainer of a case, in calls of up to about a tenth of a second, and its step's work.
+  """Return the project's trainer of a case, in calls of up to about a tenth of a second, and its step's work.
 
   step: its work if known already; it is the same for all algorithms.
   """
@@ -162,7 +145,7 @@ def make_trainer(
   assert isinstance(components.algorithm, Algorithm)
   execution = build.execution(components, workers, RunOptions())
   trainer = CompiledTrainer(components.algorithm, components.model, workers, execution)
-  step = step or _describe(trainer, components, case.model)
+  step = step or _measured_step(trainer, components, case.model)
   longest = max(trainer.schedule.cycle(0)[1], min(execution.steps_per_call, int(CALL_FLOP / max(step.flop, 1.0))))
   trainer.execution = execution._replace(steps_per_call=longest)
   return trainer, components, step
@@ -171,32 +154,25 @@ def make_trainer(
 _data = functools.cache(synthetic)
 
 
-def _describe(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
+def _measured_step(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
   """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
   carry = trainer.start(initial_key(0))
-  given = components.training_feed(trainer.workers.local)(0, 1)
-  fed = sum(x.nbytes for x in jax.tree.leaves(given)) / len(trainer.workers.local)
-  batches = trainer.workers.put(given)
-  key = _keys(trainer)
+  batch = components.training_feed(trainer.workers.local)(0, 1)
+  fed = sum(x.nbytes for x in jax.tree.leaves(batch)) / len(trainer.workers.local)
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
-  program = trainer.compiled(kind, carry, batches, trainer.workers.replicate(np.int32(0)), key, ())
-  counted = analyse(program)
+  step = trainer.workers.replicate(np.int32(0))
+  counted = analyse(trainer.compiled(kind, carry, trainer.workers.put(batch), step, _keys(trainer), ()))
   leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
-  return MeasuredStep(counted.flop, counted.nbytes, messages(leaves, trainer.workers.group), kind_of(model), fed)
+  sent = messages(leaves, trainer.workers.group)
+  return MeasuredStep(counted.flop, counted.nbytes, sent, kind_of_model(model), fed)
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
-  """Return the bytes of the messages of a mean of arrays of so many bytes: small ones go together in some groups."""
+  """Return the bytes of the messages of a mean of arrays of so many bytes; a packed mean joins the small ones."""
   if not isinstance(group, PackedGroup):
     return tuple(leaves)
   small = sum(n for n in leaves if n < group.below)
   return (*([small] if small else []), *(n for n in leaves if n >= group.below))
-
-
-AXIS = AXES[0]
-SIZES = tuple(2**k for k in range(10, 25, 2))  # bytes: 1 kB to 16 MB
-CALL_BYTES = 8 * 2**20  # of one compiled loop
-CALL_LENGTH = 16  # exchanges at most
 
 
 def _strip(x: jax.Array) -> jax.Array:
@@ -207,27 +183,17 @@ def _put(x: jax.Array, strip: jax.Array) -> jax.Array:
   return lax.dynamic_update_slice(x, strip, (0,))
 
 
-def _permute(x: jax.Array) -> jax.Array:
-  count = lax.axis_size(AXIS)
-  return lax.ppermute(x, AXIS, [(i, (i + 1) % count) for i in range(count)])
-
-
 # Each takes and returns the whole vector of a worker, [n], with as little other work as JAX allows: the mean for
 # all_reduce, and the copy of a strip.
 COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
   "all_reduce": lambda x: lax.pmean(x, AXIS),
   "reduce_scatter": lambda x: _put(x, lax.psum_scatter(x, AXIS, tiled=True) / lax.axis_size(AXIS)),
   "all_gather": lambda x: _put(x, _strip(lax.all_gather(_strip(x), AXIS, tiled=True))),
-  "permute": _permute,
+  "permute": lambda x: lax.ppermute(x, AXIS, [(i, (i + 1) % lax.axis_size(AXIS)) for i in range(lax.axis_size(AXIS))]),
 }
 
 
-def cost(name: str, workers: int) -> Callable[[float, Link], float]:
-  """Return the model's cost of a collective, (bytes, link) -> seconds, of the cheapest algorithm."""
-  return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, Network(link))
-
-
-def exchange_block(name: str, nbytes: int, workers: Workers) -> Block:
+def exchange_block(name: str, nbytes: int, workers: Workers) -> TimedBlock:
   """Return the block of a collective, per exchange."""
   values = -(-nbytes // 4 // workers.count) * workers.count
   length = max(1, min(CALL_LENGTH, CALL_BYTES // nbytes))
@@ -243,59 +209,61 @@ def exchange_block(name: str, nbytes: int, workers: Workers) -> Block:
     state["x"] = fn(state["x"])
     return state["x"]
 
-  return Block(timed(call), length)
+  return TimedBlock(timed(call), length)
 
 
-def product_block(side: int = 1024) -> tuple[Block, float]:
-  """Return (a product of two square matrices, its FLOP): this device's peak rate."""
-  return _local(lambda x: x @ x, np.ones((side, side), np.float32)), 2.0 * side**3
-
-
-def copy_block(nbytes: int = 2**25) -> tuple[Block, float]:
-  """Return (a pass over a vector, the bytes read and written): this device's peak memory bandwidth."""
-  return _local(lambda x: x * 0.5 + 1.0, np.ones(nbytes // 4, np.float32)), 2.0 * nbytes
-
-
-def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> Block:
+def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> TimedBlock:
   x, jitted = jax.device_put(values, jax.local_devices()[0]), jax.jit(fn)
-  return Block(timed(lambda: jitted(x)))
+  return TimedBlock(timed(lambda: jitted(x)))
 
 
-CURVES = {  # where the efficiency of each kind of models is fitted
-  DENSE: tuple(Case("mlp", {"hidden": (256, 256)}, batch) for batch in (16, 64, 256)),
-  CONVOLUTION: tuple(Case("lenet", {"channels": (16, 32)}, batch) for batch in (8, 32, 96)),
-  ATTENTION: tuple(Case("transformer", {"layers": 1, "width": 64}, batch) for batch in (2, 8)),
-}
-CASES = (
-  Case("linear", {}, 256),
-  Case("mlp", {"hidden": (1024, 1024)}, 32),
-  *(case for curve in CURVES.values() for case in curve),
-)
-# Also measured under synchronous SGD: how long messages take between steps.
-TOGETHER = (CASES[1], CURVES[DENSE][1], *CURVES[CONVOLUTION][:2], CURVES[ATTENTION][1])
-MOST = 64  # processes
+def prepare(
+  workers: Workers, cases: tuple[ModelCase, ...] = CASES, sizes: tuple[int, ...] = MESSAGES
+) -> tuple[dict[str, TimedBlock], Measurements]:
+  """Compile all blocks of a calibration. cases: two of a curve at least, and one of TOGETHER."""
+  blocks, steps = {}, {}
+  for i, case in enumerate(cases):
+    progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
+    trainer, components, steps[case.name] = make_trainer(case, "independent", {}, workers)
+    blocks[f"loop {case.name}"], blocks[f"compute {case.name}"] = trainer_blocks(trainer, components)
+    if case in TOGETHER:
+      trainer, components, _ = make_trainer(case, "sync_sgd", {}, workers, steps[case.name])
+      blocks[f"sync_sgd {case.name}"], _ = trainer_blocks(trainer, components)
+  side, nbytes = 1024, 2**25
+  blocks["product"] = _local(lambda x: x @ x, np.ones((side, side), np.float32))
+  blocks["copy"] = _local(lambda x: x * 0.5 + 1.0, np.ones(nbytes // 4, np.float32))
+  blocks |= {f"{name} {size}": exchange_block(name, size, workers) for name in COLLECTIVES for size in sizes}
+  machine = f"{jax.devices()[0].device_kind} ({os.cpu_count()} cores)"
+  overlap = jax.default_backend() != "cpu"  # XLA:CPU runs an exchange and the steps beside it one after the other
+  return blocks, Measurements(
+    steps, sizes, workers.count, 2.0 * side**3, 2.0 * nbytes, machine, memory_bytes(), overlap
+  )
 
 
-class Plan(NamedTuple):
-  """Blocks of a calibration."""
-
-  blocks: dict[str, Block]
-  steps: dict[str, MeasuredStep]  # by the cases' names
-  sizes: tuple[int, ...]
-  workers: int
-  product_flop: float
-  copy_bytes: float
+def memory_bytes() -> float:
+  """Return the memory of this process's device; of a CPU, its share of what the processes of its host have."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  if limit := stats.get("bytes_limit"):
+    return float(limit)
+  total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+  limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]  # control group's
+  texts = [path.read_text().strip() for path in limits if path.exists()]
+  host, sharing = min([total, *(int(text) for text in texts if text.isdigit())]), 1
+  if jax.process_count() > 1:
+    name = np.uint32(zlib.crc32(socket.gethostname().encode()))
+    sharing = int(np.sum(np.asarray(multihost_utils.process_allgather(name)) == name))
+  return host / sharing
 
 
 def launch(command: str, count: int = 2) -> int:
   """Run this command in so many processes, 2 or more, joined as those of a run; return the exit code."""
   if not 2 <= count <= MOST:
-    raise ValueError(f"--processes={count}: {command} measures the links between processes; give 2 to {MOST}")
+    raise ValueError(f"--processes must be from 2 to {MOST} for {command}, got {count}.")
   return hosts.launch(count, hosts.command_line())
 
 
 def join() -> Workers:
-  """Return one worker per process, on a device of its own."""
+  """Return one worker per process, each on one device."""
   processes.start_devices(hosts.processes(), RunOptions())
   return make_workers(hosts.processes())
 
@@ -306,19 +274,54 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def prepare(workers: Workers, cases: tuple[Case, ...] = CASES, sizes: tuple[int, ...] = SIZES) -> Plan:
-  """Compile all blocks. cases: two of a curve at least, and one of TOGETHER."""
-  blocks, steps = {}, {}
-  for i, case in enumerate(cases):
-    progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
-    trainer, experiment, steps[case.name] = make_trainer(case, "independent", {}, workers)
-    blocks[f"loop {case.name}"], blocks[f"compute {case.name}"] = trainer_blocks(trainer, experiment)
-    if case in TOGETHER:
-      trainer, experiment, _ = make_trainer(case, "sync_sgd", {}, workers, steps[case.name])
-      blocks[f"sync_sgd {case.name}"], _ = trainer_blocks(trainer, experiment)
-  blocks["product"], flop = product_block()
-  blocks["copy"], moved = copy_block()
-  for name in COLLECTIVES:
-    for nbytes in sizes:
-      blocks[f"{name} {nbytes}"] = exchange_block(name, nbytes, workers)
-  return Plan(blocks, steps, sizes, workers.count, flop, moved)
+def measure_steps(
+  model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, alone: int, together: int
+) -> dict[str, dict[int, float]]:
+  """Return, by algorithm, number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
+
+  All processes compute in every measurement, as in a calibration: a single worker is one that exchanges nothing while
+  the others compute.
+
+  Args:
+    model: of ddl.models, with the sizes that `scale` counts.
+    algorithms: collective ones with their settings.
+    workers: as many processes.
+    alone, together: examples of a worker's step where it is the only one, and where there are all.
+
+  Raises:
+    ValueError: if a process fails; its output is on stderr.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    task, result = Path(folder) / "task.json", Path(folder) / "result.json"
+    settings = {"model": model, "algorithms": {k: dict(v) for k, v in algorithms.items()}, "workers": workers}
+    task.write_text(json.dumps(settings | {"alone": alone, "together": together, "result": str(result)}))
+    command = [sys.executable, "-m", "ddl.costs.microbench", str(task)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
+    if done.returncode or not result.exists():
+      raise ValueError("the measurement failed, see the log above")
+    seconds = json.loads(result.read_text())
+  return {name: {1: seconds["alone"], workers: seconds["together"][name]} for name in algorithms}
+
+
+def main(file: str) -> int:
+  """Measure the steps of a task of `measure_steps` in each process; the main one writes the result."""
+  hosts.follow_launcher()
+  task = json.loads(Path(file).read_text())
+  if hosts.processes() == 1 and task["workers"] > 1:
+    return hosts.launch(task["workers"], [sys.executable, "-m", "ddl.costs.microbench", file])
+  workers, sizes = join(), SIZES.get(task["model"], {})
+
+  def block(name: str, hyper: dict[str, Any], batch: int) -> TimedBlock:
+    trainer, components, _ = make_trainer(ModelCase(task["model"], sizes, batch), name, hyper, workers)
+    return trainer_blocks(trainer, components)[0]
+
+  blocks = {"alone": block("independent", {}, task["alone"])}
+  blocks |= {name: block(name, hyper, task["together"]) for name, hyper in task["algorithms"].items()}
+  seconds = {name: typical(times) for name, times in interleaved(blocks, 5).items()}
+  if hosts.is_main():
+    Path(task["result"]).write_text(json.dumps({"alone": seconds.pop("alone"), "together": seconds}))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1]))

@@ -15,17 +15,17 @@ from jax.extend import core
 
 from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
-from ddl.costs.workloads import published_kind
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import Workers, on_devices
 from ddl.group_recorder import Recorder
 from ddl.perf import units
-from ddl.perf.hardware.device import Part
-from ddl.perf.planning.batch import Job
-from ddl.perf.step.memory import COPIES, StepMemory
-from ddl.perf.tables.totals import FLOAT
+from ddl.perf.device import Part
+from ddl.perf.device_step import kind_of_model
+from ddl.perf.layers import FLOAT
+from ddl.perf.memory import COPIES, StepMemory
+from ddl.perf.placement import Job
 from ddl.run.build import Components, params_bytes, with_auto
 from ddl.schedule import Due
 
@@ -142,7 +142,7 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
 
 
 def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[Part, ...]:
-  """Return a microbatch's step by arrays of parameters, for `ddl.perf.hardware.device`'s roofline, as XLA counts it.
+  """Return a microbatch's step by arrays of parameters, for `ddl.perf.device`'s roofline, as XLA counts it.
 
   The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
   parameters and the optimizer's update, by the arrays' sizes.
@@ -246,7 +246,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     params_bytes=nbytes,
     step=step_parts(components, least),
     memory=counted(components),
-    kind=published_kind(str(config.model.name)),
+    kind=kind_of_model(str(config.model.name)),
     exact=exact,
     least=least,
     most=size // (count * k),

@@ -21,11 +21,11 @@ from ddl.config.options import RunOptions
 from ddl.config.registry import REGISTRIES, Config, check_keys
 from ddl.config.sweep import Sweep
 from ddl.config.user_code import own
-from ddl.costs import clusters as local_cluster
 from ddl.library import resume as library_resume
 from ddl.library.results import Compared, Run, Swept, check_path, load
 from ddl.library.resume import NOT_RECORDED
 from ddl.library.words import in_calls
+from ddl.perf import cluster_file
 from ddl.ranges import NonNegativeInt, check_all
 from ddl.report import run_schedule
 from ddl.run import folder as run_dir
@@ -253,7 +253,7 @@ def _options(
     flags["overlap"] = "off"
   given = {
     "only": list(only),
-    "cluster": local_cluster.absolute(clusters),
+    "cluster": cluster_file.absolute(clusters),
     "tuned": run_dir.TUNED if tuned else "",  # the folder's copy
   }
   flags |= {key: value for key, value in given.items() if value}

@@ -1,39 +1,107 @@
 """Seconds of collectives on a network: of the textbook, by levels, on a torus, in switches, or as a library does them.
 
-n bytes are the whole vector of a worker, as in `textbook`, whose costs are those of links of one kind.
+n bytes are the whole vector of a worker: the input of an all-reduce, what a reduce-scatter cuts into p strips, the
+result of an all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends m bytes and receives m
+takes m G (2 - duplex) (arXiv 1602.06709); where it only sends or receives, m G. The reduction's arithmetic is free.
+The costs of one link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
 
 Every function raises ValueError, one line, for invalid workers, bytes or links, and for unknown algorithms.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddl.perf import library_costs, units
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.textbook import (
-  ALL_GATHER,
-  ALL_REDUCE,
-  BROADCAST,
-  INSIDE,
-  ONE_WAY,
-  REDUCE,
-  REDUCE_SCATTER,
-  both,
-  levels,
-  lower_bound,
-)
+from ddl.perf.cluster import Link, Network, check_link
 
-__all__ = ["ALL_GATHER", "ALL_REDUCE", "BROADCAST", "ONE_WAY", "REDUCE", "REDUCE_SCATTER", "lower_bound"]
+Cost = Callable[[float, int, Link], float]  # (bytes, workers, link) -> seconds
 NEAR = ("ring", "tree")  # algorithms whose partners are neighbours, so that few messages cross a switch at once
+
+
+def lower_bound(nbytes: float, workers: int, link: Link) -> float:
+  """Lower bound of all-reduces in rounds, seconds: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
+  return _levels(nbytes, workers, link) * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
+
+
+def _ring_reduce_scatter(nbytes: float, workers: int, link: Link) -> float:
+  """(p - 1) (L + n G (2 - duplex) / p): strips go round, in p - 1 rounds."""
+  _levels(nbytes, workers, link)
+  return (workers - 1) * (link.latency + _both(nbytes / workers, link))
+
+
+def _halving(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); Bruck's order for other p."""
+  return _levels(nbytes, workers, link) * link.latency + _both(nbytes * (workers - 1) / workers, link)
+
+
+def _tree_one_way(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) (L + n G): a binomial tree, the whole message at each level."""
+  return _levels(nbytes, workers, link) * link.seconds(nbytes)
+
+
+def _ring(nbytes: float, workers: int, link: Link) -> float:
+  """2 (p - 1) (L + n G (2 - duplex) / p): reduce-scatter, then all-gather, both on the ring."""
+  return 2 * _ring_reduce_scatter(nbytes, workers, link)
+
+
+def _tree(nbytes: float, workers: int, link: Link) -> float:
+  """2 ceil(log2 p) (L + n G): reduce, then broadcast; no worker sends and receives in one round."""
+  return 2 * _tree_one_way(nbytes, workers, link)
+
+
+def _butterfly(nbytes: float, workers: int, link: Link) -> float:
+  """ceil(log2 p) (L + n G (2 - duplex)): whole messages with partners at distances 1, 2, 4, ...
+
+  For p not a power of two the partial sums of Bar-Noy, Kipnis, Schieber 1993 take as many rounds.
+  """
+  return _levels(nbytes, workers, link) * (link.latency + _both(nbytes, link))
+
+
+def _halving_doubling(nbytes: float, workers: int, link: Link) -> float:
+  """2 log2 p L + 2 n G (2 - duplex) (p - 1) / p, Rabenseifner's: recursive halving, then doubling.
+
+  For p not a power of two: a step before, in which the workers above the power of two below p send their n bytes to
+  others, and a step after, in which they receive the sum: 2 (L + n G) more.
+  """
+  _levels(nbytes, workers, link)
+  power = 1 << (int(workers).bit_length() - 1)
+  outside = 2 * link.seconds(nbytes) if power < workers else 0.0
+  return outside + 2 * _halving(nbytes, power, link)
+
+
+ALL_REDUCE: dict[str, Cost] = {
+  "ring": _ring,
+  "tree": _tree,
+  "butterfly": _butterfly,
+  "halving_doubling": _halving_doubling,
+}
+REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
+ALL_GATHER = REDUCE_SCATTER  # the same rounds, backwards
+REDUCE: dict[str, Cost] = {"tree": _tree_one_way}
+BROADCAST = REDUCE  # likewise
+ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce": REDUCE, "broadcast": BROADCAST}
+INSIDE = REDUCE_SCATTER | REDUCE  # of a node: there, then an all-reduce between nodes, then the same back
+
+
+def _levels(nbytes: float, workers: int, link: Link) -> int:
+  """Return ceil(log2 p), of valid arguments."""
+  units.amount("bytes of a message", nbytes)
+  check_link("a link", link)
+  return (units.count("number of workers", workers) - 1).bit_length()
+
+
+def _both(nbytes: float, link: Link) -> float:
+  """Return the seconds of m bytes out and m bytes in, without the latency."""
+  return link.busy_seconds(nbytes, nbytes)
 
 
 def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "ring", between: str = "ring") -> float:
   """Seconds of an all-reduce by levels: reduce-scatter in each node, all-reduce between nodes, all-gather in each node.
 
   The m workers of a node all-reduce n / m bytes each over its one link, which takes as long as n bytes of one worker.
-  inside = "tree": reduce to one worker, which alone all-reduces n bytes between nodes, then broadcast.
+  inside = "tree": reduce to one worker, only which all-reduces n bytes between nodes, then broadcast.
   """
   per_node, nodes, link = _shape(workers, network)
   middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.way_out(workers, between not in NEAR))
@@ -48,14 +116,15 @@ def in_switches(nbytes: float, workers: int, network: Network) -> float:
   """
   per_node, nodes, link = _shape(workers, network)
   way, seconds = network.way_out(workers), 0.0
-  levels(nbytes, workers, link)
-  if per_node > 1:
-    summed = 2 * link.latency + both(nbytes * (1 + 1 / per_node), link)
-    apart = 2 * min(cost(nbytes, per_node, link) for cost in INSIDE.values())
-    seconds += summed if "inside" in network.reduces else apart
-  if nodes > 1:
-    summed = 2 * way.latency + both(nbytes, way)
-    seconds += summed if "between" in network.reduces else min(_between(nbytes, nodes, workers, network).values())
+  _levels(nbytes, workers, link)
+  if per_node > 1 and "inside" in network.reduces:
+    seconds += 2 * link.latency + _both(nbytes * (1 + 1 / per_node), link)
+  elif per_node > 1:
+    seconds += 2 * min(cost(nbytes, per_node, link) for cost in INSIDE.values())
+  if nodes > 1 and "between" in network.reduces:
+    seconds += 2 * way.latency + _both(nbytes, way)
+  elif nodes > 1:
+    seconds += min(cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in ALL_REDUCE.items())
   return seconds
 
 
@@ -64,30 +133,31 @@ def on_torus(nbytes: float, workers: int, network: Network) -> float:
   if workers == 1 or network.torus is None:
     return 0.0
   steps, share = network.torus.steps(workers), network.torus.share(workers)
-  sent = both(nbytes * (workers - 1) / workers, network.between)
+  sent = _both(nbytes * (workers - 1) / workers, network.between)
   return 2 * (steps * network.between.latency + sent / share)
 
 
 def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "best") -> float:
   """Seconds on a network whose workers are numbered node by node.
 
-  algorithm: "best" is what a library has chosen, where the network has one, else the cheapest of all; "torus",
+  algorithm: "best" is the choice of the library, where the network has one, else the cheapest of all; "torus",
   "switches" and "hierarchical" (the cheapest with one algorithm inside and one between nodes, and of the flat ones
-  where there is only one level), one of ALL_REDUCE, or of a library's own such as "ring/LL".
+  where there is only one level), one of ALL_REDUCE, or of a library's such as "ring/LL".
   """
   per_node, nodes, link = _shape(workers, network)
-  levels(nbytes, workers, link)
+  _levels(nbytes, workers, link)
   two = per_node > 1 and nodes > 1
   if algorithm == "best":
-    return min(_each(nbytes, workers, network).values())
+    return min(_all_reduces(nbytes, workers, network).values())
   if algorithm == "hierarchical" and two:
     ways = [(inside, between) for inside in INSIDE for between in ALL_REDUCE]
     return min(hierarchical(nbytes, workers, network, *way) for way in ways)
   if algorithm == "hierarchical":
     return min(all_reduce(nbytes, workers, network, name) for name in ALL_REDUCE)
-  if algorithm in (own := _own(nbytes, workers, network)):
-    return own[algorithm]
-  cost = _named(ALL_REDUCE, algorithm, "hierarchical", "best", *own)
+  special = _special(nbytes, workers, network)
+  if algorithm in special:
+    return special[algorithm]
+  cost = _named(ALL_REDUCE, algorithm, "hierarchical", "best", *special)
   if nodes == 1:
     return cost(nbytes, workers, link)
   if not two:
@@ -103,42 +173,42 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
   """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, by levels, or a library's."""
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
-  levels(nbytes, workers, link)
+  _levels(nbytes, workers, link)
   if network.torus:
     return on_torus(nbytes, workers, network) / 2
   if network.library:
     return min(library_costs.one_way(kind, nbytes, workers, network).values())
   inside = min(cost(nbytes, per_node, link) for cost in costs.values())
-  away = {name: cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in costs.items()}
+  away = min(cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in costs.items())
   if "ring" not in costs or nodes == 1 or per_node == 1:
-    return inside + min(away.values())
+    return inside + away
   ring = max(costs["ring"](nbytes, workers, link), costs["ring"](nbytes, workers, network.way_out(workers)))
-  return min(inside + min(away.values()), ring)
+  return min(inside + away, ring)
 
 
 def permute(nbytes: float, workers: int, network: Network, sources: Sequence[int | None] = ()) -> float:
   """L + m n G (2 - duplex): each worker sends one message and receives one; m messages of a node share its link.
 
-  sources: whom each worker hears, by rank; None: nobody. With () all partners are in other nodes, so that m is the
-  workers of a full node. Messages inside of nodes use the links there, each its own, at the same time. One worker has
-  no partner; one on a torus has one of its links to each neighbour.
+  sources: the rank from which each worker receives; None: from nobody. With () all partners are in other nodes, so that
+  m is the workers of a full node. Messages inside nodes use the links there, each its own, at the same time. One worker
+  has no partner; one on a torus has one of its links to each neighbour.
   """
   per_node, nodes, link = _shape(workers, network)
-  levels(nbytes, workers, link)
+  _levels(nbytes, workers, link)
   if workers == 1:
     return 0.0
   if network.torus:
-    return link.latency + 2 * network.torus.axes * both(nbytes, link)
+    return link.latency + 2 * network.torus.axes * _both(nbytes, link)
   if nodes == 1:
-    return link.latency + both(nbytes, link)
+    return link.latency + _both(nbytes, link)
   way, card = network.way_out(workers, True), network.worker_link(workers)
   if not sources:
-    return way.latency + both(per_node * nbytes, way)
+    return way.latency + _both(per_node * nbytes, way)
   pairs = [(source // per_node, rank // per_node) for rank, source in enumerate(sources) if source not in (None, rank)]
   away = [pair for pair in pairs if pair[0] != pair[1]]
   out, back = (Counter(pair[end] for pair in away) for end in (0, 1))
   most = max((way.busy_seconds(out[i] * nbytes, back[i] * nbytes) for i in {*out, *back}), default=0.0)
-  inside = link.latency + both(nbytes, link) if len(away) < len(pairs) else 0.0
+  inside = link.latency + _both(nbytes, link) if len(away) < len(pairs) else 0.0
   return max(inside, way.latency + max(most, nbytes / card.bandwidth) if away else 0.0)
 
 
@@ -150,7 +220,7 @@ def network_bound(nbytes: float, workers: int, network: Network) -> float:
   _, nodes, link = _shape(workers, network)
   count, link, level = (workers, link, "inside") if nodes == 1 else (nodes, network.between, "between")
   least = lower_bound(nbytes, count, link)
-  return min(least, link.latency + both(nbytes, link)) if level in network.reduces else least
+  return min(least, link.latency + _both(nbytes, link)) if level in network.reduces else least
 
 
 def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[float, float]]:
@@ -159,24 +229,24 @@ def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[floa
   Those of its library where it has one, that on the torus where it is one, else all of the textbook.
   """
   bound = network_bound(nbytes, workers, network)
-  seconds = _each(nbytes, workers, network)
+  seconds = _all_reduces(nbytes, workers, network)
   return {
     name: (cost, cost / bound if bound else 1.0 if not cost else math.inf)
     for name, cost in sorted(seconds.items(), key=lambda item: item[1])
   }
 
 
-def _each(nbytes: float, workers: int, network: Network) -> dict[str, float]:
-  """Seconds of the all-reduces that are to be had on this network: without two levels there is none by levels."""
-  own = _own(nbytes, workers, network)
+def _all_reduces(nbytes: float, workers: int, network: Network) -> dict[str, float]:
+  """Seconds of the all-reduces that are possible on this network: without two levels there is none by levels."""
+  special = _special(nbytes, workers, network)
   if network.torus or network.library:
-    return dict(own)
+    return dict(special)
   per_node, nodes, _ = _shape(workers, network)
   names = [*ALL_REDUCE, *(["hierarchical"] if per_node > 1 and nodes > 1 else [])]
-  return {name: all_reduce(nbytes, workers, network, name) for name in names} | dict(own)
+  return {name: all_reduce(nbytes, workers, network, name) for name in names} | dict(special)
 
 
-def _own(nbytes: float, workers: int, network: Network) -> Mapping[str, float]:
+def _special(nbytes: float, workers: int, network: Network) -> Mapping[str, float]:
   """Seconds of the all-reduces that the network has beside those of the textbook."""
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
@@ -185,12 +255,8 @@ def _own(nbytes: float, workers: int, network: Network) -> Mapping[str, float]:
   return {"switches": in_switches(nbytes, workers, network)} if network.reduces else {}
 
 
-def _between(nbytes: float, nodes: int, workers: int, network: Network) -> dict[str, float]:
-  return {name: cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in ALL_REDUCE.items()}
-
-
 def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
-  """(workers of a full node, nodes, the link inside)."""
+  """Return (workers of a full node, nodes, the link inside)."""
   units.count("number of workers", workers)
   units.count("workers per node", network.per_node)
   units.count("number of sites", network.sites)

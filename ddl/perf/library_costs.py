@@ -17,10 +17,10 @@ Where the switches between nodes add up, 2 steps and n bytes between.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddl.perf.hardware.cluster import Library, Link, Network, Protocol
+from ddl.perf.cluster import Library, Network, Protocol
 
 
-class Way(NamedTuple):
+class LibraryAlgorithm(NamedTuple):
   """An algorithm's steps and bytes on both levels."""
 
   name: str
@@ -35,60 +35,56 @@ def all_reduce(nbytes: float, workers: int, network: Network, processes: bool = 
 
   One process starts its devices one after the other, while the last call is still on its way: the larger counts.
   """
-  library, link = _library(network), network.inside or network.between
+  library = _library(network)
   if workers == 1:
     return {"ring/LL": 0.0}
   started = library.launch * (1 if processes else network.together(workers))
-  found = {}
-  for way in _ways(nbytes, workers, network):
-    for protocol in (library.switch,) if way.name == "switches" else library.protocols:
-      share = protocol.share * (1 if way.name == "switches" else library.inside)
-      seconds = _seconds(way, protocol, (link, share), network.way_out(workers), library)
-      found[f"{way.name}/{protocol.name}"] = max(started, seconds)
-  return found
+  return {
+    f"{algorithm.name}/{protocol.name}": max(started, _seconds(algorithm, protocol, workers, network))
+    for algorithm in _algorithms(nbytes, workers, network)
+    for protocol in ((library.switch,) if algorithm.name == "switches" else library.protocols)
+  }
 
 
 def one_way(kind: str, nbytes: float, workers: int, network: Network) -> dict[str, float]:
   """Seconds of reduce_scatter or all_gather on the ring, of reduce or broadcast on the tree, by protocol."""
-  library, link = _library(network), network.inside or network.between
+  library = _library(network)
   if workers == 1:
     return {"ring/LL": 0.0}
-  wanted = "ring" if kind in ("reduce_scatter", "all_gather") else "tree"
-  way = next(each for each in _ways(nbytes, workers, network) if each.name == wanted)
-  half = Way(wanted, way.inside // 2, way.between // 2, *(min(sent / 2, nbytes) for sent in (way.near, way.far)))
-  if wanted == "tree":  # all links carry all of it
-    half = half._replace(near=nbytes if way.near else 0.0, far=nbytes if way.far else 0.0)
-  return {
-    f"{wanted}/{each.name}": _seconds(
-      half, each, (link, each.share * library.inside), network.way_out(workers), library
-    )
-    for each in library.protocols
-  }
+  name = "ring" if kind in ("reduce_scatter", "all_gather") else "tree"
+  both = next(each for each in _algorithms(nbytes, workers, network) if each.name == name)
+  near, far = (min(sent / 2, nbytes) for sent in (both.near, both.far))
+  if name == "tree":  # all links carry all of it
+    near, far = (nbytes if sent else 0.0 for sent in (both.near, both.far))
+  half = LibraryAlgorithm(name, both.inside // 2, both.between // 2, near, far)
+  return {f"{name}/{protocol.name}": _seconds(half, protocol, workers, network) for protocol in library.protocols}
 
 
 def _library(network: Network) -> Library:
   if network.library is None:
-    raise ValueError("the network has no library; give it one, such as ddl.perf.hardware.cluster.NCCL")
+    raise ValueError("the network has no library; give it one, such as ddl.perf.cluster.NCCL")
   return network.library
 
 
-def _ways(nbytes: float, workers: int, network: Network) -> Iterator[Way]:
+def _algorithms(nbytes: float, workers: int, network: Network) -> Iterator[LibraryAlgorithm]:
   together, nodes = network.together(workers), network.nodes(workers)
   depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # of two nodes, each sends all once
   ring = 2 * nbytes * (workers - 1) / workers
-  yield Way("ring", 2 * (workers - nodes), 2 * (nodes - 1), ring if together > 1 else 0.0, ring if nodes > 1 else 0.0)
+  inside, between = ring if together > 1 else 0.0, ring if nodes > 1 else 0.0
+  yield LibraryAlgorithm("ring", 2 * (workers - nodes), 2 * (nodes - 1), inside, between)
   if nodes > 1 and "between" in network.reduces:
     depth, far = 2, nbytes
-  yield Way("tree", 2 * (together - 1), depth, nbytes * min(together - 1, 2), far)
+  yield LibraryAlgorithm("tree", 2 * (together - 1), depth, nbytes * min(together - 1, 2), far)
   if together > 1 and "inside" in network.reduces:
-    yield Way("switches", 2, depth, nbytes * (1 + 1 / together), far)
+    yield LibraryAlgorithm("switches", 2, depth, nbytes * (1 + 1 / together), far)
 
 
-def _seconds(way: Way, protocol: Protocol, inside: tuple[Link, float], out: Link, library: Library) -> float:
-  """inside: the link there, and the share of its bandwidth."""
-  link, share = inside
-  steps = way.inside * (protocol.inside + link.latency)
-  steps += way.between * (protocol.between + protocol.trips * out.latency)
-  reached = library.between * (1 if way.name == "switches" else protocol.share)
-  near, far = (each.busy_seconds(sent, sent) for each, sent in ((link, way.near), (out, way.far)))
-  return protocol.call + steps + max(near / share, far / reached)
+def _seconds(algorithm: LibraryAlgorithm, protocol: Protocol, workers: int, network: Network) -> float:
+  library, link, out = _library(network), network.inside or network.between, network.way_out(workers)
+  switches = algorithm.name == "switches"
+  steps = algorithm.inside * (protocol.inside + link.latency)
+  steps += algorithm.between * (protocol.between + protocol.trips * out.latency)
+  inside = protocol.share * (1 if switches else library.inside)
+  between = library.between * (1 if switches else protocol.share)
+  near, far = link.busy_seconds(algorithm.near, algorithm.near), out.busy_seconds(algorithm.far, algorithm.far)
+  return protocol.call + steps + max(near / inside, far / between)

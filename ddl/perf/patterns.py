@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ddl.perf import collectives
-from ddl.perf.hardware.cluster import Network
+from ddl.perf.cluster import Network
 
 LATE = 1000  # the round whose period stands for all where the period changes
 
@@ -18,7 +18,7 @@ class Op(NamedTuple):
 
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
   nbytes: float  # of the whole vector, before it is cut or after it is put together
-  sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears; (): all in other nodes
+  sources: tuple[int | None, ...] = ()  # of a permute: the rank from which each worker receives; (): all in other nodes
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
 

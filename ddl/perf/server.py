@@ -25,9 +25,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.perf import units
-from ddl.perf.hardware.cluster import Link, Network, check_link
+from ddl.perf.cluster import Link, Network, check_link
+from ddl.perf.layers import FLOAT
 
-FLOAT = 4  # bytes per parameter
+SHARE, ROUND = -1, -2  # events before the stages of a visit
 
 
 def round_robin_seconds(nbytes: float, workers: int, link: Link) -> float:
@@ -83,10 +84,7 @@ def _message(nbytes: float, link: Link) -> float:
   return check_link("a server's link", link).seconds(units.amount("bytes of a message", nbytes))
 
 
-SHARE, ROUND = -1, -2
-
-
-class Queue(NamedTuple):
+class QueueMeans(NamedTuple):
   """Means over the workers in the steady state."""
 
   round_seconds: float  # a worker round: compute, send, be served, receive
@@ -107,7 +105,7 @@ def simulate(
   full_duplex: bool = False,
   overlap: float = 0.0,
   rounds: int = 40,
-) -> Queue:
+) -> QueueMeans:
   """Simulate `workers` at `servers` until the slowest has made `rounds`; the second half is measured.
 
   Args:
@@ -127,7 +125,7 @@ def simulate(
   units.count("number of servers", servers)
   units.count("rounds", rounds, 4)
   if not bandwidth > 0:
-    raise ValueError(f"bandwidth of a server is {bandwidth:g}; invalid: must be above 0")
+    raise ValueError(f"bandwidth of a server must be above 0, got {bandwidth:g}.")
   units.amount("service_seconds", service_seconds)
   units.amount("latency", latency)
   units.share("overlap", overlap)
@@ -173,15 +171,15 @@ def simulate(
   return _measured(begun, computing, worked, rounds // 2)
 
 
-def _measured(begun: list[list[float]], seconds: np.ndarray, worked: dict, first: int) -> Queue:
+def _measured(begun: list[list[float]], seconds: np.ndarray, worked: dict, first: int) -> QueueMeans:
   since, until = max(b[first] for b in begun), min(b[-1] for b in begun)
   rounds, computing = [], []
   for worker, times in enumerate(begun):
-    kept = [i for i, time in enumerate(times) if time >= since]
-    rounds.append((times[kept[-1]] - times[kept[0]]) / (len(kept) - 1))
-    computing.append(np.mean([seconds[i % len(seconds), worker] for i in kept[:-1]]))
+    steady = [i for i, time in enumerate(times) if time >= since]
+    rounds.append((times[steady[-1]] - times[steady[0]]) / (len(steady) - 1))
+    computing.append(np.mean([seconds[i % len(seconds), worker] for i in steady[:-1]]))
   busy = [sum(max(0.0, min(b, until) - max(a, since)) for a, b in spans) for spans in worked.values()]
-  return Queue(
+  return QueueMeans(
     round_seconds=float(np.mean(rounds)),
     wait_seconds=float(np.mean(rounds) - np.mean(computing)),
     utilisation=float(max(busy) / (until - since)),

@@ -27,9 +27,8 @@ from ddl.engine.placement import find_rules
 from ddl.engine.trainer import Feed, Trainer
 from ddl.engine.workers import Workers, divisors, make_workers, nbytes
 from ddl.events.presence import Presence
-from ddl.perf.planning import hybrid
-from ddl.perf.step.layers import Layer, Table
-from ddl.perf.tables.build import dense
+from ddl.perf import hybrid
+from ddl.perf.layers import Layer, Table, dense
 from ddl.precision import in_bfloat16
 from ddl.run import setting_warnings, virtual_time
 from ddl.run.virtual_time import EventClock, LockstepClock, RunClock

@@ -15,22 +15,20 @@ import jax
 
 from ddl import hosts
 from ddl.api import Algorithm
-from ddl.costs import calibration, microbench
-from ddl.costs import microbench as measure
-from ddl.costs.calibration import Calibration
+from ddl.costs import microbench
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.costs.microbench import Case, MeasuredStep
-from ddl.perf import patterns
-from ddl.perf.planning.delays import round_seconds
+from ddl.perf import calibration, patterns
+from ddl.perf.bounds import round_seconds
+from ddl.perf.calibration import Calibration, MeasuredStep, ModelCase
 from ddl.perf.units import percent, seconds_text
 from ddl.run.folder import about
 
 HELD_OUT = (
-  Case("mlp", {"hidden": (640, 320)}, 48),
-  Case("mlp", {"hidden": (768,)}, 96),
-  Case("lenet", {"channels": (12, 24)}, 24),
-  Case("linear", {}, 128),
-  Case("transformer", {"layers": 1, "width": 96, "heads": 4}, 6),
+  ModelCase("mlp", {"hidden": (640, 320)}, 48),
+  ModelCase("mlp", {"hidden": (768,)}, 96),
+  ModelCase("lenet", {"channels": (12, 24)}, 24),
+  ModelCase("linear", {}, 128),
+  ModelCase("transformer", {"layers": 1, "width": 96, "heads": 4}, 6),
 )
 ALGORITHMS: tuple[tuple[str, dict[str, Any]], ...] = (
   ("sync_sgd", {}),
@@ -46,23 +44,23 @@ GOAL = 0.15  # of the median error
 def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   """Measure, predict and print; return the exit code. command: for the record in `json_file`."""
   if hosts.processes() == 1:
-    return measure.launch("bench --perf", processes)
-  workers = measure.join()
-  plan = measure.prepare(workers)
-  blocks, steps = dict(plan.blocks), {}
+    return microbench.launch("bench --perf", processes)
+  workers = microbench.join()
+  blocks, work = microbench.prepare(workers)
+  steps: dict[str, MeasuredStep] = {}
   algorithms: dict[str, Algorithm] = {}
   for i, case in enumerate(HELD_OUT):
-    measure.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
+    microbench.progress(f"compiling {case.name} ({i + 1} of {len(HELD_OUT)} held out)")
     for name, hyper in (("independent", {}), *ALGORITHMS):
       known = steps.get(case.name)
       trainer, experiment, steps[case.name] = microbench.make_trainer(case, name, hyper, workers, known)
       label = _label(case, name, hyper)
       blocks[label], _ = microbench.trainer_blocks(trainer, experiment)
       algorithms[label] = trainer.algorithm
-  measure.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
-  measured = microbench.in_turn(blocks, PASSES)
-  found = calibration.solve(plan, measured)
-  seconds = {label: microbench.typical(measured[label]) for label in blocks}
+  microbench.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
+  measured = microbench.interleaved(blocks, PASSES)
+  found = calibration.solve(work, measured)
+  seconds = {label: calibration.typical(measured[label]) for label in blocks}
   results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
   if hosts.is_main():
     print("\n".join(_lines(results)))
@@ -88,7 +86,7 @@ def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], found:
 
 
 def _compared(
-  case: Case, step: MeasuredStep, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
+  case: ModelCase, step: MeasuredStep, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
 ) -> list[dict[str, Any]]:
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
@@ -109,7 +107,7 @@ def _compared(
   return results
 
 
-def _label(case: Case, name: str, hyper: dict[str, Any]) -> str:
+def _label(case: ModelCase, name: str, hyper: dict[str, Any]) -> str:
   return f"{case.name} {name} {hyper}"
 
 

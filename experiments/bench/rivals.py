@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ddl.costs.workloads import Block, Workload, synthetic
+from ddl.costs.workloads import synthetic
+from experiments.bench.workloads import Block, Workload
 
 RIVALS = ("vmap", "devices", "torch")
 PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithm -> steps per exchange; the rivals know these two

@@ -13,7 +13,8 @@ from typing import Any
 BEGAN = time.perf_counter()  # before what imports JAX
 
 from ddl import hosts  # noqa: E402
-from ddl.costs.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload, synthetic  # noqa: E402
+from ddl.costs.workloads import synthetic  # noqa: E402
+from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload  # noqa: E402
 
 BLOCK_SECONDS = 1.0
 FIRST_STEPS = 100  # of the whole-process time

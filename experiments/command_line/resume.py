@@ -16,7 +16,7 @@ from ddl.config.options import RunOptions
 from ddl.config.registry import Config
 from ddl.config.trusted_code import Untrusted
 from ddl.config.user_code import Unavailable
-from ddl.costs import clusters as local_cluster
+from ddl.perf import cluster_file
 from ddl.run import inputs
 from ddl.run.folder import EVENTS, EXPERIMENT, PRESENCE, TUNED
 from ddl.run.workdir import HERE, without, workdir
@@ -29,7 +29,7 @@ def record(line: CommandLine) -> dict[str, Any]:
   """As JSON, for `restore`: the config with all its keys, and the flags that were given."""
   options = {flag.name: flag.value for flag in _flags() if flag.present and flag.name not in HERE}
   if clusters := options.get("cluster"):
-    options["cluster"] = local_cluster.absolute(clusters)
+    options["cluster"] = cluster_file.absolute(clusters)
   kept = KEPT | {"replay": PRESENCE} if str(options.get("replay")).endswith(".json") else KEPT
   options |= {name: file for name, file in kept.items() if options.get(name)}
   return {

@@ -5,8 +5,8 @@ from typing import Any
 
 from absl import flags
 
-from ddl.costs import clusters
-from ddl.perf.hardware import Cluster
+from ddl.perf import cluster_file
+from ddl.perf.cluster import Cluster
 
 
 def _once(define: Callable[..., Any], name: str, default: Any, text: str, **settings: Any) -> flags.FlagHolder[Any]:
@@ -29,11 +29,11 @@ def one_cluster() -> tuple[str, Cluster]:
   """
   names = cluster().value
   if not names:
-    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(clusters.clusters())}")
+    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(cluster_file.names())}")
   if len(names) > 1:
     raise ValueError(f"--cluster={','.join(names)}: give one cluster; compare alone takes several")
-  there, model = clusters.named(names[0]), flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
-  return names[0], clusters.for_model(names[0], there, model or "")
+  there, model = cluster_file.named(names[0]), flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
+  return names[0], cluster_file.for_model(names[0], there, model or "")
 
 
 def model() -> flags.FlagHolder[str]:

@@ -17,9 +17,9 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ddl import hosts
-from ddl.costs.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
 from ddl.run.folder import about
 from experiments.bench import predictions, rivals
+from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
 from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine

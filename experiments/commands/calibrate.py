@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from ddl import hosts
-from ddl.costs import calibration, clusters, microbench
-from ddl.costs import microbench as measure
-from ddl.costs.calibration import Calibration, plain
+from ddl.costs import microbench
+from ddl.perf import calibration, cluster_file
+from ddl.perf.calibration import Calibration
 from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.run.folder import about
 from ddl.run.workdir import writable
@@ -31,17 +31,17 @@ UNSEEN = 1e15  # bytes per second, above any memory: the fit has no cost of byte
 def main(line: CommandLine) -> int:
   """Measure, print the fits and write them; return the exit code."""
   if hosts.processes() == 1:
-    writable(clusters.path().parent, "XDG_CACHE_HOME (~/.cache by default)")
-    return measure.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
-  plan = measure.prepare(measure.join())
-  measure.progress(f"measuring {len(plan.blocks)} blocks, {PASSES} times, interleaved")
-  found = calibration.solve(plan, microbench.in_turn(plan.blocks, PASSES))
+    writable(cluster_file.path().parent, "XDG_CACHE_HOME (~/.cache by default)")
+    return microbench.launch("calibrate", PROCESSES.value if PROCESSES.present else 2)
+  blocks, work = microbench.prepare(microbench.join())
+  microbench.progress(f"measuring {len(blocks)} blocks, {PASSES} times, interleaved")
+  found = calibration.solve(work, microbench.interleaved(blocks, PASSES))
   if hosts.is_main():
     figures = record(found, line.words)
-    clusters.save(found.cluster, figures)
-    print("\n".join([*lines(found), f"kept as cluster '{clusters.NAME}' in {clusters.path()}"]))
+    cluster_file.save(found.cluster, figures)
+    print("\n".join([*lines(found), f"saved as cluster '{cluster_file.MEASURED}' in {cluster_file.path()}"]))
     if JSON.value:
-      Path(JSON.value).write_text(clusters.path().read_text())
+      Path(JSON.value).write_text(cluster_file.path().read_text())
   return 0
 
 
@@ -50,8 +50,8 @@ def record(found: Calibration, command: Sequence[str]) -> dict[str, Any]:
   return {
     "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "about": about(command, device=jax.devices()[0].device_kind, processes=jax.process_count()),
-    "rates": {kind: plain(rates) for kind, rates in found.rates.items()},
-    "efficiencies": {kind: plain(curve) for kind, curve in found.efficiencies.items()},
+    "rates": {kind: rates._asdict() for kind, rates in found.rates.items()},
+    "efficiencies": {kind: {"best": curve.best, "half": curve.half} for kind, curve in found.efficiencies.items()},
     "links": {name: link._asdict() for name, link in found.links.items()},
     "overhead": found.overhead,
     "waiting": found.waiting,

@@ -15,7 +15,7 @@ from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.config.registry import Config, takes
 from ddl.costs.cluster_clock import with_published
-from ddl.perf.hardware import Cluster
+from ddl.perf.cluster import Cluster
 from ddl.perf.units import bytes_text, counted
 from ddl.run.build import load
 from experiments.command_line import flags as execution

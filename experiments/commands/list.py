@@ -14,9 +14,8 @@ from ddl.config.registry import Config, keywords
 from ddl.config.user_code import is_address
 from ddl.events import times
 from ddl.names import short_name
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.tables import TABLES, TITLES
-from ddl.perf.tables.totals import params
+from ddl.perf import cluster_file, networks
+from ddl.perf.layers import params
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.commands import reference
@@ -54,10 +53,11 @@ def main(line: CommandLine | None = None) -> int:
   for key, meaning in NETWORK.items():
     print(f"  {key:17} = {getattr(Network, key)!s:5} {meaning}")
   print("--model of plan and scale: layer tables")
-  for name, table in TABLES.items():
-    print(f"  {name:17} {TITLES[name]}, {params(table):,} parameters")
+  for name in networks.names():
+    print(f"  {name:17} {networks.title(name)}, {params(networks.table(name)):,} parameters")
   print("--cluster")
-  for name, cluster in CLUSTERS.items():
+  for name in cluster_file.built_in():
+    cluster = cluster_file.named(name)
     print(f"  {name:17} {cluster.title}")
     print(textwrap.fill(cluster.source, 120, initial_indent=" " * 22, subsequent_indent=" " * 22))
   return 0

@@ -10,15 +10,13 @@ from absl import flags
 
 from ddl import files
 from ddl.config.experiment import Experiment
-from ddl.costs import clusters
-from ddl.costs.plan_text import text
-from ddl.perf import tables
+from ddl.perf import cluster_file, networks
+from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
-from ddl.perf.planning import planner
-from ddl.perf.planning.batch import Job
-from ddl.perf.planning.formats import FORMATS
-from ddl.perf.planning.placement import place, table_job
-from ddl.perf.planning.scaling import Recorded
+from ddl.perf.placement import Job, place, table_job
+from ddl.perf.plan import PlanRequest, TrainingPlan, plan
+from ddl.perf.plan_text import text
+from ddl.perf.scaling import Recorded
 from ddl.report.reader import read_run
 from ddl.run import folder as run_dir
 from ddl.run.metrics import SCALE
@@ -35,11 +33,11 @@ def read(folder: str) -> float:
   if not (path / run_dir.METRICS).exists():
     raise ValueError(f"--run={folder}: no {run_dir.METRICS} there; give the folder of a run, such as runs/NAME/seed-0")
   files.regular(path / run_dir.METRICS)  # else a pipe would be waited for
-  found = read_run(path).columns.get(SCALE, np.empty(0))
-  found = found[np.isfinite(found)]
-  if not len(found):
+  scales = read_run(path).columns.get(SCALE, np.empty(0))
+  scales = scales[np.isfinite(scales)]
+  if not len(scales):
     raise ValueError(f"--run={folder} has measured no noise scale; train it with --config.noise_batches=16")
-  return float(found[-1])
+  return float(scales[-1])
 
 
 shared_flags.cluster()
@@ -59,7 +57,7 @@ def main(line: CommandLine) -> int:
   config = line.config
   name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
-    raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(tables.TABLES)}")
+    raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(networks.names())}")
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
     raise ValueError(
       f"--workers={WORKERS.value} is invalid: must be one integer of 1 or more; default: the config's, or chosen"
@@ -71,31 +69,27 @@ def main(line: CommandLine) -> int:
   if BATCH.value and batch % micro:
     raise ValueError(f"--batch must be a multiple of config.microbatches, {micro}, got {batch}.")
   noise = read(RUN.value) if RUN.value else 0.0
-  wish = planner.Wish(
+  request = PlanRequest(
     batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro
   )
-  own = None
+  configured = None
   if config is None:
     placed = table_job(MODEL.value, cluster, workers)
   else:
-    job, own = _configured(config, workers)
+    job, configured = _configured(config, workers)
     placed = place(job, cluster)
   job, cluster = placed.job, placed.cluster
-  calibrated = clusters.load() if name == clusters.NAME else None
+  calibrated = cluster_file.load() if name == cluster_file.MEASURED else None
   overhead = calibrated[1].get("overhead") if calibrated else None
-  found = planner.plan(job, cluster, wish, overhead, own)
-  sends = _sends(*own, found.settings.workers) if own else ""
-  ends = {words: planner.plan(end, on, _as_planned(wish, found)) for words, end, on in placed.ends}
-  print(text(job, name, cluster, found, sends, ends))
+  result = plan(job, cluster, request, overhead, configured)
+  s = result.settings
+  sends = _sends(*configured, s.workers) if configured else ""
+  same = request._replace(batch=s.examples, micro=s.micro, workers=s.workers, servers=s.servers)
+  ends = {shares: plan(end, end_cluster, same) for shares, end, end_cluster in placed.ends}
+  print(text(job, name, cluster, result, sends, ends))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, found, ends) | {"sends": sends}, indent=2) + "\n")
+    Path(JSON.value).write_text(json.dumps(record(job, name, result, ends) | {"sends": sends}, indent=2) + "\n")
   return 0
-
-
-def _as_planned(wish: planner.Wish, found: planner.Plan) -> planner.Wish:
-  """The wish for the plan's own numbers of examples, workers and servers."""
-  s = found.settings
-  return wish._replace(batch=s.examples, micro=s.micro, workers=s.workers, servers=s.servers)
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
@@ -108,8 +102,8 @@ def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
   job = experiment_job(build(experiment), workers)
 
   def recorded(workers: int) -> Pattern:
-    there = Experiment.from_json(config.to_dict() | {"workers": workers})
-    return pattern_of(there.make_algorithm(), vector(job.params_bytes), workers)
+    resized = Experiment.from_json(config.to_dict() | {"workers": workers})
+    return pattern_of(resized.make_algorithm(), vector(job.params_bytes), workers)
 
   return job, (experiment.label, recorded)
 
@@ -121,26 +115,26 @@ def _sends(name: str, recorded: Recorded, workers: int) -> str:
   return f"{name}, as configured, sends {traffic_text.sends(recorded(workers))}" if workers > 1 else ""
 
 
-def record(job: Job, cluster: str, found: planner.Plan, ends: Mapping[str, planner.Plan]) -> dict[str, Any]:
+def record(job: Job, cluster: str, result: TrainingPlan, ends: Mapping[str, TrainingPlan]) -> dict[str, Any]:
   """Return the plan for --json: seconds and bytes as numbers, the reasons as they are printed."""
   return {
     "job": job.title,
     "cluster": cluster,
-    "recommended": found.advice.speed._asdict(),
-    "advice": found.advice.lines,
-    "examples": found.settings.examples,
-    "enough": found.enough and found.enough._asdict(),
-    "settings": found.settings._asdict(),
+    "recommended": result.recommendation.speed._asdict(),
+    "advice": result.recommendation.lines,
+    "examples": result.settings.examples,
+    "enough": result.enough and result.enough._asdict(),
+    "settings": result.settings._asdict(),
     "sizes": [
-      line.size._asdict()
-      | {"step": line.step, "relative": line.relative}
-      | {"efficiency": {name: cell._asdict() for name, cell in line.cells.items()}}
-      for line in found.lines
+      row.size._asdict()
+      | {"step": row.step, "relative": row.relative}
+      | {"efficiency": {name: cell._asdict() for name, cell in row.cells.items()}}
+      for row in result.table
     ],
-    "rows": [row._asdict() for row in found.rows],
-    "speeds": [speed._asdict() for speed in found.speeds],
+    "rows": [row._asdict() for row in result.rows],
+    "speeds": [speed._asdict() for speed in result.speeds],
     "ends": [  # of a range of a step's efficiency
-      {"shares": words, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
-      for words, end in ends.items()
+      {"shares": shares, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
+      for shares, end in ends.items()
     ],
   }

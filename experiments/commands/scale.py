@@ -3,21 +3,24 @@
 import math
 import shlex
 import time
+from itertools import pairwise
 
 from absl import flags
 
 from ddl import files
 from ddl.algorithms import COLLECTIVE
-from ddl.costs import clusters
-from ddl.costs import scale as scale_curves
+from ddl.costs import scale
 from ddl.models import MODELS
-from ddl.perf.hardware import Cluster
-from ddl.perf.planning import scaling
-from ddl.perf.planning.scenario import Transport
+from ddl.perf import cluster_file, scale_text, scaling
+from ddl.perf.cluster import Cluster
+from ddl.perf.plan_text import columns
+from ddl.perf.scale_text import Curve
+from ddl.perf.scaling import StepWork, Transport
 from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
+MOST = 65_536  # workers or nodes
 MODEL = shared_flags.model()
 shared_flags.cluster()
 NODES = flags.DEFINE_string("nodes", "", "e.g. 1,2,4 or 1,2,...,128; default: doubled up to 128 or what there is")
@@ -26,10 +29,10 @@ BATCH = shared_flags.batch()
 SCALING = flags.DEFINE_enum("scaling", "strong", ["strong", "weak"], "which batch stays the same")
 ALGORITHMS = shared_flags.algorithms()
 PERIOD = flags.DEFINE_integer(
-  "period", None, "steps per exchange; default: each algorithm's own", lower_bound=1, upper_bound=scale_curves.MOST
+  "period", None, "steps per exchange; default: each algorithm's own", lower_bound=1, upper_bound=MOST
 )
 DELAY = flags.DEFINE_integer(
-  "delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0, upper_bound=scale_curves.MOST
+  "delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0, upper_bound=MOST
 )
 SERVERS = shared_flags.servers()
 JITTER = flags.DEFINE_float(
@@ -55,53 +58,50 @@ def main(line: CommandLine) -> int:
   workers = _workers(name, cluster, 10**9 if weak else batch)
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   together = batch if weak else max(1, batch // max(workers))  # examples of each worker where there are all
-  work, room, counted, title = scale_curves.job(model, together, cluster.device.width)
-  placed = scale_curves.placed(model, work, cluster)
-  if placed.job.table:
-    work, room, title = scale_curves.work_and_room(placed.job)
-    workers = scale_curves.enough(workers, placed.job)
-  cluster = placed.cluster
+  job = scale.scaled_job(model, together, cluster)
+  placed, cluster = job.placed, job.placed.cluster
+  workers = scale.large_enough(workers, placed.job)
   names = list(dict.fromkeys(_algorithms()))
-  settings = scale_curves.settings(names, period=PERIOD.value, delay=DELAY.value)
+  settings = scale.settings(names, period=PERIOD.value, delay=DELAY.value)
   transport = Transport(SERVERS.value or 1, OVERLAP.value == "on" and cluster.overlap, 1e6 * BUCKET.value, ORDER.value)
-  curves = scale_curves.curves(
-    work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
-    largest=room(cluster.device.memory),
-  )  # fmt: skip
+
+  def curves(work: StepWork, cluster: Cluster) -> list[Curve]:
+    return scale.curves(
+      work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
+      largest=job.largest(cluster.device.memory),
+    )  # fmt: skip
+
+  drawn = curves(job.work, cluster)
   if MEASURE.value:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
       raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
-    from ddl.costs import scale_process
+    from ddl.costs import microbench
 
     share = batch if weak else max(1, batch // most)
-    found = scale_process.measure(model, settings, workers=most, alone=batch, together=share)
-    curves = [curve._replace(measured=found[each]) for each, curve in zip(settings, curves, strict=True)]
-  head = scale_curves.head(curves)
-  heading = f"{title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
-  print(f"{heading}: predicted\n{cluster.title}\nefficiency: {placed.source}")
+    measured = microbench.measure_steps(model, settings, workers=most, alone=batch, together=share)
+    drawn = [curve._replace(measured=measured[each]) for each, curve in zip(settings, drawn, strict=True)]
+  head = scale_text.head(drawn)
+  title = (
+    f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
+  )
+  print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.source}")
   if placed.job.states:
     print(f"parameters' states: {placed.job.states}")
-  for curve in curves:
-    print(f"\n{curve.algorithm}  {scale_curves.setting(curve)}".rstrip())
-    rows = [head, *scale_curves.rows(curve, cluster.network, len(head))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-      print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-    print(f"  {scale_curves.verdict(curve)}")
-  for words, end, there in placed.ends:
-    made = scale_curves.curves(
-      scale_curves.work_and_room(end)[0] if end.table else work, there, workers, settings, transport, batch=batch,
-      weak=weak, jitter=JITTER.value, largest=room(there.device.memory),
-    )  # fmt: skip
-    print(f"\nwith {words}:")
-    print(*(f"  {curve.algorithm}: {scale_curves.verdict(curve)}" for curve in made), sep="\n")
+  for curve in drawn:
+    print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
+    print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
+    print(f"  {scale_text.verdict(curve)}")
+  for shares, end, end_cluster in placed.ends:
+    print(f"\nwith {shares}:")
+    ends = curves(job.at_end(end), end_cluster)
+    print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in ends), sep="\n")
   if not weak:
-    print(f"\n{scale_curves.EFFICIENCY}")
+    print(f"\n{scale_text.EFFICIENCY}")
   from ddl.report.figures import scale_page  # here: matplotlib takes a while to import
 
   page = scale_page.write(
-    folder, curves, cluster, work, title=heading, weak=weak, counted=counted, jitter=JITTER.value,
+    folder, drawn, cluster, job.work, title=title, weak=weak, counted=job.counted, jitter=JITTER.value,
     command=shlex.join(line.words),
   )  # fmt: skip
   print(f"\npage: {page}")
@@ -115,12 +115,12 @@ def _algorithms() -> list[str]:
 def _check_measure(cluster: str, model: str) -> None:
   if not MEASURE.value:
     return
-  if cluster != clusters.NAME or model not in MODELS:
+  if cluster != cluster_file.MEASURED or model not in MODELS:
     raise ValueError(
       f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
     )
   if server := [name for name in _algorithms() if name not in COLLECTIVE]:
-    raise ValueError(f"--measure runs collective algorithms alone, not {', '.join(server)}")
+    raise ValueError(f"--measure supports only collective algorithms, got {', '.join(server)}.")
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
@@ -139,8 +139,37 @@ def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
 
 def _fitting(flag: str, text: str, most: float, has: str) -> list[int]:
   """Return the numbers of a flag; ValueError, with those that fit, where one is above `most`."""
-  numbers = scale_curves.counts(flag, text)
+  numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
     raise ValueError(f"--{flag}={text}: {has}; --{flag}={','.join(map(str, fit))} fits")
   return numbers
+
+
+def counts(flag: str, text: str) -> list[int]:
+  """Return the numbers of "1,2,4", or of "1,2,...,128": doubled if that meets the end, else in equal steps."""
+  parts = [part.strip() for part in text.split(",")]
+  dots = [i for i, part in enumerate(parts) if part in ("...", "…")]
+  try:
+    numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
+  except ValueError as error:
+    raise ValueError(f"--{flag}={text} is not a list of integers such as 1,2,4 or 1,2,...,128") from error
+  if dots:
+    if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
+      raise ValueError(f"--{flag}={text}: ... stands between two numbers at least and the last one, as in 1,2,...,128")
+    numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
+  if not all(1 <= n <= MOST for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
+    raise ValueError(f"--{flag}={text}: numbers from 1 to {MOST:,}, each larger than the one before")
+  return numbers
+
+
+def _between(flag: str, first: int, second: int, last: int) -> list[int]:
+  """Return the numbers after the second, up to the last."""
+  if first > 0 and second == 2 * first:
+    doubled = [second * 2**i for i in range(1, last.bit_length())]
+    if last in doubled:
+      return doubled[: doubled.index(last) + 1]
+  step = second - first
+  if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
+    raise ValueError(f"--{flag}: {first},{second},... reaches {last} neither by doubling nor in up to 200 equal steps")
+  return list(range(second + step, last + 1, step))

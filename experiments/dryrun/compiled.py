@@ -16,7 +16,7 @@ from ddl.engine import execution as compiler_options
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.placement import find_rules
 from ddl.engine.workers import divisors, on_devices
-from ddl.perf.hardware import Cluster
+from ddl.perf.cluster import Cluster
 from ddl.run.build import execution_of, make_model, with_auto
 from ddl.run.compilation_cache import AUTO, OFF
 from experiments.dryrun.program import analyse

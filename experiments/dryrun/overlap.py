@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ddl.costs.cluster_clock import collective_seconds
 from ddl.engine.compiled_program import Collective, Events
-from ddl.perf.hardware import Cluster
+from ddl.perf.cluster import Cluster
 
 
 class Transfer(NamedTuple):

@@ -13,13 +13,14 @@ from ddl.costs.step_cost import param_shapes
 from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.device import Part
+from ddl.perf.cluster import Cluster
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Part
 from ddl.perf.units import bytes_text, counted, percent, seconds_text
 from experiments.dryrun import overlap
 from experiments.dryrun.program import Program, device_bytes
 
-ANY = CLUSTERS["tpu_v5e"]  # where the devices' cluster is not known; the seconds are not told then
+ANY = named("tpu_v5e")  # where the devices' cluster is not known; the seconds are not told then
 MOST_STEPS = 1000  # whose seconds the cost model averages
 
 

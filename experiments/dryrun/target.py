@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.device import Device
+from ddl.perf.cluster import Cluster
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Device
 
 TPUS = {"v5e": "tpu_v5e", "v5p": "tpu_v5p"}  # name in topologies -> cluster
 SLICES = {  # that Cloud TPU has of them
@@ -77,7 +78,7 @@ def find(name: str) -> Target:
 
 def cluster_of(device: Any) -> Cluster | None:
   """The cluster of such devices, or None."""
-  return next((CLUSTERS[name] for kind, name in KINDS.items() if device.device_kind.startswith(kind)), None)
+  return next((named(name) for kind, name in KINDS.items() if device.device_kind.startswith(kind)), None)
 
 
 @contextlib.contextmanager
@@ -107,13 +108,13 @@ def _tpu(name: str, kind: str) -> Target:
   except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, AssertionError) as error:
     told = str(error).partition("\n")[0]
     raise ValueError(f"--topology={name}: {told}; {_known(kind)}") from error
-  return Target(name, [*np.ravel(mesh.devices)], CLUSTERS[TPUS[kind]])
+  return Target(name, [*np.ravel(mesh.devices)], named(TPUS[kind]))
 
 
 def _gpu(name: str, kind: str, hosts: int, each: int) -> Target:
   if not importlib.util.find_spec("jax_plugins") or not importlib.util.find_spec("jax_plugins.xla_cuda12"):
     raise ValueError(_missing(name, "JAX's CUDA plugin", "requirements-dryrun-cuda.txt"))
-  cluster, title = CLUSTERS[GPUS[kind][0]], GPUS[kind][1]
+  cluster, title = named(GPUS[kind][0]), GPUS[kind][1]
   device: Device = cluster.device
   spec = GPU.format(name=title, bandwidth=int(device.memory_bandwidth), memory=int(device.memory))
   topology = topologies.get_topology_desc(platform="cuda", target_config=spec, topology=f"1x{hosts}x{each}")

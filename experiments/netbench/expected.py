@@ -11,8 +11,8 @@ from ddl.config.experiment import Experiment
 from ddl.costs.cluster_clock import pattern_of
 from ddl.engine import traffic
 from ddl.engine.workers import SMALL
+from ddl.perf.cluster import Link
 from ddl.perf.collectives import ALL_REDUCE
-from ddl.perf.hardware.cluster import Link
 from ddl.perf.patterns import Op, Pattern
 from ddl.run import virtual_time
 from ddl.run.virtual_time import Charges

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddl.costs.step_cost import param_shapes
 from ddl.costs.workloads import synthetic
-from ddl.perf.hardware.cluster import Link
+from ddl.perf.cluster import Link
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
 from experiments.netbench import expected

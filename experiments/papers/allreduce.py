@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable
 
 from ddl.perf import collectives, library_costs
-from ddl.perf.hardware.cluster import NCCL, NVLINK_LATENCY, Link, Network
+from ddl.perf.cluster import NCCL, NVLINK_LATENCY, Link, Network
 from experiments.papers.page import Config, Section, remarks, table
 
 SPANS = {"to 64 KB": (0, 2**16), "256 KB to 4 MB": (2**18, 2**22), "from 16 MB": (2**24, 2**40)}  # bytes

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from scipy.optimize import root_scalar
 
-from ddl.perf import hardware
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Efficiency
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import train_flop
+from ddl.perf import cluster_file, networks
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Efficiency
+from ddl.perf.layers import train_flop
 from experiments.papers.das_step import PLAIN, DasStep, Terms, all_reduce_rate, step
 from experiments.papers.page import Config, Prediction, ReportedRow, Section, number, remarks, table
 
@@ -22,7 +21,7 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
 
   larger: by the all-reduces of larger messages, where there are any.
   """
-  link, cores = hardware.named(cluster).network.between, config.cores[cluster]
+  link, cores = cluster_file.named(cluster).network.between, config.cores[cluster]
   found = config.larger if larger else config.reduced
   rates = [all_reduce_rate(*each) / link.bandwidth for each in found]
   share = statistics.fmean(rates) if config.kinds[cluster] == "fdr" else config.framing
@@ -76,7 +75,7 @@ def _figures(config: Config) -> dict[str, object]:
     f"{name} {100 * found.waiting / found.seconds:.0f} % and {100 * max(0.0, found.exposed) / found.seconds:.0f} %"
     for name, found in ((name, at(name)) for name in config.rows)
   )
-  frame = train_flop(TABLES["cd_dnn"]) / train_flop(TABLES[config.rows[few].network])
+  frame = train_flop(networks.table("cd_dnn")) / train_flop(networks.table(config.rows[few].network))
   fdr = {larger: terms(config, "cori_fdr", larger).rate for larger in (False, True)}
   return {
     "parts": parts,
@@ -107,16 +106,18 @@ def _fitted(config: Config) -> tuple[float, float]:
 
 
 def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> DasStep:
-  cluster: Cluster = hardware.named(inputs.cluster)
-  return step(TABLES[inputs.network], inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start)
+  cluster: Cluster = cluster_file.named(inputs.cluster)
+  return step(
+    networks.table(inputs.network), inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start
+  )
 
 
 def _span(config: Config, inputs: Config) -> tuple[float, float]:
   """The least and the most with the terms, over the unknown inputs and both measured rates."""
-  cluster = hardware.named(inputs.cluster)
+  cluster = cluster_file.named(inputs.cluster)
   found = [
     step(
-      TABLES[network], batch, inputs.nodes, cluster, Efficiency(share), terms(config, inputs.cluster, larger)
+      networks.table(network), batch, inputs.nodes, cluster, Efficiency(share), terms(config, inputs.cluster, larger)
     ).speedup
     for network, batch, share, larger in itertools.product(
       inputs.networks, inputs.batches, config.shares, (False, True)

@@ -1,6 +1,6 @@
 """The step of Das et al. 2016, arXiv 1602.06709, on N nodes, by the event model; with terms that its volumes leave out.
 
-Each layer has the groups of nodes with the least volume (`ddl.perf.planning.hybrid`) and takes the larger of a node's
+Each layer has the groups of nodes with the least volume (`ddl.perf.hybrid`) and takes the larger of a node's
 seconds of FLOP and of memory traffic. Gradients are sent first in, first out during the backward pass, so that those of
 the first layers, which come last, are hidden least; inside a group the passes wait for the activations and their
 gradients. One node runs the same mini-batch.
@@ -8,13 +8,11 @@ gradients. One node runs the same mini-batch.
 
 from typing import NamedTuple
 
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.device import Efficiency, step_seconds
-from ddl.perf.planning import hybrid, scenario
-from ddl.perf.step import timeline
-from ddl.perf.step.layers import Table
-from ddl.perf.step.timeline import Pass
-from ddl.perf.tables.totals import parts
+from ddl.perf import hybrid, scaling, timeline
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Efficiency, step_seconds
+from ddl.perf.layers import Table, parts
+from ddl.perf.timeline import Pass
 
 
 class Terms(NamedTuple):
@@ -60,7 +58,7 @@ def step(
   choices = hybrid.choices(table, batch, nodes, link.duplex)
   shares = [hybrid.part(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
   there = cluster._replace(device=left, efficiency=efficiency)
-  thirds = scenario.step_pass(scenario.work_of(shares, 0.0), there, batch / nodes).weights
+  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), there, batch / nodes).weights
   waits, data, messages = [], [], 0
   for choice in choices:
     groups, members = choice.groups, nodes // choice.groups

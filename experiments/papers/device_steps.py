@@ -4,17 +4,24 @@ import statistics
 from collections.abc import Sequence
 from functools import cache
 
-from ddl.perf.devices import fit, fitted
-from ddl.perf.devices.fit import Result
-from ddl.perf.devices.lookup import FORMS, KINDS, kind_of
-from ddl.perf.devices.model import Shares, device_step, extra, fastest, flop, is_map_scale
-from ddl.perf.devices.points import SOURCES, Point, network
-from ddl.perf.devices.sheets import SHEETS
-from ddl.perf.hardware.device import Efficiency, step_seconds
-from ddl.perf.step.convolution import choose, modelled, other_seconds
-from ddl.perf.tables.totals import parts
+from ddl.perf.convolution import choose, modelled, other_seconds
+from ddl.perf.device import Efficiency, chips, step_seconds
+from ddl.perf.device_step import FORMS, KINDS, Shares, device_step, extra, fastest, flop, kind_of
+from ddl.perf.layers import is_map_scale, parts
 from ddl.perf.units import percent, seconds_text
+from experiments.papers import published_steps
 from experiments.papers.page import Section, remarks, table
+from experiments.papers.published_steps import (
+  PredictedStep,
+  PublishedStep,
+  convolution_shares,
+  network,
+  points,
+  predict,
+  role,
+  shares_of,
+  sources,
+)
 
 TITLE = "Device steps: published against predicted"
 ROLES = {
@@ -42,40 +49,40 @@ def section() -> Section:
     "kepler": _kepler(),
     "why": table(WHY, [_why(name) for name in ("vgg16", "resnet50", "inception_v3")]),
   }
-  return Section(TITLE, "ddl/perf/devices", "the shares below", [], remarks=remarks("device_steps", **values))
+  return Section(TITLE, "ddl/perf/devices.toml", "the shares below", [], remarks=remarks("device_steps", **values))
 
 
 def page(command: str) -> str:
   """All steps, on a page of their own."""
   head = f"# {TITLE}\n\nMade by `{command}`; do not edit. What the columns mean, and what comes out, is on"
   head += " [Reproduction](reproduction.md). Error is predicted / measured - 1, of the seconds of a step.\n"
-  sources = table(("source", "what it is"), [(name, source.text) for name, source in SOURCES.items()])
+  origins = table(("source", "what it is"), [(name, source["text"]) for name, source in sources().items()])
   body = ["device", "format", "step", "of devices", "measured", "predicted", "error", "used as", "source"]
-  return "\n".join([head, sources, "", table(body, [_cells(result) for result in results()]), ""])
+  return "\n".join([head, origins, "", table(body, [_cells(result) for result in results()]), ""])
 
 
 @cache
-def results() -> list[Result]:
+def results() -> list[PredictedStep]:
   """All points with what is predicted."""
-  return fit.results()
+  return published_steps.results()
 
 
-def _cells(result: Result) -> list[str]:
+def _cells(result: PredictedStep) -> list[str]:
   point = result.point
   return [
-    SHEETS[point.device].title, FORMS[point.form], point.what, str(point.devices), seconds_text(point.seconds),
+    chips()[point.device].title, FORMS[point.form], point.text, str(point.devices), seconds_text(point.seconds),
     seconds_text(result.predicted), f"{100 * result.error:+.1f} %", ROLES[result.role], point.source,
   ]  # fmt: skip
 
 
-def _summary(found: Sequence[Result]) -> list[tuple[str, ...]]:
+def _summary(found: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
   rows = []
   groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in found)
   for kind, form in groups:
-    for role, words in ROLES.items():
+    for use, words in ROLES.items():
       errors = [
         abs(r.error) for r in found
-        if r.role == role and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
+        if r.role == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
       ]  # fmt: skip
       if errors:
         largest = f"{100 * max(errors):.1f} %"
@@ -86,32 +93,32 @@ def _summary(found: Sequence[Result]) -> list[tuple[str, ...]]:
 PROGRAM = {  # column: seconds of a point
   "half of the peak": lambda point: _half(point, winograd=False),
   "and 0-1 program": lambda point: _half(point, winograd=True),
-  "fitted, direct": lambda point: fit.predict(point, fit.shares_of(point)._replace(winograd=0.0)),
-  "fitted, 0-1 program": fit.predict,
+  "fitted, direct": lambda point: predict(point, shares_of(point)._replace(winograd=0.0)),
+  "fitted, 0-1 program": predict,
 }
 
 
-def _program_points() -> list[Point]:
+def _program_points() -> list[PublishedStep]:
   """TensorFlow's with the larger batch, and ResNet-50 on V100."""
-  found = [p for p in fit.points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
+  found = [p for p in points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
   small = {("k80", "inception_v3", 32), ("k80", "resnet50", 32)}  # measured with 64 too
   found = [p for p in found if (p.device, p.network, p.examples) not in small]
-  return found + [p for p in fit.points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
+  return found + [p for p in points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
 
 
-def _half(point: Point, winograd: bool) -> float:
+def _half(point: PublishedStep, winograd: bool) -> float:
   """Seconds as predicted before: the roofline of the table's layers alone, or with modelled algorithms for them."""
-  layers, device = network(point.network), SHEETS[point.device].device(point.form)
+  layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)
   chosen = choose(modelled(layers, device, HALF)(point.examples), float("inf"), shared=True)
   return chosen.seconds + other_seconds(layers, device, HALF)(point.examples)
 
 
-def _program(point: Point) -> list[str]:
+def _program(point: PublishedStep) -> list[str]:
   errors = [f"{100 * (predicted(point) / point.seconds - 1):+.0f} %" for predicted in PROGRAM.values()]
-  held = "" if fit.role(point) == "fitted" else " (held out)"
-  return [f"{SHEETS[point.device].title}, {point.what}{held}", seconds_text(point.seconds), *errors]
+  held = "" if role(point) == "fitted" else " (held out)"
+  return [f"{chips()[point.device].title}, {point.text}{held}", seconds_text(point.seconds), *errors]
 
 
 WHY = ("64 images on P100", "in whole tiles", "3x3, stride 1", "what follows convolutions", "of it, normalization")
@@ -119,8 +126,8 @@ WHY = ("64 images on P100", "in whole tiles", "3x3, stride 1", "what follows con
 
 def _why(name: str) -> list[str]:
   """Filled FLOP over those of the network, share of Winograd's layers in them, share of the traffic in the step."""
-  layers, shares = network(name), fitted.convolution_shares("pascal", "2016")
-  step = device_step(layers, SHEETS["p100"].device("float32"), shares)
+  layers, shares = network(name), convolution_shares("pascal", "2016")
+  step = device_step(layers, chips()["p100"].device("float32"), shares)
   filled = [flop(layer, i == 0) for i, layer in enumerate(layers)]
   fast = sum(f for f, layer in zip(filled, layers, strict=True) if fastest(layer, shares) == "winograd")
   moving = [part for part in step.parts if not part.flop and not part.held]
@@ -132,22 +139,20 @@ def _why(name: str) -> list[str]:
 
 
 def _by_column() -> dict[str, list[float]]:
-  points = _program_points()
-  return {name: [predicted(p) / p.seconds - 1 for p in points] for name, predicted in PROGRAM.items()}
+  shown = _program_points()
+  return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
 
 
 def _kepler() -> str:
   """Median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
-  points = [p for p in fit.points() if (p.source, p.device) == ("torch_5.0", "k40c")]
-  shares: tuple[Shares, ...] = tuple(
-    fitted.convolution_shares("kepler", "2016", winograd) for winograd in (False, True)
-  )
-  medians = [statistics.median(_seconds(p, each) / p.seconds - 1 for p in points) for each in shares]
+  kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
+  shares: tuple[Shares, ...] = tuple(convolution_shares("kepler", "2016", winograd) for winograd in (False, True))
+  medians = [statistics.median(_seconds(p, each) / p.seconds - 1 for p in kepler) for each in shares]
   return " and ".join(f"{100 * median:+.0f} %" for median in medians)
 
 
-def _seconds(point: Point, shares: Shares) -> float:
-  device = SHEETS[point.device].device(point.form)
+def _seconds(point: PublishedStep, shares: Shares) -> float:
+  device = chips()[point.device].device(point.form)
   return device_step(network(point.network), device, shares).seconds(point.examples)
 
 

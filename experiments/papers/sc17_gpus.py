@@ -9,12 +9,10 @@ exchange of Sync EASGD is made, by the paper's tree or by something else.
 import statistics
 from typing import NamedTuple
 
-from ddl.perf import hardware, server
+from ddl.perf import bounds, cluster_file, networks, server
+from ddl.perf.cluster import Link
 from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE
-from ddl.perf.hardware.cluster import Link
-from ddl.perf.planning import delays
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import FLOAT, params_bytes
+from ddl.perf.layers import FLOAT, params_bytes
 from experiments.papers import sc17_knl
 from experiments.papers.page import (
   HEADLINE,
@@ -72,7 +70,7 @@ def rounds(config: Config, reading: str) -> dict[str, Round]:
   else:
     exchange = sum(way["tree"](0, workers, Link(message, 1.0)) for way in (REDUCE, BROADCAST))
     second = Round(0.0, exchange, config.data, computing)
-    third = second._replace(hidden=beside + exchange - delays.round_seconds(step=beside, message=exchange, delay=1))
+    third = second._replace(hidden=beside + exchange - bounds.round_seconds(step=beside, message=exchange, delay=1))
   return {ORIGINAL: original, SYNC1: Round(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
 
 
@@ -127,8 +125,8 @@ def _text(config: Config, readings: dict[str, dict[str, Round]], weak: Section) 
   first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
   staged = readings[STAGED]
   exposed = staged[SYNC3].device_parameters - staged[SYNC3].hidden
-  link, nbytes = hardware.named(config.cluster).network.between, params_bytes(TABLES[config.network])
-  layers = [FLOAT * layer.params for layer in TABLES[config.network]]
+  link, nbytes = cluster_file.named(config.cluster).network.between, params_bytes(networks.table(config.network))
+  layers = [FLOAT * layer.params for layer in networks.table(config.network)]
   visit = 2 * link.seconds(nbytes)
   left = config.left / config.gains.whole  # % of Original EASGD's time
   room = 100 / config.gains.first - 100 * (first.computing + first.data)
@@ -147,7 +145,7 @@ def _text(config: Config, readings: dict[str, dict[str, Round]], weak: Section) 
     tree=tree,
     cheaper=tree / room,
     packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
-    law_megabytes=params_bytes(TABLES[config.law.network]) / 1e6,
+    law_megabytes=params_bytes(networks.table(config.law.network)) / 1e6,
     staged=gains(staged),
     staged_exchange=100 * staged[SYNC1].host_parameters,
     staged_message=100 * config.parameters / (2 * config.workers),
@@ -159,7 +157,7 @@ def _text(config: Config, readings: dict[str, dict[str, Round]], weak: Section) 
 
 
 def _law(law: Config) -> str:
-  link, nbytes = hardware.named(law.cluster).network.between, params_bytes(TABLES[law.network])
+  link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(networks.table(law.network))
   cells = []
   for workers in law.workers:
     robin, tree = server.round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)

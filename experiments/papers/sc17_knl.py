@@ -1,9 +1,8 @@
 """You, Buluc, Demmel 2017, arXiv 1708.02983: one Knights Landing chip in parts, and weak scaling over 64 of them."""
 
-from ddl.perf import hardware
+from ddl.perf import cluster_file, networks
 from ddl.perf.collectives import all_reduce
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes
+from ddl.perf.layers import params_bytes
 from experiments.papers.page import (
   BETWEEN,
   HEADLINE,
@@ -58,8 +57,8 @@ def parts(config: Config) -> Section:
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
   """(T(1) / T(N) of each number of nodes, seconds of a step), from T(N) = step + all-reduce(N), fitted on one N."""
-  inputs, links = config.networks[network], hardware.named(config.cluster).network
-  nbytes = params_bytes(TABLES[inputs.network])
+  inputs, links = config.networks[network], cluster_file.named(config.cluster).network
+  nbytes = params_bytes(networks.table(inputs.network))
   reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
   step = all_reduce(nbytes, config.fitted, links, algorithm) / (reported - 1)
   return [step / (step + all_reduce(nbytes, nodes, links, algorithm)) for nodes in config.nodes], step

@@ -3,13 +3,11 @@
 from functools import cache
 from typing import NamedTuple
 
-from ddl.perf import hardware
+from ddl.perf import cluster_file, networks, scaling
+from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, Link, Network
 from ddl.perf.collectives import all_reduce
-from ddl.perf.hardware.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, Link, Network
-from ddl.perf.hardware.device import Part
-from ddl.perf.planning import scenario
-from ddl.perf.step.timeline import Pass, simulate
-from ddl.perf.tables import TABLES
+from ddl.perf.device import Part
+from ddl.perf.timeline import Pass, simulate
 from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
 
@@ -79,7 +77,7 @@ def points(config: Config, system: Config) -> list[Point]:
 def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:
   """Of steps of so many seconds and the exchange after them, on the index-th number of devices."""
   work = _work(config, system)
-  shares = scenario.step_pass(work, hardware.named("h100_ib400"), system.batch)
+  shares = scaling.step_pass(work, cluster_file.named("h100_ib400"), system.batch)
   each = [step * layer / shares.seconds for layer in shares.forward]
   before = (system.each[index] - 1) * step  # seconds until the last of the steps: after the exchange of the last ones
   whole = Pass([*each, before], [*each, 0.0], [*each, 0.0], [*work.nbytes, 0.0])
@@ -110,12 +108,12 @@ def _step(config: Config, system: Config, overlap: bool) -> float:
   return step
 
 
-def _work(config: Config, system: Config) -> scenario.Work:
+def _work(config: Config, system: Config) -> scaling.StepWork:
   """Of the table, or of equal layers."""
-  if system.network in TABLES:
-    return scenario.work(TABLES[system.network])
+  if system.network in networks.names():
+    return scaling.work(networks.table(system.network))
   parts = (Part(1e9),) * config.pieces  # FLOP: their number has no effect
-  return scenario.Work(parts, (system.network / config.pieces,) * config.pieces)
+  return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)
 
 
 def _percent(point: Point, column: str) -> str:

@@ -3,8 +3,8 @@
 import statistics
 from typing import NamedTuple
 
+from ddl.perf.cluster import Link, Network
 from ddl.perf.collectives import all_reduce
-from ddl.perf.hardware.cluster import Link, Network
 from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
 

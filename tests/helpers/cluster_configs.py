@@ -3,7 +3,7 @@
 from ddl.config import default_experiment
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf.hardware import named
+from ddl.perf.cluster_file import named
 
 FLOP, NBYTES = 1e9, 4e6  # per example; of the parameters
 COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("easgd", 2, None)]

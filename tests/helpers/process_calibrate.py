@@ -9,19 +9,18 @@ sys.path.extend(map(str, Path(__file__).parents[1:3]))
 from absl import flags
 
 from ddl import hosts
-from ddl.costs import calibration, clusters, microbench
-from ddl.costs import microbench as measure
-from ddl.costs.workloads import DENSE
+from ddl.costs import microbench
+from ddl.perf import calibration, cluster_file
 
 
 def main() -> None:
   """One of the processes."""
   flags.FLAGS(sys.argv[:1])
-  plan = measure.prepare(measure.join(), measure.CURVES[DENSE], (2**10, 2**20))
-  seconds = microbench.in_turn(plan.blocks, 3, 0.02)
-  found = calibration.solve(plan, seconds)
+  blocks, work = microbench.prepare(microbench.join(), calibration.CURVES["dense"], (2**10, 2**20))
+  seconds = microbench.interleaved(blocks, 3, 0.02)
+  found = calibration.solve(work, seconds)
   if hosts.is_main():
-    clusters.save(found.cluster, {"rows": found.rows})
+    cluster_file.save(found.cluster, {"rows": found.rows})
     shapes = {tuple(s.shape) for s in seconds.values()}
     print(json.dumps({"overlap": found.cluster.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
 

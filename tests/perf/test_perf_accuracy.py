@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddl.perf import bounds
+from ddl.perf.bounds import round_seconds
+from ddl.perf.cluster import Link, Network
 from ddl.perf.collectives import all_reduce
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.planning import bounds
-from ddl.perf.planning.delays import round_seconds
 
 steps = st.floats(1e-4, 1.0)
 payload = st.floats(1e3, 1e9)

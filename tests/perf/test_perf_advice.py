@@ -2,19 +2,17 @@
 
 import pytest
 
-from ddl.perf import collectives
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.planning import hybrid, rows
-from ddl.perf.tables import TABLES
+from ddl.perf import collectives, hybrid, networks, plan_rows
+from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster_file import named
 from ddl.perf.units import seconds_text
 
 FLAT = Network(Link(1e-3, 1e9))
 
 
-@pytest.mark.parametrize("network", [FLAT, CLUSTERS["h100_ib400"].network])
+@pytest.mark.parametrize("network", [FLAT, named("h100_ib400").network])
 def test_the_all_reduce_named_is_the_cheapest(network):
-  _, value, why, limit = rows.all_reduce(1e8, 16, network)
+  _, value, why, limit = plan_rows.all_reduce(1e8, 16, network)
   found = collectives.table(1e8, 16, network)
   assert collectives.all_reduce(1e8, 16, network, value) == pytest.approx(collectives.all_reduce(1e8, 16, network))
   assert all(name in why for name in found) and "(1" in why
@@ -25,16 +23,16 @@ def test_the_all_reduce_named_is_the_cheapest(network):
 
 def test_packing_is_advised_where_latency_counts():
   small, large = [1e3] * 50, [1e8] * 3
-  assert rows.messages(small, 8, FLAT)[1] == "packed" and rows.messages(large, 8, FLAT)[1] == "by layer"
-  saved = float(rows.messages(small, 8, FLAT)[3].split("saves ")[1].split(" %")[0]) / 100
+  assert plan_rows.messages(small, 8, FLAT)[1] == "packed" and plan_rows.messages(large, 8, FLAT)[1] == "by layer"
+  saved = float(plan_rows.messages(small, 8, FLAT)[3].split("saves ")[1].split(" %")[0]) / 100
   apart, packed = (sum(collectives.all_reduce(n, 8, FLAT) for n in sizes) for sizes in (small, [5e4]))
   assert saved == pytest.approx(1 - packed / apart, rel=1e-2)
 
 
 def test_dense_layers_are_those_in_groups():
-  _, value, why, _ = rows.groups(TABLES["vgg_a"], 256, 64, 1.0)
-  choices = hybrid.choices(TABLES["vgg_a"], 256, 64, 1.0)
+  _, value, why, _ = plan_rows.groups(networks.table("vgg_a"), 256, 64, 1.0)
+  choices = hybrid.choices(networks.table("vgg_a"), 256, 64, 1.0)
   assert value == f"{sum(c.kind != 'data' for c in choices)} of {len(choices)} layers" and value.startswith("3 of")
   fc6 = next(c for c in choices if c.layer == "fc6")
   assert f"fc6 {fc6.kind} G = {fc6.groups}" in why and "conv" not in why
-  assert rows.groups(TABLES["nin"], 4096, 2, 1.0)[1].startswith("0 of")
+  assert plan_rows.groups(networks.table("nin"), 4096, 2, 1.0)[1].startswith("0 of")

@@ -2,104 +2,106 @@
 
 import pytest
 
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency, Part
-from ddl.perf.planning import batch_table, bounds, rates, recommendation
-from ddl.perf.planning.batch import Job, tried_sizes
-from ddl.perf.planning.bounds import IMAGES, Usual
-from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.step.memory import StepMemory, step_memory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes, parts
+from ddl.perf import batch, families, networks, placement, recommendation
+from ddl.perf.batch import tried_sizes
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.layers import params_bytes, parts
+from ddl.perf.memory import StepMemory, step_memory
+from ddl.perf.placement import IMAGES, Job, UsualBatch
+from ddl.perf.plan import PlanRequest, plan
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9), usual=IMAGES)
 SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), Network(Link(0.0, 1e9)), "none")
 
 
 def job(name):
-  table = TABLES[name]
+  table = networks.table(name)
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, usual=IMAGES)
 
 
 def speed(algorithm, rate, steps=0, setting="float32 gradients"):
-  return rates.Speed(algorithm, setting, 1.0, 1.0, rate, steps)
+  return families.Speed(algorithm, setting, 1.0, 1.0, rate, steps)
 
 
 def test_alexnet_on_16_v100_needs_the_examples_that_hide_its_exchange():
   """Two nodes, 250 MB at 10 Gbit/s: of the cluster's own step, without what is known of its kernels."""
-  found = plan(job("alexnet"), CLUSTERS["dasgd_v100_10g"], Wish(workers=16))
-  by_size = {line.size.examples: line.cells for line in found.lines}
+  found = plan(job("alexnet"), named("dasgd_v100_10g"), PlanRequest(workers=16))
+  by_size = {row.size.examples: row.cells for row in found.table}
   enough, few = found.enough.examples, by_size[32]
   assert few["synchronous"].efficiency < 0.2 and few["dasgd"].setting >= 8 and few["local_sgd"].setting >= 137
   assert 512 <= enough <= 1024 and by_size[enough]["synchronous"].efficiency >= 0.95
   for name in ("synchronous", "in bfloat16"):
     efficiencies = [cells[name].efficiency for cells in by_size.values()]
     assert efficiencies == pytest.approx(sorted(efficiencies))
-  assert found.advice.speed.algorithm == "sync_sgd" and found.settings.examples == min(enough, 512)
-  assert "8,192 a step" in found.advice.lines[0] and f"From {enough:,} examples per worker on" in found.advice.lines[1]
-  assert "unknown" in found.advice.lines[2] and "8,192 (Goyal" in found.advice.lines[2]
+  assert found.recommendation.speed.algorithm == "sync_sgd" and found.settings.examples == min(enough, 512)
+  assert (
+    "8,192 a step" in found.recommendation.lines[0]
+    and f"From {enough:,} examples per worker on" in found.recommendation.lines[1]
+  )
+  assert "unknown" in found.recommendation.lines[2] and "8,192 (Goyal" in found.recommendation.lines[2]
 
 
 def test_from_the_threshold_on_synchronous_sgd_keeps_its_efficiency():
-  found = plan(PLAIN, SLOW, Wish(workers=8))
+  found = plan(PLAIN, SLOW, PlanRequest(workers=8))
   enough = found.enough
 
   def efficiency(examples):
-    return plan(PLAIN, SLOW, Wish(batch=examples, workers=8)).speeds[0].efficiency
+    return plan(PLAIN, SLOW, PlanRequest(batch=examples, workers=8)).speeds[0].efficiency
 
   assert enough.micro == 1 and efficiency(enough.examples) >= 0.95 > efficiency(enough.examples // 2)
-  assert plan(PLAIN, SLOW, Wish(workers=8, exposed=0.3)).enough.examples < enough.examples
+  assert plan(PLAIN, SLOW, PlanRequest(workers=8, exposed=0.3)).enough.examples < enough.examples
 
 
 def test_microbatches_where_memory_ends():
   small = SLOW._replace(device=SLOW.device._replace(memory=PLAIN.memory.total(100)))
-  found = plan(PLAIN, small, Wish(workers=8))
+  found = plan(PLAIN, small, PlanRequest(workers=8))
   part, micro = found.enough.examples // found.enough.micro, found.enough.micro
   assert part == 64 and micro > 1
   step = 64 * 1e9 / 5e12
-  waited = found.lines[-1].step / found.lines[-1].cells["synchronous"].efficiency - micro * step
+  waited = found.table[-1].step / found.table[-1].cells["synchronous"].efficiency - micro * step
   assert micro * step / (micro * step + waited) >= 0.95 > (micro - 1) * step / ((micro - 1) * step + waited)
-  assert any(f"over {micro} microbatches of 64" in line for line in found.advice.lines)
+  assert any(f"over {micro} microbatches of 64" in line for line in found.recommendation.lines)
   assert found.settings.micro == 1  # their batch is no usual one
-  borne = plan(PLAIN._replace(usual=Usual(10**9, "any")), small, Wish(workers=8))
+  borne = plan(PLAIN._replace(usual=UsualBatch(10**9, "any")), small, PlanRequest(workers=8))
   assert (borne.settings.examples, borne.settings.micro) == found.enough
   assert borne.settings.step == pytest.approx(micro * step) and borne.speeds[0].efficiency >= 0.95
-  assert plan(PLAIN._replace(most=64, usual=None), small, Wish(workers=8)).enough is None  # the data end
+  assert plan(PLAIN._replace(most=64, usual=None), small, PlanRequest(workers=8)).enough is None  # the data end
 
 
 def test_the_global_batch_stays_a_usual_one():
-  there = CLUSTERS["two_sites_1g"]
-  found = plan(job("resnet50"), there, Wish(workers=16))
+  there = named("two_sites_1g")
+  found = plan(job("resnet50"), there, PlanRequest(workers=16))
   assert found.settings.examples * 16 == IMAGES.examples < found.enough.examples * 16
-  assert plan(job("resnet50")._replace(usual=None), there, Wish(workers=16)).settings.examples == 32
-  free = plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish())
+  assert plan(job("resnet50")._replace(usual=None), there, PlanRequest(workers=16)).settings.examples == 32
+  free = plan(job("vgg_a"), named("cori_fdr"), PlanRequest())
   assert free.settings.workers * free.settings.examples <= IMAGES.examples and free.settings.workers == 256
 
 
 def test_a_known_critical_batch_sets_the_examples():
   """The least (1 / B + 1 / B_c) T of all powers of two, by brute force."""
-  alexnet, there = job("alexnet"), CLUSTERS["dasgd_v100_10g"]
+  alexnet, there = job("alexnet"), named("dasgd_v100_10g")
   for critical in (500.0, 3000.0, 1e6):
-    found = plan(alexnet, there, Wish(workers=16, critical=critical))
+    found = plan(alexnet, there, PlanRequest(workers=16, critical=critical))
 
     def seconds(examples, critical=critical):
-      step = rates.exact_seconds(alexnet, there, 16, examples)
+      step = families.exact_seconds(alexnet, there, 16, examples)
       return step * (1 / (16 * examples) + 1 / critical)
 
     tried = tried_sizes(alexnet, there).steps
     assert found.settings.examples == min(tried, key=seconds)
-    assert min(line.relative for line in found.lines) == 1
+    assert min(row.relative for row in found.table) == 1
     more = 1 + 16 * found.settings.examples / critical
-    assert f"= {more:.3g} times the examples" in " ".join(found.advice.lines)
-  assert bounds.examples_factor(300, 100) == 4
-  assert bounds.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
+    assert f"= {more:.3g} times the examples" in " ".join(found.recommendation.lines)
+  assert batch.examples_factor(300, 100) == 4
+  assert batch.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
 
 
 def test_a_language_models_usual_batch_is_one_of_tokens():
-  assert bounds.of_language(124e6, 1024).examples == 480
-  assert bounds.of_language(7e9, 4096).examples == 976
-  assert "2307.09288" in bounds.of_language(7e9, 4096).source
+  assert placement.usual_language_batch(124e6, 1024).examples == 480
+  assert placement.usual_language_batch(7e9, 4096).examples == 976
+  assert "2307.09288" in placement.usual_language_batch(7e9, 4096).source
 
 
 def test_workers_are_chosen_by_what_overlapping_leaves():
@@ -107,27 +109,27 @@ def test_workers_are_chosen_by_what_overlapping_leaves():
   there = SLOW._replace(network=Network(Link(0.0, 5e9)))
   apart = there._replace(overlap=False)
   step = 1024 * 1e9 / 5e12
-  wish = Wish(batch=1024, efficiency=0.7)
+  wish = PlanRequest(batch=1024, efficiency=0.7)
   assert 2 * 4e8 / 5e9 * 7 / 8 / 3 < step < 2 * 4e8 / 5e9 / 0.3  # so that an exchange is a third of a step and more
   assert plan(PLAIN, there, wish).settings.workers > plan(PLAIN, apart, wish).settings.workers
 
 
 def test_where_two_workers_are_too_slow_all_that_there_are_are_taken():
-  assert plan(job("resnet50"), CLUSTERS["two_sites_1g"], Wish()).settings.workers == 16
+  assert plan(job("resnet50"), named("two_sites_1g"), PlanRequest()).settings.workers == 16
 
 
 def test_parameters_that_one_worker_cannot_hold_are_shared():
   layers = [Part(1e12, held=1e7)] * 100
   large = PLAIN._replace(step=layers, params_bytes=2e10, memory=StepMemory(1e8, 8e10))
-  there = CLUSTERS["h100_ib400"]
-  found = plan(large, there._replace(device=there.device._replace(memory=3e10)), Wish(workers=32))
-  assert found.settings.shards == 4 and found.advice.speed.algorithm in ("fsdp", "hybrid_fsdp")
+  there = named("h100_ib400")
+  found = plan(large, there._replace(device=there.device._replace(memory=3e10)), PlanRequest(workers=32))
+  assert found.settings.shards == 4 and found.recommendation.speed.algorithm in ("fsdp", "hybrid_fsdp")
   assert {row.quantity for row in found.rows} >= {"shards", "all-reduce"}
   assert not any(row.quantity.startswith(("servers", "period")) for row in found.rows)
   with pytest.raises(ValueError, match="not even one example fits"):
-    plan(large, there._replace(device=there.device._replace(memory=1e9)), Wish(workers=32))
+    plan(large, there._replace(device=there.device._replace(memory=1e9)), PlanRequest(workers=32))
   with pytest.raises(ValueError, match="not even one example fits"):
-    plan(large, there._replace(device=there.device._replace(memory=3e10)), Wish(workers=2))
+    plan(large, there._replace(device=there.device._replace(memory=3e10)), PlanRequest(workers=2))
 
 
 def test_the_simplest_of_the_nearly_fastest_is_advised():
@@ -147,21 +149,21 @@ def test_the_simplest_of_the_nearly_fastest_is_advised():
 def test_what_one_worker_does_as_fast_is_said():
   """A step of 100 us to start and little else: 8 workers take no less than one does for all examples."""
   small = Job("small", 4e4, 1e5, StepMemory(1e3, 1e5))
-  there = CLUSTERS["h100_ib400"]
-  told = " ".join(plan(small, there, Wish(batch=16, workers=8)).advice.lines)
+  there = named("h100_ib400")
+  told = " ".join(plan(small, there, PlanRequest(batch=16, workers=8)).recommendation.lines)
   assert "Recommended: one worker. It takes 100 us for all 128 examples of a step" in told
-  assert "one worker" not in " ".join(plan(job("alexnet"), there, Wish(workers=8)).advice.lines)
+  assert "one worker" not in " ".join(plan(job("alexnet"), there, PlanRequest(workers=8)).recommendation.lines)
 
 
 def test_a_job_too_small_to_share_is_left_to_one_worker():
   tiny = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
-  advice = plan(tiny, CLUSTERS["cori_fdr"], Wish(batch=1, workers=4)).advice
+  advice = plan(tiny, named("cori_fdr"), PlanRequest(batch=1, workers=4)).recommendation
   assert advice.lines[0].startswith("Recommended: one worker. A step of 0.849 us is too short")
 
 
 def test_the_table_stays_short_and_has_what_matters():
   for network, name in (("alexnet", "dasgd_v100_10g"), ("resnet50", "two_sites_1g"), ("nin", "tpu_v5e")):
-    found = plan(job(network), CLUSTERS[name], Wish())
-    sizes = [line.size for line in found.lines]
-    assert len(sizes) <= batch_table.MOST_LINES + 1 and sizes == sorted(sizes)
+    found = plan(job(network), named(name), PlanRequest())
+    sizes = [row.size for row in found.table]
+    assert len(sizes) <= batch.MOST_ROWS + 1 and sizes == sorted(sizes)
     assert found.settings.examples in [size.examples for size in sizes] and found.enough in sizes

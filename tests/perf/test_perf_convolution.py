@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.hardware.device import Device, Efficiency, step_seconds
-from ddl.perf.step import convolution
-from ddl.perf.step.convolution import Costs, DoesNotFit, best_batch, choose
-from ddl.perf.step.layers import Layer
-from ddl.perf.step.memory import StepMemory
-from ddl.perf.tables.totals import parts
+from ddl.perf import convolution, layers
+from ddl.perf.convolution import AlgorithmCosts, DoesNotFit, best_batch, choose
+from ddl.perf.device import Device, Efficiency, step_seconds
+from ddl.perf.layers import Layer, parts
+from ddl.perf.memory import StepMemory
 
 NAMES = ("gemm", "fft", "winograd")
 DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)
@@ -45,7 +44,7 @@ def tables(draw):
   ] = np.inf
   bound = draw(st.floats(0, 1.1)) * workspace.max(axis=1).sum()
   bound = draw(st.sampled_from([bound, workspace[:, 0].sum(), workspace.min(axis=1).sum()]))  # exactly met, too
-  return Costs(NAMES, seconds, workspace), bound
+  return AlgorithmCosts(NAMES, seconds, workspace), bound
 
 
 @settings(deadline=None, max_examples=120)
@@ -66,7 +65,7 @@ def test_against_all_choices(table, shared):
 
 def test_eight_layers():
   rng = np.random.default_rng(0)
-  costs = Costs(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)))
+  costs = AlgorithmCosts(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)))
   for bound in (2.9e9, 3.2e9, 4e9, 9e9):
     assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound, False))
 
@@ -78,16 +77,16 @@ def test_sharing_a_workspace_is_never_slower():
 
 
 def test_a_bound_missed_by_one_byte_is_missed():
-  costs = Costs(NAMES[:2], np.array([[2.0, 1.0]]), np.array([[0.0, 1e10]]))
+  costs = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0]]), np.array([[0.0, 1e10]]))
   assert choose(costs, 1e10).algorithms == ("fft",)
   assert choose(costs, 1e10 - 1).algorithms == ("gemm",)  # 1e-10 of the bound: under the solver's tolerance
-  two = Costs(NAMES[:2], np.array([[2.0, 1.0], [2.0, 1.5]]), np.array([[0.0, 5e9], [0.0, 5e9]]))
+  two = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0], [2.0, 1.5]]), np.array([[0.0, 5e9], [0.0, 5e9]]))
   assert choose(two, 1e10 - 1).algorithms == ("fft", "gemm")
 
 
 @pytest.mark.parametrize(("shared", "needed"), [(False, 300), (True, 200)])
 def test_what_would_fit_fits(shared, needed):
-  costs = Costs(NAMES[:2], np.ones((2, 2)), np.array([[100.0, 400.0], [500.0, 200.0]]))
+  costs = AlgorithmCosts(NAMES[:2], np.ones((2, 2)), np.array([[100.0, 400.0], [500.0, 200.0]]))
   with pytest.raises(DoesNotFit, match=rf"need {needed} bytes .*, but {needed - 1} bytes are left"):
     choose(costs, needed - 1, shared=shared)
   assert choose(costs, needed, shared=shared).algorithms == ("gemm", "fft")
@@ -106,14 +105,14 @@ def test_what_would_fit_fits(shared, needed):
 )
 def test_costs_that_cannot_be(seconds, workspace, text):
   with pytest.raises(ValueError, match=text):
-    choose(Costs(NAMES[:2], np.array(seconds), np.array(workspace)), 10)
+    choose(AlgorithmCosts(NAMES[:2], np.array(seconds), np.array(workspace)), 10)
 
 
 def test_it_is_solved_again_for_each_batch():
   """More examples leave less memory: the fast algorithm falls out; the best is the largest mini-batch that has it."""
 
   def costs(examples):
-    return Costs(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
+    return AlgorithmCosts(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
 
   memory = StepMemory(per_example=10, fixed=100)
   found = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
@@ -172,7 +171,7 @@ def test_modelled_table():
   assert np.isinf(costs.seconds).tolist() == [[False, True, True], [False, False, False]]
   assert costs.seconds[1, 0] == pytest.approx(3 * 2 * SAME.macs * 32 / (0.5 * 1e13))
   scale = Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8)
-  assert not convolution.is_convolution(scale)
+  assert not layers.is_convolution(scale)
   assert len(convolution.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
   dense = convolution.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
   assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)

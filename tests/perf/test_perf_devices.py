@@ -6,38 +6,32 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from ddl.perf.devices import fit, fitted
-from ddl.perf.devices import points as convolutional
-from ddl.perf.devices import points as language
-from ddl.perf.devices.lookup import ERRORS, find, kind_of
-from ddl.perf.devices.model import Shares, cost, device_step, extra, fastest, flop, measured_costs
-from ddl.perf.devices.points import SOURCES, network
-from ddl.perf.devices.sheets import SHEETS
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.device import Device, step_seconds
-from ddl.perf.planning.batch import Job
-from ddl.perf.planning.placement import place, with_shares
-from ddl.perf.step.layers import Layer
-from ddl.perf.step.memory import StepMemory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params
+from ddl.perf import networks
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Device, chips, device_data, step_seconds
+from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, measured_costs
+from ddl.perf.layers import Layer, params
+from ddl.perf.memory import StepMemory
+from ddl.perf.placement import Job, place, with_shares
+from experiments.papers import published_steps
+from experiments.papers.published_steps import SCALE, convolution_shares, network, predict, role, shares_of, sources
 
 GOAL = 0.15  # of the median error
-V100 = SHEETS["v100"].device("float32")._replace(chip="v100")
+V100 = chips()["v100"].device("float32")._replace(chip="v100")
 
 
 @pytest.fixture(scope="module")
 def results():
-  return fit.results()
+  return published_steps.results()
 
 
 def test_the_held_out_steps_are_within_the_goal(results):
   errors = defaultdict(list)
   for result in results:
     errors[result.role].append(abs(result.error))
-  assert {role: len(found) for role, found in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
-  for role in ("network", "device", "run"):
-    assert statistics.median(errors[role]) < 0.6 * GOAL, role
+  assert {use: len(found) for use, found in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
+  for use in ("network", "device", "run"):
+    assert statistics.median(errors[use]) < 0.6 * GOAL, use
   assert max(map(max, errors.values())) < 0.5
 
 
@@ -46,9 +40,10 @@ def test_the_errors_that_plan_tells_are_those_of_the_held_out_steps(results):
   for result in results:
     if result.role != "fitted":
       errors[kind_of(network(result.point.network)), result.point.form].append(abs(result.error))
-  assert errors.keys() == ERRORS.keys()
+  stored = {(kind, form): row for kind, forms in device_data()["errors"].items() for form, row in forms.items()}
+  assert errors.keys() == stored.keys()
   for key, found in errors.items():
-    count, median, largest = ERRORS[key]
+    count, median, largest = stored[key]
     assert (len(found), round(statistics.median(found), 3), round(max(found), 2)) == (count, median, largest), key
 
 
@@ -56,43 +51,44 @@ def test_no_point_is_in_two_roles_and_all_have_a_source(results):
   keys = [(r.point.device, r.point.form, r.point.network, r.point.source, r.point.examples, r.point.recomputed,
            r.point.devices) for r in results]  # fmt: skip
   assert len(set(keys)) == len(keys)
-  assert all(result.point.source in SOURCES and result.point.seconds > 0 for result in results)
+  assert all(result.point.source in sources() and result.point.seconds > 0 for result in results)
   chosen = {r.point.device for r in results if r.role == "fitted" and r.point.form == "float32"}
   assert not chosen & {r.point.device for r in results if r.role == "device" and r.point.source != "torch_5.0"}
 
 
 def total(points, shares):
   """The sum that `fit` minimizes."""
-  logs = np.log([fit.predict(point, shares(point)) / point.seconds for point in points]) / fit.SCALE
+  logs = np.log([predict(point, shares(point)) / point.seconds for point in points]) / SCALE
   return float(np.sum(np.sqrt(1 + logs**2) - 1))
 
 
 @pytest.mark.parametrize("generation", ["kepler", "maxwell", "pascal", "volta"])
 @pytest.mark.parametrize("name", ["product", "winograd"])
 def test_no_other_share_of_a_generation_is_nearer(generation, name):
-  points = [
-    p for p in convolutional.convolutional_points()
-    if p.form == "float32" and fit.role(p) == "fitted" and SHEETS[p.device].generation == generation
+  chosen = [
+    p for p in published_steps.points()
+    if p.form == "float32" and " " not in p.network and role(p) == "fitted"
+    and chips()[p.device].generation == generation
   ]  # fmt: skip
-  found = total(points, fit.shares_of)
+  found = total(chosen, shares_of)
   for factor in (0.98, 1.02):
-    other = total(points, lambda p, f=factor: (s := fit.shares_of(p))._replace(**{name: f * getattr(s, name)}))
+    other = total(chosen, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
     assert found < other
 
 
 @pytest.mark.parametrize("name", ["product", "memory", "attention"])
 def test_no_other_share_of_transformers_is_nearer(name):
-  points = [p for p in language.language_points() if p.source == "mosaic" and fit.role(p) == "fitted"]
-  found = total(points, fit.shares_of)
+  chosen = [p for p in published_steps.points() if p.source == "mosaic" and role(p) == "fitted"]
+  found = total(chosen, shares_of)
   for factor in (0.98, 1.02):
-    assert found < total(points, lambda p, f=factor: (s := fit.shares_of(p))._replace(**{name: f * getattr(s, name)}))
+    assert found < total(chosen, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
 
 
 def test_where_libraries_have_no_winograd_the_step_has_none(results):
   """Kepler with cuDNN 5.0: direct convolutions are near, the algorithms of cuDNN 5.1 would be half of the seconds."""
   points = [r.point for r in results if r.point.source == "torch_5.0" and r.point.device == "k40c"]
-  direct = [fit.predict(p) / p.seconds - 1 for p in points]
-  fast = [fit.predict(p, fitted.convolution_shares("kepler", "2016")) / p.seconds - 1 for p in points]
+  direct = [predict(p) / p.seconds - 1 for p in points]
+  fast = [predict(p, convolution_shares("kepler", "2016")) / p.seconds - 1 for p in points]
   assert abs(statistics.median(direct)) < 0.15 and statistics.median(fast) < -0.4 and len(points) == 8
 
 
@@ -118,14 +114,14 @@ def test_the_fastest_algorithm_that_applies():
 
 
 def test_a_step_is_the_sum_of_its_parts():
-  table, shares = TABLES["vgg16"], fitted.convolution_shares("volta")
+  table, shares = networks.table("vgg16"), convolution_shares("volta")
   step = device_step(table, V100, shares)
   assert step.seconds(32) == pytest.approx(step_seconds(step.parts, 32, step.device, step.efficiency))
   assert step.device.start == pytest.approx(16 * shares.start)
   assert step.seconds(32) < device_step(table, V100, shares, algorithms={x.name: "direct" for x in table}).seconds(32)
   whole = device_step(table, V100, Shares(0.5, whole=True))
   assert sum(part.flop for part in whole.parts) == sum(layer.train_flop for layer in table)
-  net = TABLES["gpt2_124m"]
+  net = networks.table("gpt2_124m")
   once, again = (device_step(net, V100, Shares(0.5), recomputed=x) for x in (0.0, 1.0))
   more = sum(p.flop for p in again.parts) - sum(p.flop for p in once.parts)
   assert more == pytest.approx(sum(layer.forward_flop for layer in net))
@@ -135,7 +131,7 @@ def test_a_step_is_the_sum_of_its_parts():
 
 
 def test_the_program_and_the_step_have_the_same_seconds():
-  table, shares = TABLES["vgg16"], fitted.convolution_shares("volta")
+  table, shares = networks.table("vgg16"), convolution_shares("volta")
   step = device_step(table, V100, shares)
   costs, other = measured_costs(table, step.device, shares)
   assert costs(32).seconds.min(axis=1).sum() + other(32) == pytest.approx(step.seconds(32))
@@ -143,33 +139,33 @@ def test_the_program_and_the_step_have_the_same_seconds():
 
 def test_what_is_known_has_one_end_and_what_is_not_has_two():
   known, unknown = (
-    find(V100, "convolutions"),
-    find(SHEETS["h100"].device("bfloat16")._replace(chip="h100"), "convolutions"),
+    find(V100, "convolution"),
+    find(chips()["h100"].device("bfloat16")._replace(chip="h100"), "convolution"),
   )
-  assert len(known.ends) == 1 and known.middle == known.ends[0] == fitted.convolution_shares("volta")
+  assert len(known.ends) == 1 and known.middle == known.ends[0] == convolution_shares("volta")
   low, high = unknown.ends
   assert low.product < unknown.middle.product < high.product and low.memory < unknown.middle.memory < high.memory
-  assert find(Device(1e12, 1e11, 1e9), "convolutions") is None
-  node = find(Device(1e12, 1e11, 1e9, chip="haswell"), "convolutions")
+  assert find(Device(1e12, 1e11, 1e9), "convolution") is None
+  node = find(Device(1e12, 1e11, 1e9, chip="haswell"), "convolution")
   assert all(end.whole for end in node.ends) and node.ends[0].product < node.middle.product < node.ends[1].product
   for device in ("knl", "m40", "tpu_v5p"):
-    for kind in ("convolutions", "transformer", ""):
+    for kind in ("convolution", "attention", ""):
       assert find(V100._replace(chip=device), kind).source
 
 
 def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
-  there = with_shares(CLUSTERS["dasgd_v100_10g"], "convolutions")
-  shares = find(there.device, "convolutions").middle
+  there = with_shares(named("dasgd_v100_10g"), "convolution")
+  shares = find(there.device, "convolution").middle
   assert (there.efficiency.best, there.efficiency.memory) == (shares.product, shares.memory)
-  assert there.source.startswith(CLUSTERS["dasgd_v100_10g"].source) and "a step reaches" in there.source
-  ranged = with_shares(CLUSTERS["h100_ib400"], "")
-  assert "the middle" in ranged.source and ranged.efficiency != CLUSTERS["h100_ib400"].efficiency
-  own = CLUSTERS["h100_ib400"]._replace(device=CLUSTERS["h100_ib400"].device._replace(chip=""))
-  assert with_shares(own, "convolutions") is own
+  assert there.source.startswith(named("dasgd_v100_10g").source) and "a step reaches" in there.source
+  ranged = with_shares(named("h100_ib400"), "")
+  assert "the middle" in ranged.source and ranged.efficiency != named("h100_ib400").efficiency
+  own = named("h100_ib400")._replace(device=named("h100_ib400").device._replace(chip=""))
+  assert with_shares(own, "convolution") is own
 
 
 def test_a_job_without_a_table_has_the_shares_of_its_kind():
-  there = CLUSTERS["dasgd_v100_10g"]
+  there = named("dasgd_v100_10g")
   job = Job("a job", 4e8, 1e9, StepMemory(1e6, 1.2e9))
-  kinds = {kind: place(job._replace(kind=kind), there).cluster.efficiency for kind in ("", "convolutions")}
+  kinds = {kind: place(job._replace(kind=kind), there).cluster.efficiency for kind in ("", "convolution")}
   assert kinds == {kind: with_shares(there, kind).efficiency for kind in kinds} and len(set(kinds.values())) == 2

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.hardware import fit
-from ddl.perf.hardware.device import Device, Efficiency, fixed_seconds, step_seconds
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params, parts, pass_bytes, train_flop
+from ddl.perf import calibration, networks
+from ddl.perf.device import Device, Efficiency, fixed_seconds, step_seconds
+from ddl.perf.layers import params, parts, pass_bytes, train_flop
 
 DEVICE = Device(peak=1e12, memory_bandwidth=1e10, memory=1e9)
 bests, halves = st.floats(0.01, 1.0), st.floats(0.0, 100.0)
@@ -22,7 +21,7 @@ def times(flop, sizes, efficiency):
 @given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
 def test_recovers(best, half, sizes):
   measured = times(2e9, sizes, Efficiency(best, half))
-  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   assert found.best == pytest.approx(best, rel=1e-6) and found.half == pytest.approx(half, rel=1e-6, abs=1e-5)
   assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
 
@@ -34,7 +33,7 @@ def test_is_the_least_squares(best, half, seed):
   rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
   floor = [2e9 * b / DEVICE.peak for b in sizes]
   measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
-  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   assert 0 < found.best <= 1 and found.half >= 0
   for scale in (0.999, 1.001):
     for other in (Efficiency(min(found.best * scale, 1), found.half), Efficiency(found.best, found.half * scale)):
@@ -45,7 +44,7 @@ def test_is_the_least_squares(best, half, seed):
 def test_bounds():
   """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
   sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
-  found, errors = fit.efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   slope = 2e9 / DEVICE.peak * sizes / measured
   assert found.half == pytest.approx(0, abs=1e-6)
   assert 1 / found.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
@@ -55,25 +54,25 @@ def test_bounds():
 @pytest.mark.parametrize(
   ("change", "key"),
   [
-    ({"examples": [4], "seconds": [1.0]}, "one size"),
-    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "one size"),
+    ({"examples": [4], "seconds": [1.0]}, "two sizes"),
+    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "two sizes"),
     ({"seconds": [1.0]}, "1 times"),
     ({"seconds": [1.0, float("nan")]}, "seconds"),
     ({"seconds": [1e-3, 1.0]}, "8 times as fast"),
-    ({"examples": [0, 8]}, "one size"),
+    ({"examples": [0, 8]}, "two sizes"),
     ({"peak": 0.0}, "peak"),
   ],
 )
 def test_errors(change, key):
   given = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
   with pytest.raises(ValueError, match=key):
-    fit.efficiency(**given)
+    calibration.fit_efficiency(**given)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(["lenet", "vgg_a", "nin", "resnet50"]), st.floats(1, 300), bests, halves, st.floats(1.0, 100.0))
 def test_roofline(name, examples, best, half, faster):
-  table, efficiency = TABLES[name], Efficiency(best, half)
+  table, efficiency = networks.table(name), Efficiency(best, half)
   step = step_seconds(parts(table), examples, DEVICE, efficiency)
   compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
   memory = sum(3 * pass_bytes(layer, examples) for layer in table) / DEVICE.memory_bandwidth
@@ -93,11 +92,11 @@ def test_roofline(name, examples, best, half, faster):
 
 def test_a_layer_is_bound_by_one_of_two():
   """VGG-A's first dense layer moves its weights for few examples; its second convolution computes."""
-  table = {layer.name: layer for layer in TABLES["vgg_a"]}
+  table = {layer.name: layer for layer in networks.table("vgg_a")}
   full = Efficiency(1.0)
   assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
   assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12
-  with pytest.raises(ValueError, match="number of examples per worker is 0"):
+  with pytest.raises(ValueError, match="examples per worker must be above 0, got 0"):
     step_seconds(1e9, 0, DEVICE, full)
-  with pytest.raises(ValueError, match="memory bandwidth 0 bytes/s"):
+  with pytest.raises(ValueError, match=r"memory bandwidth .*got 0"):
     step_seconds(1e9, 1, DEVICE._replace(memory_bandwidth=0.0), full)

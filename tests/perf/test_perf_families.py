@@ -11,17 +11,14 @@ from ddl.algorithms.collective.streaming_diloco import streaming_diloco
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.algorithms.wrappers import int8, powersgd
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf import collectives
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
+from ddl.perf import collectives, families, networks, scaling
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Device, Efficiency, Part, step_seconds
+from ddl.perf.layers import Layer, params_bytes
+from ddl.perf.memory import StepMemory
 from ddl.perf.patterns import Op
-from ddl.perf.planning import formats, islands, rates, scenario, sharded, synchronous
-from ddl.perf.planning.batch import Job
-from ddl.perf.step.layers import Layer
-from ddl.perf.step.memory import StepMemory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes
+from ddl.perf.placement import Job
 
 SLOW, FAST = Link(0.0, 1e9), Link(0.0, 1e11)
 SGD = optax.sgd(0.1)
@@ -41,35 +38,34 @@ NODES = cluster(Network(SLOW, FAST, 4))
 
 
 def test_a_format_is_the_bytes_of_a_value_and_of_its_scale():
-  assert [formats.message_bytes(4e6, name) for name in ("float32", "bfloat16")] == [4e6, 2e6]
+  assert [families.message_bytes(4e6, name) for name in ("float32", "bfloat16")] == [4e6, 2e6]
   with pytest.raises(ValueError, match="no number format named 'int3'; known are float32, bfloat16"):
-    formats.message_bytes(1.0, "int3")
-  sent = pattern_of(int8.int8(sync_sgd(SGD), block=formats.BLOCK), vector(4e6), 8).local
+    families.message_bytes(1.0, "int3")
+  sent = pattern_of(int8.int8(sync_sgd(SGD), block=families.BLOCK), vector(4e6), 8).local
   gathered = next(op.nbytes for op in sent if op.kind == "all_gather")
-  assert formats.message_bytes(4e6, "int8") == pytest.approx(gathered, rel=2e-3)  # whose last blocks are padded
-  assert formats.message_bytes(4e6, "int4") == pytest.approx(5e5 + 4e6 / 512)
+  assert families.message_bytes(4e6, "int8") == pytest.approx(gathered, rel=2e-3)  # whose last blocks are padded
+  assert families.message_bytes(4e6, "int4") == pytest.approx(5e5 + 4e6 / 512)
 
 
 def test_powersgd_sends_what_the_algorithm_sends():
   shapes = {"kernel": (3, 3, 16, 32), "bias": (32,), "dense": (100, 30), "small": (100, 3)}
   params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
   table = (Layer("kernel", 16, 32, (3, 3)), Layer("dense", 100, 30, bias=False), Layer("small", 100, 3, bias=False))
-  assert formats.powersgd(table, 4) == pattern_of(powersgd.powersgd(sync_sgd(SGD), rank=4), params, 8).local
+  assert families.powersgd(table, 4) == pattern_of(powersgd.powersgd(sync_sgd(SGD), rank=4), params, 8).local
 
 
 def test_powersgd_leaves_out_what_holds_nothing():
   """A tied output layer sends nothing of its own."""
-  table = TABLES["gpt2_124m"]
-  first, second = formats.powersgd(table, 4)
+  table = networks.table("gpt2_124m")
+  first, second = families.powersgd(table, 4)
   assert 0 < first.nbytes + second.nbytes < params_bytes(table) / 50
-  assert len(formats.held(table)) < len(table)
 
 
 def test_fewer_bytes_are_fewer_seconds_and_compression_costs_passes():
-  seconds = {name: synchronous.seconds(JOB, FLAT, 8, 1, name) for name in formats.FORMATS}
+  seconds = {name: families.synchronous_seconds(JOB, FLAT, 8, 1, name) for name in families.FORMATS}
   assert seconds["float32"] > seconds["bfloat16"] == seconds["float16"] > seconds["int8"] > seconds["int4"]
   step = step_seconds(JOB.step, 1, FLAT.device, FLAT.efficiency)
-  quarter = collectives.all_reduce(formats.message_bytes(N, "int8"), 8, FLAT.network)
+  quarter = collectives.all_reduce(families.message_bytes(N, "int8"), 8, FLAT.network)
   hidden = step / 3  # under the last layer's weights' gradient is nothing to send yet; the network bounds the rest
   assert seconds["int8"] == pytest.approx(step + quarter - hidden + 4 * N / 1e15, rel=0.01)
 
@@ -80,14 +76,14 @@ def test_powersgd_by_hand():
   step = step_seconds(JOB.step, 1, FLAT.device, FLAT.efficiency)
   sent = 4 * 4 * (1000 + 2000 + 2000 + 500)
   expected = step + 2 * sent / 1e9 * 7 / 8 + 4 * N / 1e15 + 2 * 200e-6
-  assert synchronous.powersgd_seconds(job, FLAT, 8, 1) == pytest.approx(expected)
+  assert families.powersgd_seconds(job, FLAT, 8, 1) == pytest.approx(expected)
 
 
 def test_microbatches_exchange_in_the_last_one():
-  one = synchronous.seconds(JOB, FLAT, 8, 16)
+  one = families.synchronous_seconds(JOB, FLAT, 8, 16)
   step = step_seconds(JOB.step, 16, FLAT.device, FLAT.efficiency)
-  assert synchronous.seconds(JOB, FLAT, 8, 160, micro=10) == pytest.approx(9 * step + one)
-  assert synchronous.seconds(JOB, FLAT, 1, 160, micro=10) == pytest.approx(10 * step)
+  assert families.synchronous_seconds(JOB, FLAT, 8, 160, micro=10) == pytest.approx(9 * step + one)
+  assert families.synchronous_seconds(JOB, FLAT, 1, 160, micro=10) == pytest.approx(10 * step)
 
 
 # ---- parameters in pieces
@@ -99,32 +95,32 @@ def test_full_sharding_by_hand(width):
   there = cluster(Network(SLOW), width=width)
   gather, scatter = (width / 4 * 0.2 * 7 / 8, 0.2 * 7 / 8)  # of a unit
   for step in (1e-3, 10.0):
-    found = sharded.seconds(JOB, there, 8, step, 8)
+    found = families.sharded_seconds(JOB, there, 8, step, 8)
     hidden = max(step / 3, 2 * gather) + max(2 * step / 3, 2 * gather + 2 * scatter)
     assert found == pytest.approx(gather + hidden + scatter)
-  apart = sharded.seconds(JOB, there._replace(overlap=False), 8, 1.0, 8)
+  apart = families.sharded_seconds(JOB, there._replace(overlap=False), 8, 1.0, 8)
   assert apart == pytest.approx(1 + 4 * gather + 2 * scatter)
-  assert sharded.seconds(JOB, there, 1, 1.0, 1) == 1.0
+  assert families.sharded_seconds(JOB, there, 1, 1.0, 1) == 1.0
   with pytest.raises(ValueError, match="3 shards do not divide 8 workers"):
-    sharded.seconds(JOB, there, 8, 1.0, 3)
+    families.sharded_seconds(JOB, there, 8, 1.0, 3)
 
 
 def test_pieces_inside_nodes_spare_the_network():
   step = 1e-3
-  whole, hybrid = (sharded.seconds(JOB, NODES, 8, step, shards) for shards in (8, 4))
+  whole, hybrid = (families.sharded_seconds(JOB, NODES, 8, step, shards) for shards in (8, 4))
   between = collectives.all_reduce(N, 2, FLAT.network)  # each of the four workers with its quarter, on one link
   assert between < hybrid < 1.6 * between and hybrid < whole
-  assert rates.ways(NODES.network, 8) == {"fsdp": 8, "hybrid_fsdp": 4}
-  assert rates.ways(NODES.network, 8, shards=8) == {"fsdp": 8}
-  assert rates.ways(NODES.network, 4) == {"fsdp": 4} and rates.ways(NODES.network, 1) == {}
-  assert rates.exact_seconds(JOB, NODES, 4, 1, shards=8) == math.inf
+  assert families.shardings(NODES.network, 8) == {"fsdp": 8, "hybrid_fsdp": 4}
+  assert families.shardings(NODES.network, 8, shards=8) == {"fsdp": 8}
+  assert families.shardings(NODES.network, 4) == {"fsdp": 4} and families.shardings(NODES.network, 1) == {}
+  assert families.exact_seconds(JOB, NODES, 4, 1, shards=8) == math.inf
 
 
 def test_pieces_share_the_memory():
-  assert sharded.memory(JOB, 1) == JOB.memory
-  assert sharded.memory(JOB, 8) == StepMemory(1e6, 1.6e9 / 8 + 2 * N / 2)
+  assert families.sharded_memory(JOB, 1) == JOB.memory
+  assert families.sharded_memory(JOB, 8) == StepMemory(1e6, 1.6e9 / 8 + 2 * N / 2)
   small = Job("small", 6e7, [Part(1e6, held=1.0) for _ in range(6)], JOB.memory)  # layers of 10 MB
-  assert sharded.units(small) == pytest.approx([3e7, 3e7])
+  assert families.shard_units(small) == pytest.approx([3e7, 3e7])
 
 
 # ---- islands
@@ -133,26 +129,30 @@ def test_pieces_share_the_memory():
 @pytest.mark.parametrize(
   ("there", "workers", "found"),
   [(FLAT, 8, ("workers", 8, 1)), (NODES, 8, ("nodes", 2, 4)), (NODES, 4, ("workers", 4, 1)),
-   (CLUSTERS["two_sites_1g"], 16, ("sites", 2, 8)), (CLUSTERS["two_sites_1g"], 2, ("workers", 2, 1))],
+   (named("two_sites_1g"), 16, ("sites", 2, 8)), (named("two_sites_1g"), 2, ("workers", 2, 1))],
 )  # fmt: skip
 def test_an_island_is_a_site_a_node_or_a_worker(there, workers, found):
-  assert islands.islands(there, workers)[:3] == found
+  assert families.islands(there, workers)[:3] == found
 
 
 def test_averages_between_islands_by_hand():
-  land = islands.islands(NODES, 8)
+  land = families.islands(NODES, 8)
   assert land.message_seconds(N) == pytest.approx(0.4)  # 2 nodes: half of the bytes, twice
-  assert islands.averaged(0.1, 0.4, 10) == pytest.approx(0.14)
-  settings = rates.Settings(N, 1000, 0.2, 8, 1, 1, 1, 1, 1, 1)
-  inside = rates.inside_seconds(JOB, land, settings)
-  assert inside == synchronous.seconds(JOB, land.inside, 4, 1000) < synchronous.seconds(JOB, NODES, 8, 1000)
-  found = {each.algorithm: each for each in rates.between(JOB, NODES, settings, 0.05)}
+  assert families.averaged(0.1, 0.4, 10) == pytest.approx(0.14)
+  settings = families.FamilySettings(N, 1000, 0.2, 8, 1, 1, 1, 1, 1, 1)
+  inside = families.inside_seconds(JOB, land, settings)
+  assert (
+    inside
+    == families.synchronous_seconds(JOB, land.inside, 4, 1000)
+    < families.synchronous_seconds(JOB, NODES, 8, 1000)
+  )
+  found = {each.algorithm: each for each in families.between(JOB, NODES, settings, 0.05)}
   assert found["diloco"].seconds == pytest.approx(inside + 0.4 / 500)
   period = found["hierarchical_sgd"].steps
   assert found["hierarchical_sgd"].seconds == pytest.approx(inside + 0.4 / period)
   assert 0.4 / period <= 0.05 * found["hierarchical_sgd"].seconds * (1 + 1e-12)
   assert inside + 0.4 / (period - 1) > inside / 0.95
-  assert [each.algorithm for each in rates.between(JOB, FLAT, settings, 0.05)] == ["diloco", "streaming_diloco"]
+  assert [each.algorithm for each in families.between(JOB, FLAT, settings, 0.05)] == ["diloco", "streaming_diloco"]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.02, 0.003])
@@ -160,29 +160,29 @@ def test_streaming_diloco_is_the_event_model_of_its_messages(step):
   """All hidden, hidden by several steps, and more than the network carries."""
   fragments, period = 4, 20
   workers, message = 8, lambda nbytes: collectives.all_reduce(nbytes, 8, FLAT.network)
-  found = islands.streaming(step, message, N, period=period, fragments=fragments, name="float32")
+  seconds, hidden = families.streaming(step, message, N, period=period, fragments=fragments, name="float32")
   algorithm = streaming_diloco(
-    SGD, period=period, outer_learning_rate=0.7, outer_momentum=0.9, fragments=fragments, delay=found.delay, keep=0.5
+    SGD, period=period, outer_learning_rate=0.7, outer_momentum=0.9, fragments=fragments, delay=hidden, keep=0.5
   )
-  work = scenario.Work((Part(step * 5e12),), (N,))
+  work = scaling.StepWork((Part(step * 5e12),), (N,))
   pattern = pattern_of(algorithm, vector(*[N / fragments] * fragments), workers)
-  run = scenario.Scenario(pattern, work, FLAT, workers, 1, scenario.Transport())
-  assert found.seconds == pytest.approx(scenario.seconds_and_waiting(run)[0], rel=1e-6)
-  assert islands.streaming(step, message, N, period=period, fragments=4, overlap=False).delay == 0
+  run = scaling.Scenario(pattern, work, FLAT, workers, 1, scaling.Transport())
+  assert seconds == pytest.approx(scaling.seconds_and_waiting(run)[0], rel=1e-6)
+  assert families.streaming(step, message, N, period=period, fragments=4, overlap=False)[1] == 0
 
 
 def test_every_family_is_predicted_once_with_what_it_sends():
-  settings = rates.Settings(N, 64, 1.0, 8, 1, 1, 1, 9, 1, 9)
-  found = rates.families(JOB, NODES, settings, 0.05)
+  settings = families.FamilySettings(N, 64, 1.0, 8, 1, 1, 1, 9, 1, 9)
+  found = families.families(JOB, NODES, settings, 0.05)
   names = [(each.algorithm, each.setting) for each in found]
   assert len(set(names)) == len(names)
   assert {name for name, _ in names} == {
     "sync_sgd", "fsdp", "hybrid_fsdp", "local_sgd", "dasgd", "easgd", "async_sgd", "async_easgd", "hierarchical_sgd",
     "diloco", "streaming_diloco",
   }  # fmt: skip
-  pieces = rates.families(JOB, NODES, settings._replace(shards=4), 0.05)  # one worker cannot hold them
+  pieces = families.families(JOB, NODES, settings._replace(shards=4), 0.05)  # one worker cannot hold them
   assert {each.algorithm for each in pieces} == {
     "fsdp", "hybrid_fsdp", "hierarchical_sgd", "diloco", "streaming_diloco"
   }  # fmt: skip
-  assert {each.algorithm for each in rates.families(JOB, NODES, settings._replace(shards=8), 0.05)} == {"fsdp"}
-  assert Op("all_reduce", N).nbytes == sum(scenario.work_of(JOB.step, N).nbytes)
+  assert {each.algorithm for each in families.families(JOB, NODES, settings._replace(shards=8), 0.05)} == {"fsdp"}
+  assert Op("all_reduce", N).nbytes == sum(scaling.work_of(JOB.step, N).nbytes)

@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import collectives, library_costs, server
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.cluster import NCCL, Link, Network, Torus, Uplink
-from ddl.perf.hardware.device import Part
+from ddl.perf import collectives, library_costs, networks, scaling, server
+from ddl.perf.cluster import NCCL, Link, Network, Torus, Uplink
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Part
+from ddl.perf.layers import params_bytes
 from ddl.perf.patterns import Pattern, Visits
-from ddl.perf.planning import scaling
-from ddl.perf.planning.scenario import Work
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes
+from ddl.perf.scaling import StepWork
 
 KB, GB = 1e3, 1e9
-H100 = CLUSTERS["h100_ib400"].network
+H100 = named("h100_ib400").network
 NVLINK, CARD = H100.inside or H100.between, H100.card or 0.0
 ABOVE = 1 - 1e-9  # for the rounding of sums
 bytes_ = st.just(0.0) | st.floats(1, 1e10)
@@ -32,10 +30,10 @@ in_torus = st.builds(
   Network, links, st.none(), st.just(1), st.just(1), card=st.none(), uplink=st.none(), reduces=st.just(()),
   torus=st.builds(Torus, st.integers(1, 3), st.sampled_from([4, 16])), library=st.none(),
 )  # fmt: skip
-networks = with_library | in_torus
+any_network = with_library | in_torus
 
 
-@given(bytes_, st.integers(1, 300), networks)
+@given(bytes_, st.integers(1, 300), any_network)
 @settings(deadline=None)
 def test_no_cost_is_under_its_bound(nbytes, p, network):
   bound = collectives.network_bound(nbytes, p, network)
@@ -48,7 +46,7 @@ def test_no_cost_is_under_its_bound(nbytes, p, network):
     assert collectives.all_reduce(nbytes, p, network, name) == seconds >= 0
 
 
-@given(bytes_, st.integers(1, 300), networks, st.floats(1, 1e6))
+@given(bytes_, st.integers(1, 300), any_network, st.floats(1, 1e6))
 @settings(deadline=None)
 def test_fewer_bytes_and_better_links_are_never_slower(nbytes, p, network, faster):
   now = collectives.all_reduce(nbytes, p, network)
@@ -61,7 +59,7 @@ def test_fewer_bytes_and_better_links_are_never_slower(nbytes, p, network, faste
     )
 
 
-@given(bytes_, networks)
+@given(bytes_, any_network)
 @settings(deadline=None)
 def test_one_worker_sends_nothing(nbytes, network):
   assert collectives.all_reduce(nbytes, 1, network) == 0
@@ -123,19 +121,19 @@ def test_an_instant_library_has_only_its_share_of_the_bandwidth():
 
 def test_a_worker_has_one_card():
   """A visit to a server with ResNet-50 is eight times as long as with all cards of a node; the node's link is whole."""
-  nbytes = params_bytes(TABLES["resnet50"])
+  nbytes = params_bytes(networks.table("resnet50"))
   alone, whole = H100.worker_link(16), H100._replace(card=None).worker_link(16)
   seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (alone, whole)]
   assert seconds == pytest.approx([4.1e-3, 0.52e-3], rel=0.02)
   assert alone.bandwidth * 8 == H100.between.bandwidth == H100.way_out(16).bandwidth
-  assert CLUSTERS["h100_ib400"].server_link(16).bandwidth == alone.bandwidth
+  assert named("h100_ib400").server_link(16).bandwidth == alone.bandwidth
   assert H100.worker_link(8) == H100.inside  # in one node
   assert H100.of_groups(4).card == 4 * CARD > 0
 
 
 def test_no_loss_to_bandwidth_where_the_card_has_no_limit():
-  pattern, job = Pattern(visits=Visits(up=1e8, down=1e8, period=1)), Work((Part(1e9),), (1e8,))
-  (point,) = scaling.curve(lambda _: pattern, job, CLUSTERS["h100_ib400"], [16], batch=16, weak=True)
+  pattern, job = Pattern(visits=Visits(up=1e8, down=1e8, period=1)), StepWork((Part(1e9),), (1e8,))
+  (point,) = scaling.curve(lambda _: pattern, job, named("h100_ib400"), [16], batch=16, weak=True)
   assert point.losses["bandwidth"] == pytest.approx(point.seconds, rel=0.1)
 
 

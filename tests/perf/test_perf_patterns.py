@@ -15,15 +15,14 @@ from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.costs.scale import recorded
 from ddl.engine import traffic
 from ddl.models import MODELS
-from ddl.perf import collectives, patterns
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency, Part
+from ddl.perf import collectives, patterns, scaling
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.memory import StepMemory
 from ddl.perf.patterns import Op, Pattern, Visits
-from ddl.perf.planning import planner, scaling
-from ddl.perf.planning.batch import Job
-from ddl.perf.planning.scenario import Transport, Work
-from ddl.perf.step.memory import StepMemory
+from ddl.perf.placement import Job
+from ddl.perf.plan import PlanRequest, plan
+from ddl.perf.scaling import StepWork, Transport
 from ddl.run import virtual_time
 from ddl.schedule import Schedule
 
@@ -55,7 +54,7 @@ def test_a_permute_is_one_message_of_each_worker(duplex):
   assert collectives.permute(N, 4, nodes) == pytest.approx(1e-6 + both / 1e11, rel=1e-12)  # within a node
   assert collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)  # four share its link
   assert collectives.permute(N, 1, nodes) == 0
-  with pytest.raises(ValueError, match="bytes of a message is nan"):
+  with pytest.raises(ValueError, match=r"bytes of a message must be .*got nan"):
     collectives.permute(math.nan, P, nodes)
 
 
@@ -267,7 +266,7 @@ def test_clocks_of_own_algorithms_on_a_cluster():
 
 def test_scale_and_plan_of_an_own_algorithm():
   """Steps of a second, by the cluster's timeline: what a step waits for is what is not hidden."""
-  job = Work((Part(1e9),), (N,))
+  job = StepWork((Part(1e9),), (N,))
   of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
 
   def seconds(algorithm, network=NETWORK, **how):
@@ -280,10 +279,8 @@ def test_scale_and_plan_of_an_own_algorithm():
   assert seconds(LATE, Network(Link(0.0, 1e8))) == pytest.approx(STEP)
   assert seconds(LATE, overlap=False) == pytest.approx(STEP + WHOLE)
   assert seconds(TWO, overlap=False) == pytest.approx(STEP + HALF / 3 + PERMUTE / 2)
-  plan = planner.plan(
-    Job("own", N, 1e9, StepMemory(1.0, 1.0)), THERE, planner.Wish(1, P), own=("ring", of(RING))
-  )  # fmt: skip
-  assert plan.speeds[-1].algorithm == "ring" and plan.speeds[-1].seconds == pytest.approx(STEP + 2 * PERMUTE)
+  result = plan(Job("own", N, 1e9, StepMemory(1.0, 1.0)), THERE, PlanRequest(1, P), configured=("ring", of(RING)))
+  assert result.speeds[-1].algorithm == "ring" and result.speeds[-1].seconds == pytest.approx(STEP + 2 * PERMUTE)
 
 
 def test_a_clock_that_does_not_fit_gets_one_line():

@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import collectives, server
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency, Part, step_seconds
+from ddl.perf import bounds, collectives, networks, scaling, server
+from ddl.perf.batch import ENOUGH, choose_batch
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster_file import built_in, named
+from ddl.perf.device import Device, Efficiency, Part, step_seconds
+from ddl.perf.families import FamilySettings, averaging, fastest
+from ddl.perf.layers import params_bytes, parts, train_flop
+from ddl.perf.memory import StepMemory, step_memory
 from ddl.perf.patterns import Op, Pattern
-from ddl.perf.planning import bounds, delays, scaling, scenario
-from ddl.perf.planning.batch import ENOUGH, Job, choose_batch
-from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.planning.rates import Settings, most, speeds
-from ddl.perf.step.memory import StepMemory, step_memory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes, parts, train_flop
+from ddl.perf.placement import Job
+from ddl.perf.plan import PlanRequest, plan
 from ddl.perf.units import percent, seconds_text
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9))
@@ -29,7 +28,7 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, du
 
 
 def job(name, **keys):
-  table = TABLES[name]
+  table = networks.table(name)
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, **keys)
 
 
@@ -44,7 +43,7 @@ def test_a_long_start_leaves_the_seconds_of_computing_exact(start, workers):
   there = cluster(latency=0.0, bandwidth=1e15)
   there = there._replace(device=there.device._replace(start=start, peak=1e21))
   small = PLAIN._replace(step=1e9)
-  row = next(row for row in plan(small, there, Wish(batch=32, workers=workers)).rows if "strong" in row.quantity)
+  row = next(row for row in plan(small, there, PlanRequest(batch=32, workers=workers)).rows if "strong" in row.quantity)
   compute = workers * 32 * 1e9 / (1e21 * 0.5)
   overhead = bounds.efficiency(workers, (start + compute / workers - compute / workers) / compute)
   assert (
@@ -54,12 +53,12 @@ def test_a_long_start_leaves_the_seconds_of_computing_exact(start, workers):
 
 def test_a_step_that_only_reads_its_parameters_gains_nothing_from_workers():
   job = PLAIN._replace(step=(Part(1e-9, held=1e9),))
-  row = next(row for row in plan(job, cluster(), Wish(batch=32, workers=8)).rows if "strong" in row.quantity)
+  row = next(row for row in plan(job, cluster(), PlanRequest(batch=32, workers=8)).rows if "strong" in row.quantity)
   assert row.value == "1" and "as long with fewer examples" in row.why
 
 
 def test_a_plan_for_a_million_devices_takes_seconds(at_once):
-  found = plan(job("alexnet"), cluster(workers=2**20, memory=1e13), Wish(batch=1, workers=2**20))
+  found = plan(job("alexnet"), cluster(workers=2**20, memory=1e13), PlanRequest(batch=1, workers=2**20))
   assert found.settings.workers == 2**20
 
 
@@ -73,20 +72,20 @@ def test_an_efficiency_curve_asks_for_more_examples():
   most = curve.at(found.best)
   assert curve.at(found.examples) >= ENOUGH * most > curve.at(found.examples // 2)
   assert found.rate / found.best_rate == pytest.approx(curve.at(found.examples) / most)
-  why = rows(plan(PLAIN, cluster(half=300), Wish()))["examples per worker"].why
+  why = rows(plan(PLAIN, cluster(half=300), PlanRequest()))["examples per worker"].why
   assert f"with {100 * ENOUGH:g} % of the best rate" in why and f"of {found.best_rate:,.0f} with {found.best}" in why
-  assert rows(plan(PLAIN, cluster(), Wish(batch=64)))["examples per worker"].why.startswith("as given: 64 / ")
+  assert rows(plan(PLAIN, cluster(), PlanRequest(batch=64)))["examples per worker"].why.startswith("as given: 64 / ")
 
 
 def test_memory_limits_the_examples():
   memory = PLAIN.memory.total(80)
   found = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (found.examples, found.largest) == (80, 80)
-  assert choose_batch(PLAIN, cluster(memory=memory), given=80).examples == 80
+  assert choose_batch(PLAIN, cluster(memory=memory), requested=80).examples == 80
   with pytest.raises(
     ValueError, match=r"81 examples per worker are too many: 80 is the most that fits into .* 1.28 GB"
   ):
-    choose_batch(PLAIN, cluster(memory=memory), given=81)
+    choose_batch(PLAIN, cluster(memory=memory), requested=81)
   with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
 
@@ -95,7 +94,7 @@ def test_the_data_limit_the_examples():
   few = PLAIN._replace(most=50)
   assert choose_batch(few, cluster(half=1000)).examples == 50
   with pytest.raises(ValueError, match="64 examples per worker are too many: there are 50"):
-    choose_batch(few, cluster(), given=64)
+    choose_batch(few, cluster(), requested=64)
 
 
 def test_the_compiled_step_decides_where_there_is_one():
@@ -111,7 +110,7 @@ def test_workspaces_are_what_memory_leaves():
   """Direct convolutions need none; with room the program finds faster ones, and the step does not count on them."""
   net = job("vgg_a")
   needed = net.memory.total(64)
-  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), given=64) for room in (0, 1e9, 20e9))
+  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), requested=64) for room in (0, 1e9, 20e9))
   assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
   assert (
     roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
@@ -120,18 +119,18 @@ def test_workspaces_are_what_memory_leaves():
   assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
   assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
   with pytest.raises(ValueError, match="64 examples per worker are too many: 63 is the most"):
-    choose_batch(net, cluster(memory=needed - 1), given=64)
+    choose_batch(net, cluster(memory=needed - 1), requested=64)
 
 
 def test_a_plan_and_a_scaling_curve_have_one_step():
   """ResNet-50 on H100 is bound by memory: the FLOP alone would be half of the step."""
-  there = CLUSTERS["h100_ib400"]
-  found = plan(job("resnet50"), there, Wish(batch=64, workers=16))
-  gradients = Pattern(local=(Op("all_reduce", params_bytes(TABLES["resnet50"])),))
-  work = scenario.work(TABLES["resnet50"])
+  there = named("h100_ib400")
+  found = plan(job("resnet50"), there, PlanRequest(batch=64, workers=16))
+  gradients = Pattern(local=(Op("all_reduce", params_bytes(networks.table("resnet50"))),))
+  work = scaling.work(networks.table("resnet50"))
   alone, together = scaling.curve(lambda _: gradients, work, there, [1, 16], batch=64, weak=True)
   assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
-  flop = step_seconds(train_flop(TABLES["resnet50"]), 64, there.device, there.efficiency)
+  flop = step_seconds(train_flop(networks.table("resnet50")), 64, there.device, there.efficiency)
   assert alone.seconds > 1.5 * flop
   told = rows(found)
   assert told["step"].value in told["examples per worker"].why and told["step"].value in told["delay (DaSGD)"].why
@@ -145,7 +144,7 @@ def test_the_row_of_the_step_is_its_formula():
   """One layer that computes and one that moves: the larger of both terms of each, worked out by hand."""
   slow = cluster()._replace(device=Device(1e13, 1e11, 16e9, start=1e-4, width=2))
   both = PLAIN._replace(step=(Part(1e9, 1e3, 1e6), Part(1e6, 1e4, 1e8)))
-  found = plan(both, slow, Wish(batch=64))
+  found = plan(both, slow, PlanRequest(batch=64))
   computing = 64 * 1e9 / 5e12, 64 * 1e6 / 5e12
   moving = 2 * (64e3 + 1e6) / 1e11, 2 * (64e4 + 1e8) / 1e11
   assert computing[0] > moving[0] and computing[1] < moving[1]
@@ -163,7 +162,7 @@ def test_the_row_of_the_step_is_its_formula():
 @given(st.floats(1e7, 1e11), st.floats(0, 1e-3), st.integers(0, 64), st.sampled_from([0.0, 200.0]))
 def test_what_a_plan_promises(bandwidth, latency, workers, half):
   there = cluster(bandwidth, latency, half)
-  found = plan(PLAIN, there, Wish(workers=workers))
+  found = plan(PLAIN, there, PlanRequest(workers=workers))
   s = found.settings
   step = step_seconds(PLAIN.step, found.settings.examples, there.device, there.efficiency)
   message = collectives.all_reduce(PLAIN.params_bytes, s.workers, there.network)
@@ -184,11 +183,11 @@ def test_what_a_plan_promises(bandwidth, latency, workers, half):
 
 def test_more_workers_would_not_be_efficient():
   there = cluster(bandwidth=0.845e9, latency=1e-3, workers=500)
-  chosen = plan(PLAIN, there, Wish(batch=8192)).settings.workers
+  chosen = plan(PLAIN, there, PlanRequest(batch=8192)).settings.workers
   assert 1 < chosen < 500
 
   def efficiency(g):
-    return plan(PLAIN, there, Wish(batch=8192, workers=g)).speeds[0].efficiency
+    return plan(PLAIN, there, PlanRequest(batch=8192, workers=g)).speeds[0].efficiency
 
   assert efficiency(chosen) >= 0.8 > efficiency(2 * chosen)
 
@@ -201,37 +200,41 @@ def test_the_lemma_on_workers():
     step = step_seconds(1e9, 64, there.device, there.efficiency)
     return collectives.all_reduce(PLAIN.params_bytes, 4, there.network) - step / 3
 
-  row = rows(plan(PLAIN, there, Wish(batch=64, workers=4)))[name]
+  row = rows(plan(PLAIN, there, PlanRequest(batch=64, workers=4)))[name]
   overhead = (1e9 * 100 / 5e12 + waited(there)) / (1e9 * 256 / 5e12)
   assert f"= {overhead:.3g};" in row.why and "20 ms of each step, whatever its examples" in row.why
   assert f"= {100 * bounds.efficiency(4, overhead):.3g} %" in row.why
   slow = there._replace(device=there.device._replace(start=0.03))
-  row = rows(plan(PLAIN, slow, Wish(batch=64, workers=4)))[name]
+  row = rows(plan(PLAIN, slow, PlanRequest(batch=64, workers=4)))[name]
   assert f"= {(0.05 + waited(slow)) / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
-  measured = rows(plan(PLAIN, there, Wish(batch=64, workers=4), overhead=0.5))[name]
+  measured = rows(plan(PLAIN, there, PlanRequest(batch=64, workers=4), overhead=0.5))[name]
   own = 0.5 * step_seconds(1e9, 64, there.device, there.efficiency)  # of the step that the 64 examples take
   assert f"= {(own + waited(there)) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
-  flat = rows(plan(PLAIN, cluster(), Wish(workers=4)))["workers (strong scaling, 128 examples)"]
+  flat = rows(plan(PLAIN, cluster(), PlanRequest(workers=4)))["workers (strong scaling, 128 examples)"]
   assert "nothing fixed in a step" in flat.why
 
 
 def test_what_rounding_leaves_of_a_fixed_part_is_none():
-  found = plan(job("alexnet"), CLUSTERS["dasgd_v100_10g"], Wish(workers=12))
+  found = plan(job("alexnet"), named("dasgd_v100_10g"), PlanRequest(workers=12))
   assert any("nothing fixed in a step" in row.why for row in found.rows)
 
 
 def test_the_rows_on_workers_say_what_overlaps_and_what_the_data_feed():
-  told = rows(plan(PLAIN._replace(data=1000), cluster(), Wish(batch=64, workers=4)))
+  told = rows(plan(PLAIN._replace(data=1000), cluster(), PlanRequest(batch=64, workers=4)))
   weak, strong = told["workers (weak scaling)"], told["workers (strong scaling, 256 examples)"]
   assert "gradients leave as they appear" in weak.why and "waited" in strong.why
-  apart = rows(plan(PLAIN, cluster()._replace(overlap=False), Wish(batch=64, workers=4)))["workers (weak scaling)"]
+  apart = rows(plan(PLAIN, cluster()._replace(overlap=False), PlanRequest(batch=64, workers=4)))[
+    "workers (weak scaling)"
+  ]
   assert "no overlap" in apart.why
   assert weak.limit.endswith("; the data feed at most 15 with 64 examples each")
-  assert "the data" not in rows(plan(PLAIN, cluster(), Wish(batch=64, workers=4)))["workers (weak scaling)"].limit
+  assert (
+    "the data" not in rows(plan(PLAIN, cluster(), PlanRequest(batch=64, workers=4)))["workers (weak scaling)"].limit
+  )
 
 
 def test_one_worker_exchanges_nothing():
-  found = plan(PLAIN, cluster(), Wish(workers=1))
+  found = plan(PLAIN, cluster(), PlanRequest(workers=1))
   assert all(x.seconds == found.settings.step for x in found.speeds)
   assert rows(found)["exchange"].value == "none"
   assert not any(row.quantity.startswith(("servers", "delay", "period", "all-reduce")) for row in found.rows)
@@ -241,7 +244,7 @@ def test_one_worker_exchanges_nothing():
 
 def test_where_nothing_overlaps_no_delay_helps():
   apart = cluster(bandwidth=1e10)._replace(overlap=False)
-  found = plan(PLAIN, apart, Wish(batch=64, workers=4))
+  found = plan(PLAIN, apart, PlanRequest(batch=64, workers=4))
   assert rows(found)["delay (DaSGD)"].value == "0" and "never runs beside" in rows(found)["delay (DaSGD)"].why
   message, step = collectives.all_reduce(PLAIN.params_bytes, 4, apart.network), found.settings.step
   for speed in found.speeds:
@@ -250,12 +253,12 @@ def test_where_nothing_overlaps_no_delay_helps():
         speed.algorithm, found.settings.local_period
       )
       assert speed.seconds == pytest.approx(step + message / period)
-  assert rows(plan(PLAIN, cluster(bandwidth=1e10), Wish(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
+  assert rows(plan(PLAIN, cluster(bandwidth=1e10), PlanRequest(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
 
 
 def test_the_queue_at_the_servers_lengthens_the_period():
   """128 * 531 MB / (32 * 7 GB/s) = 304 ms of the servers' links against a step of 163 ms."""
-  found = plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(batch=4, workers=128))
+  found = plan(job("vgg_a"), named("cori_fdr"), PlanRequest(batch=4, workers=128))
   s, row = found.settings, rows(found)["period (asynchronous EASGD)"]
   needed = 0.95 * 128 * s.params_bytes / (s.servers * 7e9) / s.step
   assert (s.servers, s.server_period) == (32, 2) and f"= {needed:.4g}" in row.why
@@ -263,12 +266,12 @@ def test_the_queue_at_the_servers_lengthens_the_period():
   told = rows(found)["servers"]
   assert "(async_sgd)" in told.why and told.limit == "more would not make async_sgd faster"
   for servers, limit in ((8, "as given; the servers' links"), (64, "as given")):
-    assert rows(plan(job("vgg_a"), CLUSTERS["cori_fdr"], Wish(4, 128, servers)))["servers"].limit == limit
+    assert rows(plan(job("vgg_a"), named("cori_fdr"), PlanRequest(4, 128, servers)))["servers"].limit == limit
 
 
 def test_servers():
   there = cluster(latency=0.0, duplex=0.0)
-  found = plan(PLAIN, there, Wish(workers=16, batch=4096))  # a step of 0.8 s
+  found = plan(PLAIN, there, PlanRequest(workers=16, batch=4096))  # a step of 0.8 s
   needed = bounds.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, there.device, there.efficiency))
   assert f"so {needed};" in rows(found)["servers"].why and needed == 16
 
@@ -279,10 +282,10 @@ def test_servers():
 
   assert turn(found.settings.servers) <= 1.01 * min(map(turn, range(1, needed + 1)))
   assert found.settings.servers <= needed
-  assert plan(PLAIN, there, Wish(workers=16, servers=3)).settings.servers == 3
+  assert plan(PLAIN, there, PlanRequest(workers=16, servers=3)).settings.servers == 3
   tiny = PLAIN._replace(params_bytes=40.0)
   with pytest.raises(ValueError, match="11 servers are more than the 10 parameters; give at most 10"):
-    plan(tiny, there, Wish(servers=11))
+    plan(tiny, there, PlanRequest(servers=11))
 
 
 @pytest.mark.parametrize("workers", [4, 16])
@@ -307,8 +310,8 @@ def test_the_lemma_on_servers_is_the_simulated_knee(workers, bandwidth, duplex):
 
 def test_speeds_by_hand():
   there = cluster(bandwidth=1e9, latency=0.0)
-  found = speeds(
-    Settings(1e8, 32, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there
+  found = averaging(
+    FamilySettings(1e8, 32, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), there
   )
   exchange = 1e8 / 1e9  # two workers: half of the bytes, twice
   visit = 2 * 0.1
@@ -323,23 +326,23 @@ def test_speeds_by_hand():
   )
   for each in found:
     assert each.rate == pytest.approx(2 * 32 / each.seconds) and each.efficiency == pytest.approx(0.1 / each.seconds)
-  assert {each.algorithm for each in most(found)} == {"dasgd", "easgd"}
+  assert {each.algorithm for each in fastest(found)} == {"dasgd", "easgd"}
   near = found[2]._replace(rate=0.99 * found[2].rate)
-  assert most([near, found[2]]) == [found[2]]
+  assert fastest([near, found[2]]) == [found[2]]
   # Many workers at one server wait for its line.
-  crowd = speeds(Settings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
+  crowd = averaging(FamilySettings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
   assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)
 
 
-@pytest.mark.parametrize("name", sorted(CLUSTERS))
+@pytest.mark.parametrize("name", sorted(built_in()))
 @pytest.mark.parametrize("network", ["nin", "cd_dnn"])
 def test_every_cluster_has_a_plan(name, network):
-  found = plan(job(network), CLUSTERS[name], Wish())
+  found = plan(job(network), named(name), PlanRequest())
   assert all(math.isfinite(x.seconds) and x.seconds > 0 for x in found.speeds)
   assert all(row.why and row.limit for row in found.rows)
-  assert CLUSTERS[name].workers is None or found.settings.workers <= CLUSTERS[name].workers
-  assert found.settings.delay == delays.smallest_delay(
-    collectives.all_reduce(found.settings.params_bytes, found.settings.workers, CLUSTERS[name].network),
+  assert named(name).workers is None or found.settings.workers <= named(name).workers
+  assert found.settings.delay == bounds.smallest_delay(
+    collectives.all_reduce(found.settings.params_bytes, found.settings.workers, named(name).network),
     found.settings.step,
   )
 
@@ -347,18 +350,18 @@ def test_every_cluster_has_a_plan(name, network):
 @pytest.mark.parametrize(
   ("there", "wish", "text"),
   [
-    (cluster(bandwidth=0.0), Wish(), "bandwidth.* is 0"),
-    (cluster(bandwidth=0.0), Wish(workers=1), "bandwidth.* is 0"),
-    (cluster(bandwidth=math.nan), Wish(), "bandwidth.* is nan"),
-    (cluster(workers=8), Wish(workers=9), "workers is 9; .*from 1 to 8"),
-    (cluster(), Wish(workers=-1), "workers is -1"),
-    (cluster(), Wish(workers=65_537), "workers is 65537; .*65,536"),
-    (cluster(), Wish(batch=-1), "examples per worker is -1"),
-    (cluster(), Wish(servers=-1), "number of servers is -1"),
-    (cluster(), Wish(efficiency=0), "efficiency is 0"),
-    (cluster(), Wish(exposed=math.nan), "exposed nan"),
-    (cluster(memory=0), Wish(), "not even one example"),
-    (cluster(memory=math.nan), Wish(), "not even one example"),
+    (cluster(bandwidth=0.0), PlanRequest(), "bandwidth.* must be .*got 0"),
+    (cluster(bandwidth=0.0), PlanRequest(workers=1), "bandwidth.* must be .*got 0"),
+    (cluster(bandwidth=math.nan), PlanRequest(), "bandwidth.* must be .*got nan"),
+    (cluster(workers=8), PlanRequest(workers=9), "workers must be from 1 to 8 .*got 9"),
+    (cluster(), PlanRequest(workers=-1), "workers must be .*got -1"),
+    (cluster(), PlanRequest(workers=65_537), "workers must be .*65,536 .*got 65537"),
+    (cluster(), PlanRequest(batch=-1), "examples per worker must be .*got -1"),
+    (cluster(), PlanRequest(servers=-1), "number of servers must be .*got -1"),
+    (cluster(), PlanRequest(efficiency=0), r"must be shares between 0 and 1, got 0 and"),
+    (cluster(), PlanRequest(exposed=math.nan), r"must be shares between 0 and 1, got 0.8 and nan"),
+    (cluster(memory=0), PlanRequest(), "not even one example"),
+    (cluster(memory=math.nan), PlanRequest(), "not even one example"),
   ],
 )
 def test_invalid_arguments(there, wish, text):

@@ -12,22 +12,19 @@ from scipy import integrate, stats
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config.registry import keywords
 from ddl.costs.scale import recorded
-from ddl.perf import collectives
-from ddl.perf.hardware import CLUSTERS, Cluster
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency, Part
+from ddl.perf import bounds, collectives, networks, scaling
+from ddl.perf.bounds import round_seconds
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster_file import built_in, named
+from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.layers import parts
+from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
-from ddl.perf.planning import bounds, scaling
-from ddl.perf.planning.batch import Job
-from ddl.perf.planning.delays import round_seconds
-from ddl.perf.planning.planner import Wish, plan
-from ddl.perf.planning.scaling import LOSSES, stops
-from ddl.perf.planning.scenario import Scenario, Transport, Work, step_pass, timeline_of, work
-from ddl.perf.step.memory import step_memory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import parts
+from ddl.perf.placement import Job
+from ddl.perf.plan import PlanRequest, plan
+from ddl.perf.scaling import LOSSES, Scenario, StepWork, Transport, step_pass, stops, timeline_of, work
 
-JOB = Work(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
+JOB = StepWork(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
 FLOP = 16e9
 COUNTS = [1, 3, 16]
 
@@ -123,7 +120,7 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
 
 def test_small_batches_lose_the_start_and_the_weights_that_every_step_moves():
   """ResNet-50 on H100 without any exchange: all that keeps it from the speed of one worker's batch."""
-  points = curve("independent", work(TABLES["resnet50"]), CLUSTERS["h100_ib400"], [1, 4, 64], batch=64)
+  points = curve("independent", work(networks.table("resnet50")), named("h100_ib400"), [1, 4, 64], batch=64)
   for point in points[1:]:
     assert point.losses["small batches"] == pytest.approx(point.seconds - points[0].seconds / point.workers)
     assert point.losses["small batches"] > 0 and point.limit == "small batches"
@@ -178,7 +175,7 @@ def test_a_loss_is_what_its_absence_saves():
 def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
   there = cluster(1e6, 0.0)._replace(network=Network(Link(0.0, 1e6, duplex)))
   sent = Pattern(visits=Visits(1e6, 3e6))
-  (point,) = scaling.curve(lambda _: sent, Work((Part(1.0),), (1e6,)), there, [16], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((Part(1.0),), (1e6,)), there, [16], batch=1, weak=True)
   assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
 
 
@@ -186,7 +183,7 @@ def test_what_a_step_sends_and_exchanges_share_the_link():
   """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
   there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), Network(Link(0.0, 1e6)), "")
   sent = Pattern((Op("permute", 2e6),), (ExchangePattern((Op("permute", 3e6),), 2, 1),))
-  (point,) = scaling.curve(lambda _: sent, Work((Part(1e9),), (2e6,)), there, [8], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((Part(1e9),), (2e6,)), there, [8], batch=1, weak=True)
   # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
   # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
   assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
@@ -215,11 +212,11 @@ def test_nodes_with_fast_links_inside_help():
   )
 
 
-@pytest.mark.parametrize("name", sorted(CLUSTERS))
+@pytest.mark.parametrize("name", sorted(built_in()))
 def test_every_cluster_has_a_curve(name):
-  there = CLUSTERS[name]
+  there = named(name)
   counts = [n for n in (1, 2, 4, 16) if not there.workers or n <= there.workers]
-  points = curve("sync_sgd", work(TABLES["vgg_a"]), there, counts, batch=256)
+  points = curve("sync_sgd", work(networks.table("vgg_a")), there, counts, batch=256)
   assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points)
   assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
 
@@ -235,9 +232,9 @@ def test_every_cluster_has_a_curve(name):
 @pytest.mark.sampled(3)
 def test_a_point_is_what_plan_says(name, there):
   """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
-  table, there = TABLES[name], CLUSTERS[there]
+  table, there = networks.table(name), named(there)
   job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
-  found = plan(job, there, Wish(batch=32, workers=16))
+  found = plan(job, there, PlanRequest(batch=32, workers=16))
   chosen = found.settings
   assert chosen.servers > 1
   rounds = {  # period, delay
@@ -258,7 +255,7 @@ def test_a_point_is_what_plan_says(name, there):
 @pytest.mark.parametrize(("period", "delay"), [(65_536, 0), (65_536, 1), (65_536, 65_536), (7_001, 3_000)])
 def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
   """Which takes minutes step by step."""
-  there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  there, job, message = named("ethernet_10g"), StepWork((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
   (point,) = scaling.curve(
     lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, there, [16], batch=32, weak=True
   )
@@ -270,7 +267,7 @@ def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
 
 
 def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
-  there, job, message = CLUSTERS["ethernet_10g"], Work((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  there, job, message = named("ethernet_10g"), StepWork((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
   short, long = (
     scaling.curve(
       lambda _, delay=delay: Pattern(exchanges=(ExchangePattern((message,), 2, delay),)),
@@ -293,21 +290,21 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
   ],
 )
 def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
-  job = Work((Part(1e9),), (4e6,))
+  job = StepWork((Part(1e9),), (4e6,))
   with pytest.raises(ValueError, match="with jitter a round must have at most 5,000 steps"):
-    scaling.curve(lambda _: pattern, job, CLUSTERS["ethernet_10g"], [16], batch=32, weak=True, jitter=0.1)
+    scaling.curve(lambda _: pattern, job, named("ethernet_10g"), [16], batch=32, weak=True, jitter=0.1)
 
 
 def test_work_of_a_table():
   """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
-  job = work(TABLES["vgg_a"])
+  job = work(networks.table("vgg_a"))
   assert sum(part.flop for part in job.parts) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
   shown = timeline_of(
-    Scenario(recorded("sync_sgd", sum(job.nbytes))(64), job, CLUSTERS["cori_fdr"], 64, 4, Transport(bucket=0.0))
+    Scenario(recorded("sync_sgd", sum(job.nbytes))(64), job, named("cori_fdr"), 64, 4, Transport(bucket=0.0))
   )
   assert shown.hidden + shown.exposed == pytest.approx(
-    sum(collectives.all_reduce(n, 64, CLUSTERS["cori_fdr"].network) for n in job.nbytes)
+    sum(collectives.all_reduce(n, 64, named("cori_fdr").network) for n in job.nbytes)
   )
 
 
@@ -321,7 +318,7 @@ def test_work_of_a_table():
     (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
     (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket is nan"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket must be .*got nan"),
   ],
 )
 def test_invalid_arguments_are_one_line(call, says):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import collectives, server
-from ddl.perf.hardware.cluster import Link, Network
+from ddl.perf.cluster import Link, Network
 
 links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
 HALF, FULL = Link(0.5, 100.0, 0.0), Link(0.5, 100.0, 1.0)

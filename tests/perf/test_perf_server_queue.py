@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.planning import bounds
+from ddl.perf import bounds
 from ddl.perf.server import simulate
 
 some = st.floats(0.01, 10)

@@ -1,16 +1,14 @@
 """Layer tables: the published totals to the last parameter, and sums over a table."""
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf.step.layers import FusedAttention, Layer, Pointwise
-from ddl.perf.tables import TABLES, named
-from ddl.perf.tables.build import Conv, Dense, Pool, convolution, sequence
-from ddl.perf.tables.googlenet import MODULES
-from ddl.perf.tables.totals import forward_flop, params, params_bytes, pass_bytes, train_flop
+from ddl.perf import networks
+from ddl.perf.layers import FusedAttention, Layer, Pointwise, forward_flop, params, params_bytes, pass_bytes, train_flop
+from ddl.perf.networks import convolution, sequence, table
 
 
 @pytest.mark.parametrize(
@@ -37,7 +35,7 @@ from ddl.perf.tables.totals import forward_flop, params, params_bytes, pass_byte
   ],
 )
 def test_parameters(name, expected):
-  assert params(TABLES[name]) == expected
+  assert params(networks.table(name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,12 +50,12 @@ def test_parameters(name, expected):
   ],
 )
 def test_multiply_accumulates(name, millions):
-  assert forward_flop(TABLES[name]) / 2e6 == pytest.approx(millions, abs=0.06)
+  assert forward_flop(networks.table(name)) / 2e6 == pytest.approx(millions, abs=0.06)
 
 
 def test_multiply_accumulates_of_resnet50():
   """4.09 billion without its normalisations, which add 0.3 %."""
-  table = TABLES["resnet50"]
+  table = networks.table("resnet50")
   plain = [layer for layer in table if layer.groups == 1]
   assert forward_flop(plain) / 2 == pytest.approx(4.0892e9, rel=1e-4)
   assert 1.002 < forward_flop(table) / forward_flop(plain) < 1.004
@@ -74,7 +72,7 @@ def test_multiply_accumulates_of_resnet50():
 )
 def test_networks_of_das(name, convolutions, macs, dense, gflop):
   """Weights and multiply-accumulates in millions, and GFLOP of training on one example: all to the printed digit."""
-  table = TABLES[name]
+  table = networks.table(name)
   slides = [layer for layer in table if not layer.dense]
   assert sum(layer.weights for layer in slides) / 1e6 == pytest.approx(convolutions, abs=5e-4)
   assert sum(layer.macs for layer in slides) / 1e6 == pytest.approx(macs, abs=0.05)
@@ -86,20 +84,20 @@ def test_positions():
   """1.5 ow oh of the convolutions, whose inputs are the published ones."""
 
   def ratios(name):
-    return [1.5 * layer.size_out[0] * layer.size_out[1] for layer in TABLES[name] if not layer.dense]
+    return [1.5 * layer.size_out[0] * layer.size_out[1] for layer in networks.table(name) if not layer.dense]
 
   assert ratios("vgg_a") == [75264, 18816, 4704, 4704, 1176, 1176, 294, 294]
   assert ratios("overfeat_fast") == [4704, 864, 216, 216, 216]
 
 
 def test_messages_of_sc17():
-  assert params_bytes(TABLES["alexnet"]) / 1e6 == pytest.approx(249, abs=0.6)
-  assert params_bytes(TABLES["vgg19"]) / 1e6 == pytest.approx(575, abs=0.5)
+  assert params_bytes(networks.table("alexnet")) / 1e6 == pytest.approx(249, abs=0.6)
+  assert params_bytes(networks.table("vgg19")) / 1e6 == pytest.approx(575, abs=0.5)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", networks.names())
 def test_sums(name):
-  table = TABLES[name]
+  table = networks.table(name)
   names = [layer.name for layer in table]
   assert len(set(names)) == len(names)
   assert all(min(*layer.size_in, *layer.size_out) >= 1 for layer in table)
@@ -112,9 +110,13 @@ def test_sums(name):
 
 def test_branches_join():
   """The maps of a module's four branches are the next one's input; a pooling halves the size between them."""
-  modules = list(MODULES.values())
-  for (size, _, one, _, three, _, five, pool), (next_size, maps, *_) in pairwise(modules):
-    assert one + three + five + pool == maps and next_size in (size, size // 2)
+  by_module = groupby(networks.table("googlenet"), key=lambda layer: layer.name.partition("/")[0])
+  modules = [(name, list(layers)) for name, layers in by_module if name[0] in "345"]
+  assert [name for name, _ in modules] == ["3a", "3b", "4a", "4b", "4c", "4d", "4e", "5a", "5b"]
+  for (_, one), (_, after) in pairwise(modules):
+    outputs = sum(one[i].outputs for i in (0, 2, 4, 5))
+    assert {after[i].inputs for i in (0, 1, 3, 5)} == {outputs}
+    assert after[0].size_in[0] in (one[0].size_in[0], one[0].size_in[0] // 2)
 
 
 def test_bytes_of_a_pass():
@@ -127,17 +129,17 @@ def test_bytes_of_a_pass():
 def test_sequence(size, channels, outputs, stride, odd):
   """Sizes by counting the places where a kernel fits."""
   kernel = min(2 * odd - 1, size)
-  conv, last = sequence(size, channels, Conv("a", outputs, kernel, stride, same=False), Pool(1, 1), Dense("b", 3))
+  conv, last = sequence(size, channels, [f"a {outputs} {kernel}/{stride} valid", "pool 1/1", "b 3 dense"])
   places = len(range(0, size - kernel + 1, stride))
   assert conv.size_out == (places, places) and last.inputs == outputs * places**2 and last.dense
   assert conv.params == outputs * (channels * kernel**2 + 1)
-  same = convolution("a", channels, outputs, size, 2 * odd - 1, stride)
+  same = convolution("a", channels, outputs, size, (2 * odd - 1,), stride)
   assert same.size_out == (-(-size // stride),) * 2
 
 
 def test_errors():
   with pytest.raises(ValueError, match=r"no network named 'vgg'; known are lenet, .*vgg_a"):
-    named("vgg")
-  assert named("vgg_a") is TABLES["vgg_a"]
+    table("vgg")
+  assert table("vgg_a") is networks.table("vgg_a")
   with pytest.raises(ValueError, match=r"conv: a 5x5 kernel does not fit into a map of 4x4"):
-    convolution("conv", 1, 1, 4, 5, same=False)
+    convolution("conv", 1, 1, 4, (5,), same=False)

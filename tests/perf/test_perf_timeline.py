@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ddl.events import lockstep
 from ddl.events.times import TIMES
-from ddl.perf.hardware.cluster import Link
-from ddl.perf.planning.delays import round_seconds
-from ddl.perf.step.timeline import Pass, TimelineExchange, round_steps, simulate
+from ddl.perf.bounds import round_seconds
+from ddl.perf.cluster import Link
+from ddl.perf.timeline import Pass, TimelineExchange, round_steps, simulate
 
 seconds = st.floats(1e-6, 1e3)
 

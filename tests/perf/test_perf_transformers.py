@@ -2,18 +2,17 @@
 
 import pytest
 
-from ddl.perf.devices import points as measured
-from ddl.perf.devices.points import network
-from ddl.perf.devices.sheets import SHEETS
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.planning.placement import fitting
-from ddl.perf.step.layers import Attention, FusedAttention
-from ddl.perf.step.memory import MIXED, SINGLE, training_memory
-from ddl.perf.tables import TABLES, language
-from ddl.perf.tables.language import Transformer, transformer
-from ddl.perf.tables.totals import forward_flop, params, params_bytes, train_flop
+from ddl.perf import networks
+from ddl.perf.cluster_file import named
+from ddl.perf.device import chips
+from ddl.perf.layers import Attention, FusedAttention, forward_flop, params, params_bytes, train_flop
+from ddl.perf.memory import MIXED, SINGLE, training_memory
+from ddl.perf.networks import TransformerSizes, transformer
+from ddl.perf.placement import fitting
+from experiments.papers import published_steps
+from experiments.papers.published_steps import network
 
-TINY = Transformer(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
+TINY = TransformerSizes(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ TINY = Transformer(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
   ],
 )
 def test_parameters(name, expected):
-  assert params(TABLES[name]) == expected
+  assert params(networks.table(name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,12 +36,12 @@ def test_parameters(name, expected):
   [("125m", 2048, 125_311_488), ("1b", 512, 1_312_804_864), ("7b", 2048, 6_658_859_008), ("70b", 2048, 64_862_437_376)],
 )
 def test_parameters_of_mosaics_table(size, tokens, expected):
-  assert params(transformer(language.mpt(size, tokens))) == expected
+  assert params(network(f"mpt_{size} {tokens}")) == expected
 
 
 def test_flop_of_a_token_are_those_of_the_scaling_laws():
   """6 per parameter of the products and 12 layers width tokens of the scores, half of it if the mask is skipped."""
-  net = language.MODELS["gpt2_124m"]._replace(fused=False)
+  net = networks.transformer_sizes("gpt2_124m")._replace(fused=False)
   dense = [layer for layer in transformer(net) if not isinstance(layer, Attention) and "norm" not in layer.name]
   products = 12 * 12 * 768**2 + 768 * 50257
   assert train_flop(dense) == 6 * 1024 * products
@@ -53,7 +52,7 @@ def test_flop_of_a_token_are_those_of_the_scaling_laws():
 
 
 def test_grouped_queries_and_gates_by_hand():
-  net = Transformer(1, 8, 4, 4, 10, kv_heads=2, hidden=12, gated=True, bias=False, tied=False)
+  net = TransformerSizes(1, 8, 4, 4, 10, kv_heads=2, hidden=12, gated=True, bias=False, tied=False)
   layers = {layer.name: layer for layer in transformer(net)}
   assert layers["0/qkv"].params == 8 * (8 + 2 * 4) and layers["0/in"].params == 8 * 24 and layers["0/out"].params == 96
   assert layers["0/attention"].inputs == 16 and layers["0/attention"].outputs == 8
@@ -63,21 +62,21 @@ def test_grouped_queries_and_gates_by_hand():
 def test_scores_are_kept_unless_the_attention_is_fused():
   plain, fused = (transformer(TINY._replace(fused=fused)) for fused in (False, True))
   one, other = (next(x for x in table if isinstance(x, Attention)) for table in (plain, fused))
-  assert one.kept - one.activations == 5 * 2 * 16 // 2 and other.kept - other.activations == 2 * 4
+  assert one.saved - one.activations == 5 * 2 * 16 // 2 and other.saved - other.activations == 2 * 4
   assert one.moved - other.moved == 16 * 2 * 16
 
 
 def test_activations_of_a_block_are_those_of_korthikanti():
   """arXiv 2205.05198: s b h (34 + 5 a s / h) bytes, of which 2 are masks of dropout, which is not in the table."""
   for fused in (False, True):
-    net = Transformer(2, 1024, 16, 512, 1000, fused=fused)
+    net = TransformerSizes(2, 1024, 16, 512, 1000, fused=fused)
     one, two = (training_memory(transformer(net._replace(layers=n)), MIXED).per_example for n in (1, 2))
     small = 16 * 512 * 2 if fused else 5 * 16 * 512**2  # the softmax's sums
     assert two - one == 32 * 512 * 1024 + small
 
 
 def test_recomputation_keeps_the_blocks_inputs():
-  net = Transformer(2, 1024, 16, 512, 1000)
+  net = TransformerSizes(2, 1024, 16, 512, 1000)
   tables = [transformer(net._replace(layers=n)) for n in (1, 2, 3)]
   one, two, three = (training_memory(table, MIXED, recomputed=True).per_example for table in tables)
   assert two - one == three - two == 2 * 512 * 1024
@@ -87,31 +86,31 @@ def test_recomputation_keeps_the_blocks_inputs():
 def test_sixteen_bytes_a_parameter():
   """ZeRO, arXiv 1910.02054: 1.5 billion parameters need 24 GB of states, 7.5 billion 120 GB."""
   assert MIXED.states == SINGLE.states == 16
-  assert training_memory(TABLES["gpt2_1558m"], MIXED).fixed == pytest.approx(24.9e9, rel=1e-2)
-  whole = training_memory(TABLES["llama_7b"], MIXED)
-  assert whole.fixed == 16 * params(TABLES["llama_7b"]) == 4 * params_bytes(TABLES["llama_7b"])
-  assert training_memory(TABLES["llama_7b"], MIXED, split=8).fixed == whole.fixed / 8
-  with pytest.raises(ValueError, match="split is 0"):
-    training_memory(TABLES["llama_7b"], MIXED, split=0)
+  assert training_memory(networks.table("gpt2_1558m"), MIXED).fixed == pytest.approx(24.9e9, rel=1e-2)
+  whole = training_memory(networks.table("llama_7b"), MIXED)
+  assert whole.fixed == 16 * params(networks.table("llama_7b")) == 4 * params_bytes(networks.table("llama_7b"))
+  assert training_memory(networks.table("llama_7b"), MIXED, split=8).fixed == whole.fixed / 8
+  with pytest.raises(ValueError, match=r"split must be .*got 0"):
+    training_memory(networks.table("llama_7b"), MIXED, split=0)
 
 
 def test_a_model_is_split_only_if_it_must_be():
   """ZeRO's table: 7.5 billion parameters do not fit whole into any device of today; 1.5 billion fit into 40 GB."""
-  h100, a100 = CLUSTERS["h100_ib400"], CLUSTERS["cloud_100g"]
-  assert fitting(TABLES["gpt2_1558m"], a100)[1:3] == (1, False)
-  assert fitting(TABLES["llama_7b"], h100)[1:3] == (8, False)
-  assert fitting(TABLES["llama_7b"], h100, workers=4)[1:3] == (4, False)
-  assert fitting(TABLES["llama_7b"], h100, workers=1)[1:3] == (2, False)  # fewer than it takes
-  large = fitting(TABLES["llama_70b"], h100)
+  h100, a100 = named("h100_ib400"), named("cloud_100g")
+  assert fitting(networks.table("gpt2_1558m"), a100)[1:3] == (1, False)
+  assert fitting(networks.table("llama_7b"), h100)[1:3] == (8, False)
+  assert fitting(networks.table("llama_7b"), h100, workers=4)[1:3] == (4, False)
+  assert fitting(networks.table("llama_7b"), h100, workers=1)[1:3] == (2, False)  # fewer than it takes
+  large = fitting(networks.table("llama_70b"), h100)
   assert (large.split, large.recomputed) == (64, True) and large.memory.total(7) < 80e9
   with pytest.raises(ValueError, match="its activations need"):
-    fitting(TABLES["llama_70b"], h100._replace(device=h100.device._replace(memory=1e9)))
+    fitting(networks.table("llama_70b"), h100._replace(device=h100.device._replace(memory=1e9)))
 
 
-@pytest.mark.parametrize("point", [p for p in measured.language_points() if p.source == "mosaic"], ids=lambda p: p.what)
+@pytest.mark.parametrize("point", [p for p in published_steps.points() if p.source == "mosaic"], ids=lambda p: p.text)
 def test_what_ran_fits_and_twice_as_much_does_not(point):
   """MosaicML's runs have about the largest microbatch that fits; some were smaller for other reasons."""
-  table, limit = network(point.network), SHEETS[point.device].memory
+  table, limit = network(point.network), chips()[point.device].memory
   memory = training_memory(table, MIXED, recomputed=bool(point.recomputed), split=point.devices)
   assert memory.total(point.examples) < 1.1 * limit
   loose = ("mpt_30b 1024", "mpt_30b 2048", "mpt_30b 4096", "mpt_70b 2048", "mpt_1b 1024")

@@ -5,14 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.costs import scale as scale_text
-from ddl.costs.scale import Curve
-from ddl.perf.hardware import Cluster
-from ddl.perf.hardware.cluster import Link
-from ddl.perf.planning import scenario
-from ddl.perf.planning.scaling import Point
-from ddl.perf.planning.scenario import Scenario, Work
-from ddl.perf.step.timeline import Timeline
+from ddl.perf import scale_text, scaling
+from ddl.perf.cluster import Cluster, Link
+from ddl.perf.scale_text import Curve
+from ddl.perf.scaling import ScalingPoint, Scenario, StepWork
+from ddl.perf.timeline import Timeline
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.report import templates
 from ddl.report.figures.picture import Picture, save_all
@@ -48,12 +45,12 @@ def bars(shown: Timeline) -> list[Bar]:
   return out
 
 
-def picture(curve: Curve, work: Work, cluster: Cluster) -> Picture | None:
+def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Picture | None:
   """Draw the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
-  shown = scenario.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
+  shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   took, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
   caption = f"A step takes {took}; its messages take {sent}, of which {hidden} are hidden behind computation."
@@ -92,7 +89,7 @@ class Chart(NamedTuple):
   name: str  # of its files, without the suffix
   title: str
   label: str
-  value: Callable[[Point], float]
+  value: Callable[[ScalingPoint], float]
   shares: bool  # from 0 to 1
 
 
@@ -104,7 +101,7 @@ CHARTS = (
 
 
 def write(
-  folder: Path, curves: Sequence[Curve], cluster: Cluster, work: Work, *, title: str, weak: bool, counted: str,
+  folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, *, title: str, weak: bool, counted: str,
   jitter: float, command: str,
 ) -> Path:  # fmt: skip
   """Writes scale.html, and the pictures into figures/; returns the page's path.
@@ -154,7 +151,7 @@ def _losses(curves: Sequence[Curve]) -> list[tuple[str, int, str, list[tuple[str
   ]
 
 
-def _facts(cluster: Cluster, work: Work, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
+def _facts(cluster: Cluster, work: StepWork, largest: float, counted: str, jitter: float) -> list[tuple[str, str]]:
   efficiency, network = cluster.efficiency, cluster.network
   curve = f"{efficiency.best:.4g}" + (f" b / (b + {efficiency.half:g}) with b examples" if efficiency.half else "")
   curve += f", and {efficiency.memory:.3g} of the memory bandwidth" if efficiency.memory < 1 else ""
@@ -189,7 +186,7 @@ def picture_of(chart: Chart, curves: Sequence[Curve]) -> Picture:
   return Picture(chart.name, chart.title, alt, [], lambda wide: _draw(chart, curves, wide), data)
 
 
-def line_of(curve: Curve) -> list[Point]:
+def line_of(curve: Curve) -> list[ScalingPoint]:
   """Return the points that fit into memory; with a single number of workers also one worker, the base of speed-ups."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:

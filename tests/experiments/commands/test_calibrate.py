@@ -10,19 +10,19 @@ from helpers.commands import Command
 
 from ddl.algorithms import COLLECTIVE
 from ddl.config.registry import hyper, make_algorithm
-from ddl.costs import calibration, clusters, microbench, workloads
-from ddl.costs import microbench as collectives
-from ddl.costs import microbench as measure
-from ddl.costs.microbench import Block, MeasuredStep
+from ddl.costs import microbench
+from ddl.costs.microbench import TimedBlock
 from ddl.engine.workers import PackedGroup, make_workers
 from ddl.group import Group
 from ddl.models import MODELS
-from ddl.perf.hardware import CLUSTERS, Cluster, fit
-from ddl.perf.hardware.cluster import Link, Network
-from ddl.perf.hardware.device import Device, Efficiency
+from ddl.perf import calibration, cluster_file, device_step
+from ddl.perf.calibration import MeasuredStep
+from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster_file import built_in, named
+from ddl.perf.device import Device, Efficiency
 from experiments.bench import predictions
 
-LINK, RATES = Link(8e-5, 1.5e9), fit.Rates(2e-4, 4e10, 6e9)
+LINK, RATES = Link(8e-5, 1.5e9), calibration.Rates(2e-4, 4e10, 6e9)
 CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), Network(LINK), "a test", workers=2)
 LEAVES = (4 * 784 * 256, 4 * 256)
 
@@ -34,82 +34,68 @@ def cache(tmp_path, monkeypatch):
 
 
 def found_here(overlap=False, waiting=0.0):
-  links = dict.fromkeys(collectives.COLLECTIVES, LINK)
+  links = dict.fromkeys(calibration.COLLECTIVES, LINK)
   link = LINK._replace(latency=LINK.latency + waiting)
   cluster = CLUSTER._replace(network=CLUSTER.network._replace(between=link), overlap=overlap)
   return calibration.Calibration(cluster, {}, {"dense": RATES}, links, 0.1, waiting, [])
 
 
 def test_a_calibration_is_read_as_it_was_written(cache):
-  assert clusters.clusters() == CLUSTERS
-  clusters.save(CLUSTER, {"overhead": 0.25})
-  assert clusters.load() == (CLUSTER, {"overhead": 0.25})
-  assert clusters.named("measured") == CLUSTER
-  assert clusters.clusters() == CLUSTERS | {"measured": CLUSTER}
+  assert cluster_file.names() == built_in()
+  cluster_file.save(CLUSTER, {"overhead": 0.25})
+  assert cluster_file.load() == (CLUSTER, {"overhead": 0.25})
+  assert cluster_file.named("measured") == CLUSTER
+  assert cluster_file.names() == [*built_in(), "measured"]
   with pytest.raises(ValueError, match=r", measured$"):
-    clusters.named("zzz")
+    cluster_file.named("zzz")
   assert [p.name for p in cache.parent.iterdir()] == ["measured.json"]
 
 
 def test_no_calibration_yet(cache):
   with pytest.raises(ValueError, match=r"run `python run.py calibrate` first$"):
-    clusters.named("measured")
+    cluster_file.named("measured")
   with pytest.raises(ValueError, match="no cluster named 'cori'"):
-    clusters.named("cori")
-  name = next(iter(CLUSTERS))
-  assert clusters.named(name) == CLUSTERS[name]
+    cluster_file.named("cori")
+  name = next(iter(built_in()))
+  assert cluster_file.named(name).title
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cluster": {"title": "x"}}', '{"cluster": 3}', None])
 def test_a_file_that_is_no_calibration(cache, text):
-  clusters.save(CLUSTER, {})
+  cluster_file.save(CLUSTER, {})
   if text is None:  # a link that can't be
     figures = json.loads(cache.read_text())
-    figures["cluster"]["network"]["between"]["bandwidth"] = 0.0
+    figures["cluster"]["link"]["node"]["bandwidth"] = 0.0
     text = json.dumps(figures)
   cache.write_text(text)
-  for read in (clusters.clusters, lambda: clusters.named("measured")):
-    with pytest.raises(ValueError, match=r"measured\.json is (damaged|no calibration).*writes a new one"):
-      read()
+  with pytest.raises(ValueError, match=r"measured\.json is (damaged|no calibration).*writes a new one"):
+    cluster_file.named("measured")
 
 
 @pytest.mark.parametrize(
   ("where", "value", "told"),
   [
-    ("cluster.device.peak", None, "cluster.device has no key 'peak'"),
-    (
-      "cluster.device.peak",
-      "fast",
-      "cluster.device.peak must be >= 1e+09 FLOP per second, got 'fast'",
-    ),
-    ("cluster.device.peek", 1.0, "cluster.device has an unknown key 'peek'; known are peak"),
-    ("cluster.efficiency.best", 1.5, "cluster.efficiency.best must be in [0.0001, 1], got 1.5"),
-    ("cluster.efficiency.memory", 2, "cluster.efficiency.memory must be in [0.0001, 1], got 2"),
-    ("cluster.device.chip", 3, "cluster.device.chip is 3; invalid: must be a text"),
-    (
-      "cluster.network.between.latency",
-      -1,
-      "cluster.network.between.latency must be in [0, 3600] seconds, got -1",
-    ),
-    (
-      "cluster.network.between.bandwidth",
-      True,
-      "bandwidth must be >= 1000 bytes per second, got True",
-    ),
-    ("cluster.network", None, "cluster has no key 'network'"),
-    ("cluster.workers", 1.5, "cluster.workers must be an integer"),
-    ("cluster.workers", 10**400, "cluster.workers must be an integer in [1, 1048576], got 1000"),
-    ("cluster.device.peak", 1e-300, "cluster.device.peak must be >= 1e+09 FLOP per second, got 1e-300"),
-    ("cluster.network.between.latency", float("nan"), "latency must be in [0, 3600] seconds, got nan"),
+    ("cluster.device.peak", None, "[device] lacks 'peak'"),
+    ("cluster.device.peak", "fast", "[device] peak must be a number"),
+    ("cluster.device.peek", 1.0, "[device] has no key 'peek': did you mean 'peak'?"),
+    ("cluster.device.efficiency", 1.5, "device.efficiency must be in [0.0001, 1], got 1.5"),
+    ("cluster.device.chip", 3, "[device] chip must be a text in quotes"),
+    ("cluster.link.node.latency", -1, "link.node.latency must be in [0, 3600] seconds, got -1"),
+    ("cluster.link.node.bandwidth", True, "[link.node] bandwidth must be a number"),
+    ("cluster.link", None, "[link.node] is missing"),
+    ("cluster.nodes.count", 1.5, "[nodes] count must be an integer"),
+    ("cluster.nodes.count", 10**400, "nodes.count must be an integer in [1, 1048576], or 0, got 1000"),
+    ("cluster.device.peak", 1e-300, "device.peak must be >= 1e+09 FLOP per second, got 1e-300"),
+    ("cluster.link.node.latency", float("nan"), "latency must be in [0, 3600] seconds, got nan"),
     ("overhead", "much", "overhead must be in [0, 1e+09], got 'much'"),
-    ("cluster.overlap", "no", "cluster.overlap is 'no'; invalid: must be true or false"),
-    ("cluster.title", 3, "cluster.title is 3; invalid: must be a text"),
-    ("efficiencies.dense", {"half": 1.0}, "efficiencies.dense has no key 'best'"),
-    ("efficiencies", [], "efficiencies is []; invalid: must be a table"),
+    ("cluster.overlap", "no", "overlap must be true or false"),
+    ("cluster.title", 3, "title must be a text in quotes"),
+    ("efficiencies.dense", {"half": 1.0}, "[efficiencies.dense] lacks 'best'"),
+    ("efficiencies", [], "efficiencies must be a table, got []"),
   ],
 )
 def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
-  clusters.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
+  cluster_file.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
   figures = json.loads(cache.read_text())
   *path, last = where.split(".")
   table = figures
@@ -121,28 +107,28 @@ def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
     table[last] = value
   cache.write_text(json.dumps(figures))
   with pytest.raises(ValueError, match=re.escape(told)) as error:
-    clusters.named("measured")
+    cluster_file.named("measured")
   assert "\n" not in str(error.value) and str(cache) in str(error.value)
 
 
 def test_a_model_has_the_efficiency_of_its_kind(cache):
-  clusters.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
-  assert clusters.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
-  assert clusters.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
-  assert clusters.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
-  assert clusters.for_model("fdr", CLUSTERS["fdr"], "lenet") == CLUSTERS["fdr"]
+  cluster_file.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
+  assert cluster_file.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
+  assert cluster_file.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
+  assert cluster_file.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
+  assert cluster_file.for_model("fdr", named("fdr"), "lenet") == named("fdr")
 
 
 def test_every_model_is_of_a_kind():
-  assert {workloads.kind_of(name) for name in MODELS} == {"dense", "convolution", "attention"}
-  assert workloads.kind_of("cd_dnn") == "dense" and workloads.kind_of("mine.py:model") == ""
-  assert workloads.kind_of("llama_7b") == "attention"
+  assert {device_step.kind_of_model(name) for name in MODELS} == {"dense", "convolution", "attention"}
+  assert device_step.kind_of_model("cd_dnn") == "dense" and device_step.kind_of_model("mine.py:model") == ""
+  assert device_step.kind_of_model("llama_7b") == "attention"
 
 
 def test_blocks_run_here():
   """The trainer and the collectives as they are, on one worker: a calibration calls them in each process."""
   workers = make_workers(1)
-  case = microbench.Case("mlp", {"hidden": (8,)}, 4)
+  case = calibration.ModelCase("mlp", {"hidden": (8,)}, 4)
   trainer, components, step = microbench.make_trainer(case, "independent", {}, workers)
   products = 784 * 8 + 8 * 10
   assert step.flop == pytest.approx(4 * 2 * (3 * products - 784 * 8), rel=0.5)
@@ -150,27 +136,27 @@ def test_blocks_run_here():
   assert step.fed == 4 * (4 * 784 + 4)
   for block in microbench.trainer_blocks(trainer, components):
     assert block.run(1) > 0 and block.units >= 1
-  assert collectives.exchange_block("all_reduce", 64, workers).run(1) > 0
+  assert microbench.exchange_block("all_reduce", 64, workers).run(1) > 0
 
 
 def test_the_terms_come_back_from_the_times_that_they_make():
   """Two processes, the second 10 % slower than the first in every block: the mean of both is what is fitted."""
   steps = {
-    c.name: MeasuredStep(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, workloads.kind_of(c.model), 3e3 * (i + c.batch))
-    for i, c, b in ((i, c, 1e6 * c.batch) for i, c in enumerate(measure.CASES))
+    c.name: MeasuredStep(b + 1e5 * i, 1e7 + 0.1 * b, LEAVES, device_step.kind_of_model(c.model), 3e3 * (i + c.batch))
+    for i, c, b in ((i, c, 1e6 * c.batch) for i, c in enumerate(calibration.CASES))
   }
-  sizes = collectives.SIZES
+  sizes = microbench.MESSAGES
   exact = {f"loop {name}": 1.2 * RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
   exact |= {f"compute {name}": RATES.seconds(s.flop, s.moved) for name, s in steps.items()}
-  message = sum(collectives.cost("all_reduce", 2)(n, LINK) for n in LEAVES)
-  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in measure.TOGETHER}
+  message = sum(calibration.collective_cost("all_reduce", 2)(n, LINK) for n in LEAVES)
+  exact |= {f"sync_sgd {c.name}": exact[f"loop {c.name}"] + message + 2 * 3e-4 for c in calibration.TOGETHER}
   exact |= {"product": 2e9 / 5e10, "copy": 2e8 / 8e9}
-  for name in collectives.COLLECTIVES:
-    exact |= {f"{name} {n}": collectives.cost(name, 2)(n, LINK) for n in sizes}
+  for name in microbench.COLLECTIVES:
+    exact |= {f"{name} {n}": calibration.collective_cost(name, 2)(n, LINK) for n in sizes}
   paces = np.array([1.0, 1.1]) / 1.05
   times = {name: np.array([[1.0], [1.0], [9.0]]) * t * paces for name, t in exact.items()}  # the last pass disturbed
-  plan = measure.Plan(dict.fromkeys(exact, Block(lambda count: 0.0)), steps, sizes, 2, 2e9, 2e8)
-  found = calibration.solve(plan, times)
+  work = calibration.Measurements(steps, sizes, 2, 2e9, 2e8, "a test", 1e9, overlap=False)
+  found = calibration.solve(work, times)
   for name, link in found.links.items():
     np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
   for s in steps.values():
@@ -180,15 +166,15 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   np.testing.assert_allclose(found.overhead, 0.2)
   np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
   np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
-  slow = calibration.solve(plan._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
+  slow = calibration.solve(work._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
   fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
   np.testing.assert_allclose(slow.memory_bandwidth, fastest)
-  assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory > 0
+  assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory == 1e9
   link, between = found.links["all_reduce"], found.cluster.network.between
   assert between == link._replace(latency=link.latency + found.waiting)
-  kinds = {f"efficiency, {kind}" for kind in measure.CURVES}
-  assert {row["fit"] for row in found.rows} == {*collectives.COLLECTIVES, "step", "sync_sgd", *kinds}
-  assert {*found.efficiencies} == {*measure.CURVES} and found.cluster.efficiency == found.efficiencies["dense"]
+  kinds = {f"efficiency, {kind}" for kind in calibration.CURVES}
+  assert {row["fit"] for row in found.rows} == {*calibration.COLLECTIVES, "step", "sync_sgd", *kinds}
+  assert {*found.efficiencies} == {*calibration.CURVES} and found.cluster.efficiency == found.efficiencies["dense"]
 
 
 def test_small_arrays_go_together_where_the_group_packs_them():
@@ -199,7 +185,7 @@ def test_small_arrays_go_together_where_the_group_packs_them():
 
 
 def test_an_exchange_is_its_messages():
-  step, cost = 1e-3, collectives.cost("all_reduce", 2)
+  step, cost = 1e-3, calibration.collective_cost("all_reduce", 2)
   message = sum(cost(n, LINK) for n in LEAVES)
 
   def predict(name, found, **chosen):
@@ -225,20 +211,20 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
   def block(name, seconds):
     return lambda count: calls.append((name, count)) or count * seconds
 
-  blocks = {"a": Block(block("a", 0.01), 10), "b": Block(block("b", 0.5))}
-  seconds = microbench.in_turn(blocks, 3, 0.1)
+  blocks = {"a": TimedBlock(block("a", 0.01), 10), "b": TimedBlock(block("b", 0.5))}
+  seconds = microbench.interleaved(blocks, 3, 0.1)
   np.testing.assert_allclose(seconds["a"], np.full((3, 1), 0.001))
   np.testing.assert_allclose(seconds["b"], np.full((3, 1), 0.5))
   assert [sorted(calls[i : i + 2]) for i in (4, 6, 8)] == [[("a", 10), ("b", 1)]] * 3
-  assert microbench.typical(np.array([[1.0, 3.0], [2.0, 4.0], [50.0, 70.0]])) == 3.0
+  assert calibration.typical(np.array([[1.0, 3.0], [2.0, 4.0], [50.0, 70.0]])) == 3.0
 
 
 @pytest.mark.parametrize(
   "command, message",
   [
-    (["calibrate", "--processes=1"], "--processes=1"),
-    (["bench", "--perf", "--processes=1"], "--processes=1"),
-    (["calibrate", "--processes=100000"], "--processes=100000"),
+    (["calibrate", "--processes=1"], "--processes must be from 2 to 64 for calibrate, got 1"),
+    (["bench", "--perf", "--processes=1"], "--processes must be from 2 to 64 for bench --perf, got 1"),
+    (["calibrate", "--processes=100000"], "--processes must be from 2 to 64 for calibrate, got 100000"),
     (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
     (["calibrate", "--json=/proc/place.json"], "--json=/proc/place.json: it can't be written"),
     (["bench", "--json=/no/such/place.json"], "there is no folder /no/such"),
@@ -260,7 +246,7 @@ def test_this_machine(processes, tmp_path, monkeypatch):
   assert done.code == 0, done
   told = json.loads(done.out.splitlines()[-1])
   assert told["shapes"] == [[3, processes]] and told["overlap"] is False and 0 <= told["overhead"] < 100
-  cluster, figures = clusters.load() or pytest.fail("nothing was kept")
+  cluster, figures = cluster_file.load() or pytest.fail("nothing was kept")
   figures_of = cluster.network.between.bandwidth, cluster.device.peak, cluster.device.memory_bandwidth
   assert cluster.workers == processes and all(
     0 < each < float("inf") for each in figures_of

@@ -20,16 +20,16 @@ from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
+from ddl.perf.cluster_file import named
 from ddl.perf.collectives import all_reduce
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.device import Efficiency
+from ddl.perf.device import Efficiency
 from ddl.perf.units import bytes_text
 from experiments.dryrun import compiled, overlap, report, target
 from experiments.dryrun.compiled import CompiledJob
 from experiments.dryrun.program import steady
 from experiments.dryrun.target import Target
 
-V5E = CLUSTERS["tpu_v5e"]
+V5E = named("tpu_v5e")
 HIDDEN, BATCH = (64, 48), 8
 PARAMS = sum((a + 1) * b for a, b in ((64, 64), (64, 48), (48, 10)))
 # Forward, the weights' gradients and, but for the first layer, the inputs' gradients.

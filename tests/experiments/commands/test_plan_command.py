@@ -11,15 +11,16 @@ import pytest
 from helpers.commands import Command
 
 from ddl.config import default_experiment
-from ddl.costs.plan_text import text
 from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
 from ddl.models import MODELS
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.planning import planner
-from ddl.perf.planning.batch import Job
-from ddl.perf.step.memory import StepMemory
-from ddl.perf.tables import TABLES
-from ddl.perf.tables.totals import params_bytes, train_flop
+from ddl.perf import networks
+from ddl.perf.cluster_file import named
+from ddl.perf.layers import params_bytes, train_flop
+from ddl.perf.memory import StepMemory
+from ddl.perf.placement import Job
+from ddl.perf.plan import PlanRequest
+from ddl.perf.plan import plan as make_plan
+from ddl.perf.plan_text import text
 from ddl.perf.units import percent
 from ddl.run.build import build
 from experiments.commands import plan
@@ -44,7 +45,7 @@ def test_a_layer_table(tmp_path):
   done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
   told = json.loads(file.read_text())
-  table = TABLES["alexnet"]
+  table = networks.table("alexnet")
   assert told["settings"]["params_bytes"] == params_bytes(table)
   assert told["settings"]["workers"] == 16
   row = next(row for row in told["rows"] if row["quantity"] == "efficiency of the step")
@@ -135,7 +136,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
   ("arguments", "words"),
   [
     ((DIGITS, "--config.microbatches=4", "--cluster=cori_fdr", "--batch=6"), "--batch must be a multiple of"),
-    (("--model=vgg_a",), "--cluster=NAME is missing; known are cori_fdr"),
+    (("--model=vgg_a",), "--cluster=NAME is missing; known are asr"),
     (("--model=vgg_a", "--cluster=cori"), "did you mean 'cori_fdr'? known are"),
     (("--model=vgg", "--cluster=cori_fdr"), "no network named 'vgg'; known are"),
     (("--cluster=cori_fdr",), "give either --config=FILE or --model=NAME"),
@@ -177,15 +178,15 @@ def test_steps_shorter_than_their_start_are_warned_of():
   """Only where the cluster's entry does not know how long a start takes."""
   job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
   for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
-    there = CLUSTERS[name]
-    told = text(job, name, there, planner.plan(job, there, planner.Wish(batch=1, workers=4)))
+    there = named(name)
+    told = text(job, name, there, make_plan(job, there, PlanRequest(batch=1, workers=4)))
     assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
     assert not warned or told.index("Warning") < told.index("Recommended")  # of what it warns
 
 
 def test_columns_are_as_wide_as_what_is_in_them():
-  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), CLUSTERS["cori_fdr"]
-  found = planner.plan(job, there, planner.Wish(batch=1, workers=4))
+  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), named("cori_fdr")
+  found = make_plan(job, there, PlanRequest(batch=1, workers=4))
   long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
   lines = text(job, "cori_fdr", there, long).splitlines()
   first = next(i for i, line in enumerate(lines) if line.startswith("with 1 per worker"))
@@ -263,7 +264,7 @@ def test_feature_maps_of_a_convolution():
     for n in (1, 2)
   )
   assert two == 2 * one
-  assert one >= 4 * sum(layer.activations for layer in TABLES["lenet"])
+  assert one >= 4 * sum(layer.activations for layer in networks.table("lenet"))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from configs import reproduce_allreduce, reproduce_scaling, reproduce_sites
-from ddl.perf.hardware.cluster import NCCL
+from ddl.perf.cluster import NCCL
 from experiments.commands import reproduce
 from experiments.papers import allreduce, scaling, sites
 from experiments.papers.page import Config

@@ -12,22 +12,19 @@ from hypothesis import strategies as st
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config import default_experiment
 from ddl.config.registry import keywords
-from ddl.costs import clusters, step_cost
-from ddl.costs import scale as scale_curves
-from ddl.costs import scale as scale_text
-from ddl.costs.scale import counts
+from ddl.costs import scale, step_cost
 from ddl.costs.workloads import SIZES, synthetic
 from ddl.engine import traffic
-from ddl.perf.hardware import CLUSTERS
-from ddl.perf.hardware.cluster import Network
-from ddl.perf.hardware.device import Part
+from ddl.perf import cluster_file, networks, scale_text, scaling
+from ddl.perf.cluster import Network
+from ddl.perf.cluster_file import named
+from ddl.perf.device import Part
+from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
-from ddl.perf.planning import scaling, scenario
-from ddl.perf.planning.scenario import Transport
-from ddl.perf.step.memory import step_memory
-from ddl.perf.tables import TABLES
+from ddl.perf.scaling import Transport
 from ddl.report.figures import scale_page
 from ddl.run.build import build
+from experiments.commands.scale import counts
 
 
 @pytest.mark.parametrize(
@@ -68,18 +65,19 @@ def test_numbers_that_cannot_be(text):
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
 def test_every_algorithm_has_a_curve(name):
-  work, *_ = scale_curves.job("lenet", 32)
+  work = scaling.work(networks.table("lenet"))
   how = Transport(servers=2)
-  found = scale_curves.curves(work, CLUSTERS["cori_fdr"], [1, 4], {name: {}}, how, batch=64, weak=True, jitter=0.0)
+  found = scale.curves(work, named("cori_fdr"), [1, 4], {name: {}}, how, batch=64, weak=True, jitter=0.0)
   assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
   assert scale_text.verdict(found[0]).endswith(".")
 
 
 def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
-  monkeypatch.setattr(scale_curves, "recorded", lambda *_: lambda _: SYNC)
-  there, work = CLUSTERS["cori_fdr"], scale_curves.job("mlp", 64)[0]
+  monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
+  there = named("cori_fdr")
+  work = scale.scaled_job("mlp", 64, there).work
   chosen = {"/a/folder/mine.py:SPEC": {}, "sync_sgd": {}}
-  found = scale_curves.curves(work, there, [1, 4], chosen, Transport(), batch=64, weak=True, jitter=0.0)
+  found = scale.curves(work, there, [1, 4], chosen, Transport(), batch=64, weak=True, jitter=0.0)
   assert [curve.algorithm for curve in found] == ["mine", "sync_sgd"]
   picture = scale_page.picture(found[0], work, there)
   assert picture is not None and picture.name == "step_mine"  # that of its files
@@ -87,22 +85,23 @@ def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
 
 def test_clocks_are_the_algorithms_own_unless_given():
   names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
-  given = scale_curves.settings(names, period=6, delay=8)
+  given = scale.settings(names, period=6, delay=8)
   assert given == {
     "sync_sgd": {}, "local_sgd": {"period": 6}, "dasgd": {"period": 6, "delay": 8}, "easgd": {"period": 6},
     "original_easgd": {},
   }  # fmt: skip
-  (exchange,) = scale_curves.recorded("dasgd", 4e6, **given["dasgd"])(4).exchanges
+  (exchange,) = scale.recorded("dasgd", 4e6, **given["dasgd"])(4).exchanges
   assert (exchange.period, exchange.delay) == (6, 8)
-  (own,) = scale_curves.recorded("dasgd", 4e6)(4).exchanges
+  (own,) = scale.recorded("dasgd", 4e6)(4).exchanges
   declared = keywords(COLLECTIVE["dasgd"].factory)
   assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
   with pytest.raises(ValueError, match="--delay=2 is read by none of sync_sgd"):
-    scale_curves.settings(["sync_sgd"], period=None, delay=2)
+    scale.settings(["sync_sgd"], period=None, delay=2)
 
 
 def test_an_own_model_is_what_xla_counts():
-  work, _, told, title = scale_curves.job("mlp", 16)
+  job = scale.scaled_job("mlp", 16, named("cori_fdr"))
+  work, told, title = job.work, job.counted, job.title
   products = 784 * 512 + 512 * 512 + 512 * 10
   assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
   counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
@@ -113,35 +112,36 @@ def test_an_own_model_is_what_xla_counts():
 
 
 def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
-  there = CLUSTERS["dasgd_v100_10g"]
-  work, room, *_ = scale_curves.job("vgg_a", 1)
+  there = named("dasgd_v100_10g")
+  job = scale.scaled_job("vgg_a", 1, there)
+  work, room = job.work, job.largest
   found = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(there.device.memory)
-  needed = step_memory(TABLES["vgg_a"], extra_copies=1)
+  needed = step_memory(networks.table("vgg_a"), extra_copies=1)
   assert needed.total(largest) <= there.device.memory < needed.total(largest + 1)
-  (curve,) = scale_curves.curves(work, there, [8, 16, 32], *found, largest=largest, **settings)
+  (curve,) = scale.curves(work, there, [8, 16, 32], *found, largest=largest, **settings)
   assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
   rows = scale_text.rows(curve, there.network, len(scale_text.HEAD))
   assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
-  (roomy,) = scale_curves.curves(work, there, [16, 32], *found, **settings)
+  (roomy,) = scale.curves(work, there, [16, 32], *found, **settings)
   assert rows[1:] == scale_text.rows(roomy, there.network, len(scale_text.HEAD))
   start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
   assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
   shown = scale_page.picture_of(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
   with pytest.raises(ValueError, match=f"4,096 examples on each of 32 workers do not fit.*--batch={largest} at most$"):
-    scale_curves.curves(work, there, [8, 16, 32], *found, largest=largest, **settings | {"weak": True})
+    scale.curves(work, there, [8, 16, 32], *found, largest=largest, **settings | {"weak": True})
   with pytest.raises(ValueError, match=f"512 examples on each of 8 workers.*--batch={8 * largest} at most or more"):
-    scale_curves.curves(work, there, [8], *found, largest=largest, **settings)
+    scale.curves(work, there, [8], *found, largest=largest, **settings)
   with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
     room(1e6)
 
 
 @pytest.mark.slow
 def test_room_for_an_own_model_is_what_xla_needs():
-  room = scale_curves.job("mlp", 16)[1]
-  chosen = default_experiment(model={"name": "mlp", **SIZES["mlp"][0]}, workers=1, batch=16)
+  room = scale.scaled_job("mlp", 16, named("cori_fdr")).largest
+  chosen = default_experiment(model={"name": "mlp", **SIZES["mlp"]}, workers=1, batch=16)
   experiment = build(chosen, synthetic("mlp"))
   found = room(20e6)
   assert found > 16 and step_cost.compiled_step(experiment, found).peak <= 20e6
@@ -150,9 +150,9 @@ def test_room_for_an_own_model_is_what_xla_needs():
 
 def test_the_order_of_gradients():
   found = {"sync_sgd": {}, "local_sgd": {}}
-  work, there = scale_curves.job("vgg_a", 1)[0], CLUSTERS["cori_fdr"]
+  work, there = scaling.work(networks.table("vgg_a")), named("cori_fdr")
   curves = {
-    order: scale_curves.curves(
+    order: scale.curves(
       work, there, [1, 128], found, Transport(bucket=0.0, order=order), batch=512, weak=False, jitter=0.0
     )
     for order in ("fifo", "priority")
@@ -166,30 +166,30 @@ def test_the_order_of_gradients():
   for name, overlap in (("local_sgd", True), ("sync_sgd", False)):
     how = Transport(overlap=overlap, order="priority")
     with pytest.raises(ValueError, match="--order=priority changes nothing"):
-      scale_curves.curves(work, there, [1, 128], {name: {}}, how, batch=512, weak=False, jitter=0.0)
+      scale.curves(work, there, [1, 128], {name: {}}, how, batch=512, weak=False, jitter=0.0)
 
 
 @pytest.mark.parametrize(("bandwidth", "jitter"), [(1e9, 0.3), (1e10, 0.0), (1e10, 0.3)])  # full, and at its knee
 def test_few_in_a_servers_queue_stand_for_many(bandwidth, jitter, monkeypatch):
-  cluster, job = CLUSTERS["ethernet_10g"].with_bandwidth(128, bandwidth), scenario.Work((Part(1e10),), (4e6,))
-  run = scenario.Scenario(Pattern(visits=Visits(4e6, 4e6)), job, cluster, 128, 32, Transport(), jitter)
+  cluster, job = named("ethernet_10g").with_bandwidth(128, bandwidth), scaling.StepWork((Part(1e10),), (4e6,))
+  run = scaling.Scenario(Pattern(visits=Visits(4e6, 4e6)), job, cluster, 128, 32, Transport(), jitter)
   seconds = []
   for queued in (64, 128):
-    monkeypatch.setattr(scenario, "SIMULATED", queued)
-    seconds.append(scenario.seconds_and_waiting(run)[0])
+    monkeypatch.setattr(scaling, "SIMULATED", queued)
+    seconds.append(scaling.seconds_and_waiting(run)[0])
   assert seconds[0] == pytest.approx(seconds[1], rel=0.02) and seconds[0] != seconds[1]
 
 
 def test_graphs_of_more_workers_than_a_matrix_holds_are_refused():
-  with pytest.raises(ValueError, match=r"d_psgd with 8,192 workers.*up to 4,096"):
-    scale_curves.recorded("d_psgd", 4e6)(8192)
+  with pytest.raises(ValueError, match=r"d_psgd supports up to 4,096 workers, got 8,192"):
+    scale.recorded("d_psgd", 4e6)(8192)
 
 
 def test_what_a_visit_moves_is_found_once(monkeypatch):
   asked = []
   found = traffic.visit_nbytes
   monkeypatch.setattr(traffic, "visit_nbytes", lambda *args: asked.append(1) or found(*args))
-  pattern = scale_curves.recorded("async_sgd", 4e6)
+  pattern = scale.recorded("async_sgd", 4e6)
   assert [pattern(n).visits for n in (4, 16, 64)] == [Visits(4e6, 4e6)] * 3 and len(asked) == 1
 
 
@@ -199,9 +199,10 @@ SYNC = Pattern(local=(Op("all_reduce", 4e6),))
 def curve_of(speedups):
   """A curve with these speed-ups over so many workers."""
   points = [
-    scaling.Point(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5}) for n, speedup in speedups.items()
+    scaling.ScalingPoint(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5})
+    for n, speedup in speedups.items()
   ]
-  return scale_curves.Curve("sync_sgd", SYNC, Transport(), points)
+  return scale_text.Curve("sync_sgd", SYNC, Transport(), points)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_where_it_stops_in_words(speedups, told):
 
 def test_only_who_has_a_server_has_servers():
   def setting(name):
-    return scale_text.setting(scale_curves.Curve(name, scale_curves.recorded(name, 4e6)(4), Transport(servers=2), []))
+    return scale_text.setting(scale_text.Curve(name, scale.recorded(name, 4e6)(4), Transport(servers=2), []))
 
   said = {name for name in COLLECTIVE | SERVER if "2 servers" in setting(name)}
   assert said == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
@@ -240,8 +241,8 @@ def test_every_clock_is_told():
     (every(4), every(4, 0, 1), every(6)): "2 x period 4, delay 0, period 6, delay 0",
     (every(lambda k: min(k + 1, 9)),): "period 9, delay 0",
   }.items():
-    assert scale_text.setting(scale_curves.Curve("own", Pattern(exchanges=exchanges), Transport(), [])) == told
-  assert scale_text.setting(scale_curves.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
+    assert scale_text.setting(scale_text.Curve("own", Pattern(exchanges=exchanges), Transport(), [])) == told
+  assert scale_text.setting(scale_text.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
 
 
 def test_a_single_number_is_drawn_from_one_worker_on():
@@ -256,11 +257,11 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 @pytest.mark.parametrize("order", ["fifo", "priority"])
 @pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
 def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
-  there = CLUSTERS["cori_fdr"].with_bandwidth(64, bandwidth)
-  work = scale_curves.job("overfeat_fast", 1)[0]
-  shown = scenario.timeline_of(
-    scenario.Scenario(
-      scale_curves.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
+  there = named("cori_fdr").with_bandwidth(64, bandwidth)
+  work = scaling.work(networks.table("overfeat_fast"))
+  shown = scaling.timeline_of(
+    scaling.Scenario(
+      scale.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
     )
   )
   took = dict.fromkeys(scale_page.KINDS, 0.0)
@@ -293,9 +294,9 @@ def test_the_command(tmp_path):
     "--algorithms=sync_sgd,dasgd,async_sgd", "--period=4", "--delay=1", f"--workdir={tmp_path / 'out'}",
   ).end()  # fmt: skip
   assert done.code == 0, done.error
-  there = CLUSTERS["aws_c4_8xlarge"]
-  work, *_ = scale_curves.job("overfeat_fast", 1)
-  point = scaling.curve(scale_curves.recorded("sync_sgd", sum(work.nbytes)), work, there, [16], batch=256)[0]
+  there = named("aws_c4_8xlarge")
+  work = scale.scaled_job("overfeat_fast", 1, there).work
+  point = scaling.curve(scale.recorded("sync_sgd", sum(work.nbytes)), work, there, [16], batch=256)[0]
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
@@ -317,12 +318,12 @@ def test_the_command(tmp_path):
 
 
 def test_what_was_measured_stands_beside_the_prediction():
-  work, *_ = scale_curves.job("lenet", 32)
-  points = scaling.curve(lambda _: SYNC, work, CLUSTERS["cori_fdr"], [1, 2], batch=64)
+  work = scaling.work(networks.table("lenet"))
+  points = scaling.curve(lambda _: SYNC, work, named("cori_fdr"), [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
-  curve = scale_curves.Curve("sync_sgd", SYNC, Transport(), points, took)
+  curve = scale_text.Curve("sync_sgd", SYNC, Transport(), points, took)
   head = scale_text.head([curve])
-  cells = [dict(zip(head, row, strict=True)) for row in scale_text.rows(curve, CLUSTERS["cori_fdr"].network, len(head))]
+  cells = [dict(zip(head, row, strict=True)) for row in scale_text.rows(curve, named("cori_fdr").network, len(head))]
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
   assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
   assert scale_text.head([curve._replace(measured={})]) == scale_text.HEAD
@@ -334,8 +335,8 @@ def test_what_was_measured_stands_beside_the_prediction():
 @pytest.mark.slow
 def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  there = CLUSTERS["cori_fdr"]._replace(workers=2, overlap=False)
-  clusters.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
+  there = named("cori_fdr")._replace(workers=2, overlap=False)
+  cluster_file.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
   done = Command(
     "scale",
     "--model=mlp",
@@ -355,7 +356,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "arguments, says",
   [
-    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
+    (["--cluster="], "--cluster=NAME is missing; known are asr"),
     (["--cluster=cory"], "did you mean 'cori_fdr'?"),
     (["--model=vgg_b"], "no model named 'vgg_b': did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
@@ -396,10 +397,10 @@ def test_where_the_efficiency_is_from_and_both_ends_of_a_range(tmp_path):
 
 
 def test_fewer_workers_than_hold_the_states_are_left_out():
-  placed = scale_curves.placed("llama_7b", None, CLUSTERS["h100_ib400"])
-  assert scale_curves.enough([1, 4, 8, 16], placed.job) == [8, 16]
+  job = scale.scaled_job("llama_7b", 1, named("h100_ib400"))
+  assert scale.large_enough([1, 4, 8, 16], job.placed.job) == [8, 16]
   with pytest.raises(ValueError, match="split over 8 devices; give --workers=8 or more"):
-    scale_curves.enough([1, 4], placed.job)
-  work, room, title = scale_curves.work_and_room(placed.job)
-  assert sum(work.nbytes) == pytest.approx(4 * 6_738_415_616) and room(80e9) == 3 and "4,096 tokens" in title
-  assert len(work.nbytes) <= 200
+    scale.large_enough([1, 4], job.placed.job)
+  assert sum(job.work.nbytes) == pytest.approx(4 * 6_738_415_616)
+  assert job.largest(80e9) == 3 and "4,096 tokens" in job.title
+  assert len(job.work.nbytes) <= 200

@@ -16,7 +16,6 @@ from ddl.config import base, default_experiment
 from ddl.config.comparison import Comparison
 from ddl.config.registry import check_keys, keywords
 from ddl.config.schedules import SCHEDULES
-from ddl.costs import clusters
 from ddl.data import DATA
 from ddl.data.image_arrays import npz
 from ddl.events.barriers import BARRIERS
@@ -24,6 +23,7 @@ from ddl.events.lockstep import finish
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
 from ddl.models import MODELS
+from ddl.perf import cluster_file
 
 DIGITS, COMPARE = "--config=configs/digits.py", "--config=configs/digits_compare.py"
 ASYNC = "--config.algorithm.name=async_sgd"
@@ -179,13 +179,13 @@ def test_more_classes_than_examples(tmp_path):
 def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   (tmp_path / "ddl").mkdir()
-  clusters.path().write_text(DEEP)
+  cluster_file.path().write_text(DEEP)
   with pytest.raises(ValueError, match=r"measured\.json"):
-    clusters.load()
+    cluster_file.load()
   monkeypatch.delenv("XDG_CACHE_HOME")
   monkeypatch.setattr(files.Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
   with pytest.raises(ValueError, match=r"~/\.cache"):
-    clusters.load()
+    cluster_file.load()
 
 
 def test_a_schedule_that_no_memory_holds():

@@ -14,7 +14,7 @@ from helpers.commands import ROOT
 from ddl.config import default_experiment
 from ddl.costs.step_cost import param_shapes
 from ddl.costs.workloads import synthetic
-from ddl.perf.hardware.cluster import Link
+from ddl.perf.cluster import Link
 from ddl.run import build
 from experiments.netbench import expected, measure, network
 from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured

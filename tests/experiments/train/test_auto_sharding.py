@@ -7,8 +7,8 @@ from helpers.members import BATCH, network, of_a_step, one_device, trained
 from helpers.sessions import config
 
 from ddl.engine.placement import gather
-from ddl.perf.planning.hybrid import volume
-from ddl.perf.tables.build import dense
+from ddl.perf.hybrid import volume
+from ddl.perf.layers import dense
 from ddl.run.build import with_auto
 
 WIDTHS = {"mlp": (12, 64, 64, 64, 8), "lenet": (32, 128, 8)}

@@ -9,8 +9,8 @@ from helpers.members import BATCH, NETWORKS, of_a_step
 from jax.sharding import Mesh
 
 from ddl.engine.compiled_program import Collective, collectives
-from ddl.perf.planning.hybrid import volume
-from ddl.perf.tables.build import dense
+from ddl.perf.hybrid import volume
+from ddl.perf.layers import dense
 
 FLOAT = 4
 

@@ -1,0 +1,241 @@
+"""The convolution algorithm of each layer: the fastest choice whose workspaces fit into the memory left.
+
+The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorithms l with x_kl in {0, 1}:
+  minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
+Layers run one after the other, so they can share one workspace: then max_kl x_kl M_kl <= M_bound takes the sum's place.
+
+Costs are modelled from a layer's shape. A training step runs three passes (forward, gradient of the inputs, gradient of
+the weights) of the same products. A pass takes max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every
+operand is moved once, the workspace is written and read. Models for comparison, not measurements: a kernel's quality of
+implementation is not in them.
+  direct    a product without a workspace, as cuDNN's implicit ones: that of `device.step_seconds`.
+  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
+  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from ddl.perf.device import Device, Efficiency, Part, part_seconds, step_seconds
+from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
+from ddl.perf.memory import StepMemory
+from ddl.perf.units import bytes_text
+
+PASSES = 3
+
+
+class DoesNotFit(ValueError):
+  """No choice of algorithms fits into the memory left."""
+
+
+class AlgorithmCosts(NamedTuple):
+  """Cost of each algorithm in each layer at one mini-batch; infinite seconds where it does not apply."""
+
+  algorithms: tuple[str, ...]
+  seconds: np.ndarray  # [layers, algorithms] (T_kl)
+  workspace: np.ndarray  # [layers, algorithms] bytes (M_kl)
+
+
+class AlgorithmChoice(NamedTuple):
+  """One algorithm per layer."""
+
+  algorithms: tuple[str, ...]  # [layers]
+  seconds: float  # of all layers
+  workspace: float  # bytes: the sum, or the maximum where it is shared
+
+
+class BatchChoice(NamedTuple):
+  """The best choice at one mini-batch."""
+
+  examples: int
+  choice: AlgorithmChoice
+  throughput: float  # examples per second
+
+
+def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> AlgorithmChoice:
+  """Return the fastest algorithms within `bound` bytes of workspace (M_bound).
+
+  Args:
+    costs: of each algorithm in each layer.
+    bound: bytes that are left for workspaces.
+    shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
+      counts), by scipy's mixed-integer solver.
+
+  Raises:
+    DoesNotFit: if no choice fits, with the bytes that would do.
+    ValueError: for invalid costs.
+  """
+  seconds, workspace = _checked(costs)
+  least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
+  needed = float(least.max(initial=0.0) if shared else least.sum())
+  if not needed <= bound:
+    available = f"{bytes_text(bound)} are left" if bound > 0 else "none is left"
+    raise DoesNotFit(f"the smallest workspaces need {bytes_text(needed)} ({needed:.0f} bytes), but {available}")
+  allowed = np.isfinite(seconds) & (workspace <= bound)
+  if shared or not len(seconds):
+    chosen = np.where(allowed, seconds, np.inf).argmin(axis=1)
+  else:
+    chosen = _solve(np.where(allowed, seconds, 0), workspace, allowed, bound)
+  rows = np.arange(len(seconds))
+  used = workspace[rows, chosen]
+  total = float(used.max(initial=0.0) if shared else used.sum())
+  return AlgorithmChoice(tuple(costs.algorithms[i] for i in chosen), float(seconds[rows, chosen].sum()), total)
+
+
+def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
+  """Return the algorithm of each layer [layers] that the 0-1 program chooses, with a workspace for each layer."""
+  layers, count = seconds.shape
+  rows = np.arange(layers)
+  # The solver's tolerances are absolute: both the objective and the bytes are brought to a scale where they are small.
+  scale, unit = max(float(seconds.max()), 1e-300) / 1e3, max(bound, 1.0)
+  one_each = sparse.kron(sparse.eye_array(layers), np.ones((1, count))).tocsr()
+  constraints = [
+    LinearConstraint(one_each, 1, 1),
+    LinearConstraint(np.where(allowed, workspace, 0).reshape(1, -1) / unit, -np.inf, bound / unit),
+  ]
+  upper: Any = allowed.ravel().astype(float)  # scipy's types allow only numbers
+  while True:
+    result = milp(
+      seconds.ravel() / scale,
+      integrality=np.ones(seconds.size),
+      bounds=Bounds(0, upper),
+      constraints=constraints,
+      options={"mip_rel_gap": 0.0},
+    )
+    if result.x is None:
+      raise RuntimeError(f"the solver failed: {result.message}")
+    chosen = result.x.reshape(layers, count).argmax(axis=1)
+    if workspace[rows, chosen].sum() <= bound:
+      return chosen
+    # Over the bound by less than the solver's tolerance: solve again without this choice.
+    taken = np.zeros((layers, count))
+    taken[rows, chosen] = 1
+    constraints.append(LinearConstraint(taken.reshape(1, -1), -np.inf, layers - 1))
+
+
+def best_batch(
+  memory: StepMemory,
+  limit: float,
+  batches: Iterable[int],
+  costs: Callable[[int], AlgorithmCosts],
+  *,
+  other_seconds: Callable[[int], float] = lambda examples: 0.0,
+  shared: bool = False,
+) -> tuple[BatchChoice, ...]:
+  """Solve the program for each mini-batch X that fits, as X changes T, M and M_bound; the best throughput first.
+
+  Args:
+    memory: of a step (M_FM + M_MP + M_C); what it leaves of `limit` is M_bound.
+    limit: bytes of the device.
+    batches: the mini-batches to try.
+    costs: X -> of each algorithm in each layer.
+    other_seconds: X -> of all that is no convolution.
+    shared: one workspace for all layers.
+
+  Raises:
+    DoesNotFit: if no mini-batch fits, with what the smallest one needs.
+    ValueError: for no mini-batch to try, or invalid costs.
+  """
+  choices, problems = [], {}
+  for examples in sorted(set(batches)):
+    try:
+      choice = choose(costs(examples), limit - memory.total(examples), shared=shared)
+    except DoesNotFit as error:
+      problems[examples] = error
+      continue
+    choices.append(BatchChoice(examples, choice, examples / (choice.seconds + other_seconds(examples))))
+  if not choices:
+    if not problems:
+      raise ValueError("no mini-batch to try")
+    first = min(problems)
+    raise DoesNotFit(
+      f"a mini-batch of {first} needs {bytes_text(memory.total(first))} of {bytes_text(limit)}; {problems[first]}"
+    )
+  return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
+
+
+def _checked(costs: AlgorithmCosts) -> tuple[np.ndarray, np.ndarray]:
+  seconds, workspace = np.asarray(costs.seconds, float), np.asarray(costs.workspace, float)
+  if seconds.ndim != 2 or seconds.shape != workspace.shape or seconds.shape[1] != len(costs.algorithms):
+    raise ValueError(
+      f"costs of shapes {seconds.shape} and {workspace.shape} are not [layers, {len(costs.algorithms)} algorithms]"
+    )
+  able = np.isfinite(seconds)
+  valid = np.isfinite(workspace[able]) & (workspace[able] >= 0)
+  if np.isnan(seconds).any() or (seconds < 0).any() or not valid.all():
+    raise ValueError("invalid costs: seconds must be 0 or more, or infinite; workspaces must be finite and 0 or more")
+  if not able.any(axis=1).all():
+    raise ValueError(f"layer {int(np.argmin(able.any(axis=1)))} has no algorithm of finite seconds")
+  return seconds, workspace
+
+
+def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
+  """(FLOP, values moved, values of workspace) of one pass: 2 macs X; each operand and the result once."""
+  return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
+
+
+def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
+  """2.5 s log2 s FLOP per real transform of s points, 8 per complex product; s/2 + 1 complex values per row are kept.
+
+  Transformed: X ifm inputs, ifm ofm / groups kernels, and X ofm outputs back.
+  """
+  if not stride_one(layer):
+    return None
+  rows, columns = (2 ** math.ceil(math.log2(o + k - 1)) for o, k in zip(layer.size_out, layer.kernel, strict=True))
+  points, kept = rows * columns, rows * (columns // 2 + 1)
+  pairs = layer.inputs * layer.outputs // layer.groups
+  transforms = examples * (layer.inputs + layer.outputs) + pairs
+  flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * kept
+  workspace = 2 * kept * transforms
+  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
+
+
+def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
+  """2 * 16 FLOP per tile of 2x2 outputs and pair of maps; transforms of 32 (input), 24 (output), 28 (kernel) FLOP.
+
+  The workspace holds the 16 transformed values of every tile of all inputs and outputs, and of every kernel.
+  """
+  if layer.kernel != (3, 3) or not stride_one(layer):
+    return None
+  tiles = examples * math.ceil(layer.size_out[0] / 2) * math.ceil(layer.size_out[1] / 2)
+  pairs = layer.inputs * layer.outputs // layer.groups
+  flop = 2 * 16 * tiles * pairs + tiles * (32 * layer.inputs + 24 * layer.outputs) + 28 * pairs
+  workspace = 16 * (tiles * (layer.inputs + layer.outputs) + pairs)
+  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
+
+
+ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
+
+
+def stride_one(layer: Layer) -> bool:
+  """Whether the output is as large as a stride of 1 makes it: o = i + 2 pad - k + 1, which is at least i - k + 1."""
+  return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
+
+
+def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
+  """X -> seconds and bytes of workspace of each convolution; its three passes share the workspace."""
+  layers = [x for x in table if is_convolution(x)]
+
+  def costs(examples: int) -> AlgorithmCosts:
+    seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
+    workspace = np.zeros_like(seconds)
+    for k, layer in enumerate(layers):
+      for i, algorithm in enumerate(ALGORITHMS.values()):
+        if counts := algorithm(layer, examples):
+          flop, moved, kept = counts
+          passes = Part(PASSES * flop / examples, PASSES * moved / examples)
+          seconds[k, i], workspace[k, i] = part_seconds(passes, examples, device, efficiency), device.width * kept
+    return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
+
+  return costs
+
+
+def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
+  """X -> seconds of a step without its convolutions."""
+  rest = [part(layer) for layer in table if not is_convolution(layer)]
+  return lambda examples: step_seconds(rest, examples, device, efficiency)

@@ -1,0 +1,261 @@
+"""A step on a known device: its parts as libraries compute them, and the shares of the data sheet's rates they reach.
+
+Beside the products of the layers (`layers.parts`) a step has
+  tiles      a convolution's kernel computes tiles of TILE output maps: 80 maps cost as much as 128. In the forward pass
+             and the gradient of the weights that is about the outputs, in the gradient of the inputs about the inputs.
+  winograd   3x3 convolutions of stride 1 by F(2x2, 3x3), arXiv 1509.09308, with 16 products for 36; 5x5 and larger ones
+             by FFT, arXiv 1312.5851, with about half.
+  traffic    what follows a convolution reads and writes its maps again: batch normalization (forward twice read, once
+             written; backward twice x and twice dy read, dx written: 8) and activation (2 and 3), or bias (2 and 1) and
+             activation. Pooling, sums and concatenations are not counted: the share of the bandwidth makes up for them.
+  start      each layer's kernels are started by the host.
+
+A kind of network is "convolution", "attention", "dense", or "" where it is not known. Shares are those of devices.toml,
+or a range where a kind of network was not measured on a device.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ddl.perf import networks
+from ddl.perf.convolution import ALGORITHMS, AlgorithmCosts, stride_one
+from ddl.perf.device import WIDTHS, Device, Efficiency, Part, chips, device_data, part_seconds, step_seconds
+from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
+from ddl.perf.units import percent
+
+TILE = 128  # output maps of a convolution's kernel
+NORMALIZED, BIASED = 13, 8  # values moved per output of a convolution by what follows it
+GAIN = {"direct": 1.0, "winograd": 36 / 16, "fft": 2.0}  # products of the direct algorithm over those of this one
+UPDATE = 28  # bytes per parameter of Adam in mixed precision: gradient, both moments and master copy, read and written
+KINDS = {
+  "convolution": "convolutional networks",
+  "attention": "transformers",
+  "dense": "dense networks",
+  "": "any network",
+}
+MODEL_KINDS = {  # of the models of `ddl.models`
+  **dict.fromkeys(("linear", "mlp"), "dense"),
+  **dict.fromkeys(("lenet", "resnet18", "resnet20"), "convolution"),
+  **dict.fromkeys(("transformer", "gpt2"), "attention"),
+}
+FORMS = {"float32": "float32", "tf32": "TF32", "bfloat16": "16 bits"}
+
+
+class Shares(NamedTuple):
+  """Shares of a data sheet's rates."""
+
+  product: float  # of the peak: matrix products and direct convolutions
+  memory: float = 1.0  # of the memory bandwidth, for the traffic that is counted
+  winograd: float = 0.0  # of the peak: its products; 0: the libraries do not have it, nor FFT
+  attention: float = 1.0  # of `product`: the products of an attention's kernel
+  start: float = 0.0  # seconds per layer of the table
+  whole: bool = False  # `product` is that of a whole step's FLOP, with all else in it
+
+  @property
+  def efficiency(self) -> Efficiency:
+    """The shares that a step's roofline takes."""
+    return Efficiency(self.product, memory=self.memory)
+
+  @property
+  def text(self) -> str:
+    """A description such as "31 % of the peak"."""
+    if self.whole:
+      return f"{percent(self.product)} of the peak"
+    return f"{percent(self.product)} of the peak in products, {percent(self.memory)} of the memory bandwidth"
+
+
+class DeviceStep(NamedTuple):
+  """Arguments of `step_seconds` for a step on a device."""
+
+  parts: tuple[Part, ...]
+  device: Device
+  efficiency: Efficiency
+
+  def seconds(self, examples: float) -> float:
+    """Return the seconds of a step on so many examples."""
+    return step_seconds(self.parts, examples, self.device, self.efficiency)
+
+
+def device_step(
+  table: Table, device: Device, shares: Shares, *, algorithms: Mapping[str, str] | None = None, recomputed: float = 0.0,
+  split: int = 1,
+) -> DeviceStep:  # fmt: skip
+  """Return the step of a table.
+
+  Args:
+    algorithms: of convolutions by the layer's name; others have the fastest algorithm that applies.
+    recomputed: share of the forward pass that is computed again for the gradients.
+    split: number of devices over which the optimizer's state is split, as the update is.
+  """
+  parts = []
+  if has_attention(table):
+    parts.append(Part(0.0, update=UPDATE / device.width * params(table) / split))
+  for i, layer in enumerate(table):
+    again = recomputed * layer.forward_flop
+    if shares.whole:
+      parts.append(Part(layer.train_flop + again, 0.0, 3 * layer.params))
+      continue
+    algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
+    slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
+    moved = 0.0 if is_map_scale(layer) else layer.moved * (1 + recomputed / 3)
+    work = flop(layer, i == 0) * cost(algorithm, shares)
+    parts.append(Part((work + again) * slower, moved, 3 * layer.params))
+    if traffic := extra(layer):
+      parts.append(Part(0.0, traffic))
+  started = device._replace(start=device.start + shares.start * len(table))
+  return DeviceStep(tuple(parts), started, shares.efficiency)
+
+
+def fastest(layer: Layer, shares: Shares) -> str:
+  """Return the algorithm of a layer with the fewest seconds, of those that apply."""
+  names = ["direct"]
+  if is_convolution(layer) and stride_one(layer):
+    names += ["winograd"] * (layer.kernel == (3, 3)) + ["fft"] * (min(layer.kernel) >= 5)
+  return min(names, key=lambda name: cost(name, shares))
+
+
+def cost(algorithm: str, shares: Shares) -> float:
+  """Return the seconds of an algorithm over those of the direct one; FFT has the direct one's share."""
+  if algorithm == "direct":
+    return 1.0
+  if not shares.winograd:
+    return math.inf
+  return (shares.product / shares.winograd if algorithm == "winograd" else 1.0) / GAIN[algorithm]
+
+
+def flop(layer: Layer, first: bool) -> float:
+  """Return the FLOP of a training step, filled up to whole tiles; the first layer needs no gradient of its inputs."""
+  if is_map_scale(layer):
+    return 0.0  # its products are done while the values are moved
+  if not is_convolution(layer):
+    return layer.train_flop * (2 / 3 if first and layer.dense else 1.0)
+  outputs, inputs = (maps / layer.groups for maps in (layer.outputs, layer.inputs))
+  filled = [math.ceil(maps / TILE) * TILE / maps for maps in (outputs, outputs, inputs)]
+  return layer.forward_flop * sum(filled[: 2 if first else 3])
+
+
+def extra(layer: Layer) -> float:
+  """Return the values moved per example by what follows a convolution, whether it is a layer of the table or not."""
+  if is_map_scale(layer):
+    return NORMALIZED * layer.activations
+  if not is_convolution(layer) or not layer.bias:
+    return 0.0
+  return (NORMALIZED if layer.normalized else BIASED) * layer.activations
+
+
+def measured_costs(
+  table: Table, device: Device, shares: Shares
+) -> tuple[Callable[[int], AlgorithmCosts], Callable[[int], float]]:
+  """Return (X -> costs of each convolution's algorithms, X -> seconds of all else), with a device's measured shares.
+
+  Workspaces are those of `convolution`, an upper bound, as fused kernels keep transforms on the chip.
+
+  device: with the step's start.
+  """
+  layers = [(layer, i == 0) for i, layer in enumerate(table) if is_convolution(layer)]
+
+  def costs(examples: int) -> AlgorithmCosts:
+    seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
+    workspace = np.zeros_like(seconds)
+    for k, (layer, first) in enumerate(layers):
+      for i, (name, counts) in enumerate(ALGORITHMS.items()):
+        counted, slower = counts(layer, examples), cost(name, shares)
+        if counted is None or not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
+          continue
+        part = Part(flop(layer, first) * slower, layer.moved, 3 * layer.params)
+        seconds[k, i] = part_seconds(part, examples, device, shares.efficiency)
+        workspace[k, i] = device.width * counted[2]
+    return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
+
+  names = {layer.name: "direct" for layer, _ in layers}
+  direct = device_step(table, device, shares._replace(start=0.0), algorithms=names)
+
+  def other(examples: int) -> float:
+    return direct.seconds(examples) - float(costs(examples).seconds[:, 0].sum())
+
+  return costs, other
+
+
+class ShareRange(NamedTuple):
+  """Shares known of a kind of network on a device."""
+
+  ends: tuple[Shares, ...]  # one, or the lowest and the highest
+  source: str  # a sentence with the error, or why it is a range
+
+  @property
+  def middle(self) -> Shares:
+    """The single entry, or the geometric mean of both ends."""
+    low, high = self.ends[0], self.ends[-1]
+
+    def between(name: str) -> float:
+      a, b = getattr(low, name), getattr(high, name)
+      return math.sqrt(a * b) if a and b else (a + b) / 2
+
+    if low == high:
+      return low
+    return low._replace(**{name: between(name) for name in Shares._fields if name != "whole"})
+
+
+def kind_of(table: Table) -> str:
+  """Return the kind of a layer table."""
+  return "attention" if has_attention(table) else "convolution" if any(map(is_convolution, table)) else "dense"
+
+
+def kind_of_model(name: str) -> str:
+  """Return the kind of a model of `ddl.models` or of a layer table; "" for any other."""
+  return kind_of(networks.table(name)) if name in networks.names() else MODEL_KINDS.get(name, "")
+
+
+@cache
+def known(generation: str, kind: str, form: str) -> Shares | None:
+  """Return the fitted shares of a device's generation for a kind of network in a number format, or None."""
+  entry = device_data()["shares"].get(kind, {}).get(form, {}).get(generation)
+  return Shares(**entry) if entry else None
+
+
+def find(device: Device, kind: str) -> ShareRange | None:
+  """Return the shares of a kind of network on a device; None for a device without a name, which has an efficiency."""
+  if not device.chip:
+    return None
+  whole = device_data()["whole_step"].get(device.chip)
+  if whole and whole["kind"] in (kind, ""):
+    low, high = whole["low"], whole["high"]
+    return ShareRange(
+      (Shares(low, whole=True), Shares(high, whole=True)),
+      f"{percent(low)} to {percent(high)} of the peak in whole steps: {whole['source']}",
+    )
+  sheet = chips().get(device.chip)
+  form = "bfloat16" if device.width == WIDTHS["bfloat16"] else "float32"
+  if form == "float32" and sheet and "float32" not in sheet.peaks:
+    form = "tf32"
+  if sheet and (shares := known(sheet.generation, kind, form)):
+    count, median, largest = device_data()["errors"][kind][form]
+    return ShareRange(
+      (shares,),
+      f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (docs/device_steps.md); "
+      f"{count} others are off by {percent(median)} (median), at most {percent(largest)}",
+    )
+  near = _nearest(sheet.generation if sheet else "", kind, form)
+  columns = list(zip(*(shares[:4] for shares in near), strict=True))
+  start = max(shares.start for shares in near) if kind == "convolution" else 0.0
+  what = f"no step of {KINDS[kind]} in {FORMS[form]} is" if kind else "this kind of network is not"
+  return ShareRange(
+    (Shares(*map(min, columns), start=start), Shares(*map(max, columns))),  # a layer's start only slows a step
+    f"{what} measured on this device: a range from the lowest to the highest shares of the nearest devices or kinds of "
+    "network",
+  )
+
+
+def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
+  """Return two or more known shares: of the kind on other devices, and of the device itself, or all."""
+  kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
+  same_device = [known(generation, other, form) for other in kinds]
+  same_kind = [known(other, kind, form) for other in generations]
+  every = [known(other, each, form) for other in generations for each in kinds]
+  candidates = [[shares for shares in near if shares] for near in (same_kind, [*same_device, *same_kind], every)]
+  nearest = next((near for near in candidates if len(near) > 1), candidates[-1])
+  return [shares._replace(winograd=0.0) for shares in nearest]

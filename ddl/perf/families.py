@@ -1,0 +1,376 @@
+"""Seconds of a local step for one algorithm of each family, at the settings that the planner recommends.
+
+Synchronous SGD: gradients of each step in some number format, which leave layer by layer as they appear. With k
+microbatches (gradient accumulation) the gradients leave only in the last one:
+T = (k - 1) T_step(b) + T_sync(b), b examples of a microbatch.
+
+Number formats: a block of 512 values of the integer formats has a float32 scale, as in `ddl.algorithms.wrappers.int8`.
+Their all-reduce is that of arXiv 2501.18512: strips go to their owners, are added up in float32, rounded again and
+gathered, which are the bytes of any other all-reduce. PowerSGD (arXiv 1905.13727) sends r (n + m) values of each matrix
+[n, m], or the n m of it if they are not more, in two all-reduces, the second of which needs the first.
+
+Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: inside nodes, with copies between.
+Rajbhandari et al. 2019, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. Parameters are gathered before the
+forward and again before the backward pass of each unit of layers, in the format in which the device computes, and
+gradients are reduce-scattered: 1.5 times the bytes of an all-reduce in one format. The next unit is gathered meanwhile:
+T = gather_1 + max(T_fwd, G) + max(T_bwd, G + R) + reduce_last,
+T_fwd a third of the step, G and R the gathers and the reduce-scatters of all units. Hybrid: G and R inside a node; the
+gradients' all-reduce between nodes is beside both, on its own link, each worker with its piece.
+
+Islands: a site, or else a node, or else a single worker. Inside, SGD is synchronous at every step (or sharded); between
+islands parameters are averaged every tau steps: hierarchical SGD (Lin et al. 2018, arXiv 1808.07217), DiLoCo (arXiv
+2311.08105) and Streaming DiLoCo (arXiv 2501.18512). All workers of an island send, each its piece.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ddl.perf import collectives, patterns, scaling, server, units
+from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
+from ddl.perf.cluster import Cluster, Network
+from ddl.perf.device import Device, step_seconds
+from ddl.perf.layers import FLOAT, Table
+from ddl.perf.memory import StepMemory
+from ddl.perf.patterns import Op, Pattern
+from ddl.perf.placement import Job
+
+BLOCK = 512  # values per scale
+FORMATS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1 + FLOAT / BLOCK, "int4": 0.5 + FLOAT / BLOCK}
+COMPRESSED = ("bfloat16", "int8")
+PASSES = 4  # of float32 gradients through memory to compress and to expand them; assumed, casts are fused
+MATRIX = 200e-6  # seconds of PowerSGD for each matrix: some 20 small kernels of 10 us; assumed
+RANK = 4  # of PowerSGD
+UNIT = 25e6  # bytes of float32 parameters that are gathered together, at least
+AHEAD = 2  # units that are whole at once: the one in use, and the next
+DILOCO = 500  # steps of its period, the authors' choice
+STREAMING = 100  # of Streaming DiLoCo's, as ddl's default
+FRAGMENTS = 4
+
+
+def message_bytes(nbytes: float, name: str) -> float:
+  """Return the bytes in a format of what takes `nbytes` in float32; ValueError for an unknown format."""
+  if name not in FORMATS:
+    raise ValueError(f"no number format named '{name}'; known are {', '.join(FORMATS)}")
+  return units.amount("bytes of a message", nbytes) * FORMATS[name] / FLOAT
+
+
+def encode_seconds(nbytes: float, name: str, device: Device) -> float:
+  """Seconds of a step for compressing float32 gradients: PASSES n / memory bandwidth; none for a cast."""
+  return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") else 0.0
+
+
+def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
+  """The two all-reduces of a step: P = M Q with the biases, then Q = M^T P. rank: at most min(n, m) of a matrix."""
+  first = second = 0
+  for layer in table:
+    weights = min(layer.weights, layer.params)
+    if not weights:
+      first += layer.params
+      continue
+    rows, columns = weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
+    thin = min(units.count("rank", rank), rows, columns)
+    compressed = thin * (rows + columns) < weights  # else as it is
+    first += (rows * thin if compressed else weights) + layer.params - weights
+    second += columns * thin * compressed
+  return Op("all_reduce", FLOAT * first), Op("all_reduce", FLOAT * second)
+
+
+def synchronous_seconds(
+  job: Job, cluster: Cluster, workers: int, examples: float, name: str = "float32", micro: int = 1
+) -> float:
+  """Seconds of a step whose gradients are sent in a format of FORMATS.
+
+  Args:
+    examples: of a worker's step, in all its microbatches.
+    micro: number of microbatches.
+
+  Raises:
+    ValueError: for an unknown format, or as `ddl.perf.collectives`.
+  """
+  part = examples / micro
+  alone = step_seconds(job.step, part, cluster.device, cluster.efficiency)
+  if workers == 1:
+    return micro * alone
+  pattern = Pattern(local=(Op("all_reduce", message_bytes(job.params_bytes, name)),))
+  work, transport = scaling.work_of(job.step, job.params_bytes), scaling.Transport(overlap=cluster.overlap)
+  last = scaling.seconds_and_waiting(scaling.Scenario(pattern, work, cluster, workers, part, transport))[0]
+  return (micro - 1) * alone + last + encode_seconds(job.params_bytes, name, cluster.device)
+
+
+def powersgd_seconds(job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1) -> float:
+  """Seconds of a step whose gradients are compressed by PowerSGD; the job has a table.
+
+  Nothing is overlapped: compression takes the device's time, and is faster after the backward pass (arXiv 2103.00543).
+  """
+  alone = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+  matrices = sum(1 for layer in job.table if layer.params)
+  encode = PASSES * job.params_bytes / cluster.device.memory_bandwidth + MATRIX * matrices
+  return alone + encode + patterns.seconds(powersgd(job.table, RANK), workers, cluster.network)
+
+
+def sharded_seconds(job: Job, cluster: Cluster, workers: int, step: float, shards: int, name: str = "float32") -> float:
+  """Seconds of a step whose parameters are in as many pieces as `shards`, on neighbouring workers.
+
+  Args:
+    step: seconds of the step without any exchange.
+    shards: number of pieces, which divides the workers; each set of pieces has a copy in other workers.
+    name: the format of the gradients.
+
+  Raises:
+    ValueError: if the shards do not divide the workers, or for an unknown format.
+  """
+  if shards < 1 or workers % shards:
+    raise ValueError(f"{shards} shards do not divide {workers} workers")
+  if workers == 1:
+    return step
+  network = cluster.network
+  inner = network._replace(sites=1) if shards <= network.together(workers) else network  # in one node where it fits
+  outer = network.of_groups(shards)
+  gathers, scatters, copies = [], [], []  # seconds of each unit's collectives
+  for nbytes in shard_units(job):
+    parameters, gradients = nbytes * cluster.device.width / FLOAT, message_bytes(nbytes, name)
+    gathers.append(collectives.one_way("all_gather", parameters, shards, inner))
+    scatters.append(collectives.one_way("reduce_scatter", gradients, shards, inner))
+    copies.append(collectives.all_reduce(gradients, workers // shards, outer))
+  gather, scatter, between = sum(gathers), sum(scatters), sum(copies)
+  encode = encode_seconds(job.params_bytes, name, cluster.device)
+  if not cluster.overlap:
+    return step + 2 * gather + scatter + between + encode
+  first, last = gathers[0], scatters[0] + copies[0]  # the first unit's gradients come last
+  forward, backward = max(step / 3, gather), max(2 * step / 3, gather + scatter, between)
+  return first + forward + backward + last + encode
+
+
+def shard_units(job: Job) -> list[float]:
+  """Bytes in float32 of the units, in the order of the forward pass: neighbouring layers up to UNIT or more."""
+  sizes, gathered = [], 0.0
+  for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
+    gathered += nbytes
+    if gathered >= UNIT:
+      sizes.append(gathered)
+      gathered = 0.0
+  return [*sizes, gathered] if gathered or not sizes else sizes
+
+
+def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
+  """Memory of a step in so many pieces: 1 / shards of all copies, and AHEAD units whole, in values of `width` bytes."""
+  if shards == 1:
+    return job.memory
+  fixed, whole = job.memory.fixed * job.split / shards, AHEAD * max(shard_units(job)) / FLOAT * width
+  return StepMemory(job.memory.per_example, fixed + whole)
+
+
+def shardings(network: Network, workers: int, shards: int = 1) -> dict[str, int]:
+  """Numbers of pieces by name: all workers, and those of a node where they are at least `shards`; none for one worker.
+
+  In both, each microbatch gathers the parameters and scatters its gradients, as no worker has room for all.
+  """
+  pieces = {"fsdp": workers} if workers >= max(2, shards) else {}
+  near = network.together(workers)
+  if pieces and network.nodes(workers) > 1 and near >= max(2, shards) and workers % near == 0:
+    pieces["hybrid_fsdp"] = near
+  return pieces
+
+
+def exact_seconds(
+  job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1, *, shards: int = 1,
+  gradients: str = "float32",
+) -> float:  # fmt: skip
+  """Seconds of a step of synchronous SGD; with shards, where one worker has too little memory, by the faster sharding.
+
+  Infinite for fewer workers than shards.
+  """
+  if shards == 1:
+    return synchronous_seconds(job, cluster, workers, examples, gradients, micro)
+  step = step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+  pieces = shardings(cluster.network, workers, shards).values()
+  return min((micro * sharded_seconds(job, cluster, workers, step, n, gradients) for n in pieces), default=math.inf)
+
+
+class Islands(NamedTuple):
+  """Islands of a number of workers."""
+
+  kind: str  # "sites", "nodes" or "workers"
+  count: int
+  members: int  # workers of one, the last may have fewer
+  inside: Cluster  # the cluster of one island
+  between: Network  # of the islands as one worker each
+
+  def message_seconds(self, nbytes: float) -> float:
+    """Seconds of an all-reduce of all islands."""
+    return collectives.all_reduce(nbytes, self.count, self.between)
+
+
+def islands(cluster: Cluster, workers: int) -> Islands:
+  """Return the islands of so many workers."""
+  network = cluster.network
+  one_site = cluster._replace(network=network._replace(sites=1))
+  if network.sites > 1 and workers > network.sites:
+    members = -(-workers // network.sites)
+    return Islands("sites", network.sites, members, one_site, network.of_groups(members))
+  members, count = network.together(workers), network.nodes(workers)
+  if network.inside and members > 1 and count > 1:
+    return Islands("nodes", count, members, one_site, network.of_groups(members))
+  return Islands("workers", workers, 1, cluster, network)
+
+
+def averaged(step: float, message: float, period: int) -> float:
+  """Seconds per local step where an average of so many seconds is waited for after every period (DiLoCo, local)."""
+  return round_seconds(step=step, message=message, period=period) / period
+
+
+def streaming(
+  step: float, message: Callable[[float], float], nbytes: float, *, period: int = STREAMING,
+  fragments: int = FRAGMENTS, name: str = "int4", overlap: bool = True,
+) -> tuple[float, int]:  # fmt: skip
+  """Return (seconds per local step, the least delay that hides the exchange) of Streaming DiLoCo.
+
+  P fragments are sent each every H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
+  d = ceil(T_message / T_step) up to H / P, where the next fragment leaves.
+
+  Args:
+    step: seconds of a local step.
+    message: (bytes) -> seconds of an average.
+    nbytes: of all parameters in float32.
+    name: the format that is sent.
+    overlap: whether an exchange can run beside the steps.
+  """
+  turn = units.count("period", period) // units.count("fragments", fragments)
+  seconds = message(message_bytes(nbytes / fragments, name))
+  delay = min(smallest_delay(seconds, step), turn) if overlap else 0
+  exposed = max(0.0, seconds - delay * step)
+  return step + fragments * exposed / period, delay
+
+
+class FamilySettings(NamedTuple):
+  """Settings of the families."""
+
+  params_bytes: float
+  examples: int  # of a worker's step
+  step: float  # seconds of a worker's step without any exchange
+  workers: int
+  servers: int
+  delay: int  # of DaSGD
+  period: int  # of DaSGD
+  local_period: int  # of local SGD, without a delay
+  easgd_period: int  # its exchange runs beside one step
+  server_period: int  # of asynchronous EASGD, likewise
+  micro: int = 1  # microbatches of a step
+  shards: int = 1  # workers that hold the parameters together, at least: where one has too little memory
+  gradients: str = "float32"  # format in which they are sent
+
+
+class Speed(NamedTuple):
+  """Prediction for one algorithm."""
+
+  algorithm: str
+  setting: str
+  seconds: float  # per local step
+  efficiency: float  # step without exchange / step
+  rate: float  # examples per second of all workers
+  steps: int = 0  # the period or the delay: steps without exchange, or those for which a message is in flight
+
+
+def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float, steps: int = 0) -> Speed:
+  """Return the prediction with the efficiency and the rate of so many seconds per step."""
+  rate = settings.workers * settings.examples / seconds
+  return Speed(algorithm, setting, seconds, settings.step / seconds, rate, steps)
+
+
+def fastest(speeds: Sequence[Speed]) -> list[Speed]:
+  """Return the predictions of the most examples per second; several where they are equal to three digits."""
+  best = max(each.rate for each in speeds)
+  return [each for each in speeds if each.rate >= 0.999 * best]
+
+
+def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
+  """Every family that the job and the cluster allow. share: of a round spent waiting, at most, where periods wait."""
+  if settings.shards > 1:
+    return (*sharded(job, cluster, settings), *between(job, cluster, settings, share))
+  return (
+    *synchronous(job, cluster, settings),
+    *sharded(job, cluster, settings),
+    *averaging(settings, cluster),
+    *between(job, cluster, settings, share),
+  )
+
+
+def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
+  """Synchronous SGD whose gradients leave as they appear, in each format and as PowerSGD."""
+  s = settings
+  names = dict.fromkeys((s.gradients, *COMPRESSED) if s.workers > 1 else (s.gradients,))
+  run = job, cluster, s.workers, s.examples
+  speeds = [speed(s, "sync_sgd", f"{name} gradients", synchronous_seconds(*run, name, s.micro)) for name in names]
+  if job.table and s.workers > 1:
+    speeds.append(speed(s, "sync_sgd", f"PowerSGD, rank {RANK}", powersgd_seconds(*run, s.micro)))
+  return speeds
+
+
+def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
+  """Synchronous SGD with sharded parameters, in each of `shardings`."""
+  s = settings
+  pieces = shardings(cluster.network, s.workers, s.shards)
+  return [speed(s, name, f"{n} shards", _in_pieces(job, cluster, s, s.workers, n)) for name, n in pieces.items()]
+
+
+def _in_pieces(job: Job, cluster: Cluster, settings: FamilySettings, workers: int, shards: int) -> float:
+  s = settings
+  return s.micro * sharded_seconds(job, cluster, workers, s.step / s.micro, shards, s.gradients)
+
+
+def between(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
+  """Averages between islands of synchronous workers: hierarchical SGD, DiLoCo, Streaming DiLoCo."""
+  s, land = settings, islands(cluster, settings.workers)
+  if s.workers == 1 or land.members < s.shards:
+    return []
+  step, message = inside_seconds(job, land, s), land.message_seconds(s.params_bytes)
+  place = f"{land.count} {land.kind}"
+  periods = {"diloco": DILOCO}
+  if land.members > 1:
+    periods = {"hierarchical_sgd": smallest_period(message, step, share=share)} | periods
+  speeds = [
+    speed(s, name, f"{place}, period {period}", averaged(step, message, period), period)
+    for name, period in periods.items()
+  ]
+  seconds, delay = streaming(step, land.message_seconds, s.params_bytes, overlap=cluster.overlap)
+  setting = f"{place}, period {STREAMING}, {FRAGMENTS} fragments, int4, delay {delay}"
+  return [*speeds, speed(s, "streaming_diloco", setting, seconds, STREAMING)]
+
+
+def inside_seconds(job: Job, land: Islands, settings: FamilySettings) -> float:
+  """Seconds of a step of synchronous SGD inside an island."""
+  s = settings
+  if s.shards > 1:
+    return _in_pieces(job, land.inside, s, land.members, land.members)
+  return synchronous_seconds(job, land.inside, land.members, s.examples, s.gradients, s.micro)
+
+
+def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
+  """Local SGD, DaSGD, EASGD and two asynchronous servers, by their closed forms; parameters go in float32."""
+  s = settings
+  average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)
+
+  def collective(name: str, period: int, delay: int) -> Speed:
+    hidden = delay if cluster.overlap else 0
+    seconds = round_seconds(step=s.step, message=average, period=period, delay=hidden) / period
+    return speed(s, name, f"period {period}, delay {delay}", seconds, max(period, delay))
+
+  visit = served = 0.0
+  if s.workers > 1:  # a worker that is its own server sends nothing
+    link = cluster.server_link(s.workers)
+    visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
+    served = server.served_seconds(s.params_bytes, s.workers, link, cluster.network, s.servers)
+
+  def asynchronous(name: str, period: int, delay: int) -> Speed:
+    hidden = delay if cluster.overlap else 0
+    seconds = max(round_seconds(step=s.step, message=visit, period=period, delay=hidden), served) / period
+    return speed(s, name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", seconds, period)
+
+  return (
+    collective("local_sgd", s.local_period, 0),
+    collective("dasgd", s.period, s.delay),
+    collective("easgd", s.easgd_period, 1),
+    asynchronous("async_sgd", 1, 0),
+    asynchronous("async_easgd", s.server_period, 1),
+  )

@@ -1,0 +1,96 @@
+"""Memory of a training step, counted from a table of layers, and the largest mini-batch that fits.
+
+Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X; the parameters of convolutions (M_MP)
+and of the classifier (M_C) are held three times (weights, gradients, aggregated gradients). Only what a table holds is
+counted: the maps of pooling, normalization and separate activation functions come on top.
+Transformers hold states of a format (arXiv 1910.02054) and activations, of which recomputation keeps only the blocks'
+inputs (arXiv 1604.06174; the bytes of a block agree with arXiv 2205.05198, 34 and 5 heads tokens / width per value).
+"""
+
+import math
+from itertools import groupby
+from typing import NamedTuple
+
+from ddl.perf import units
+from ddl.perf.layers import FLOAT, Loss, Table, params
+from ddl.perf.units import bytes_text
+
+COPIES = 3  # of all parameters: weights, gradients, aggregated gradients
+LOSS = 2 * FLOAT  # bytes of a logit in the loss: it and its gradient
+
+
+class StepMemory(NamedTuple):
+  """Bytes of a training step on X examples: fixed + per_example X."""
+
+  per_example: float  # feature maps and the input (M_FM / X)
+  fixed: float  # all copies of the parameters (M_MP + M_C)
+
+  def total(self, examples: float) -> float:
+    """Return M_FM + M_MP + M_C of a mini-batch."""
+    return self.fixed + examples * self.per_example
+
+
+class StateFormat(NamedTuple):
+  """Bytes of each parameter's states, and of a value of the activations."""
+
+  title: str
+  weights: int
+  gradients: int
+  optimizer: int  # moments, and a master copy of the weights where they have 16 bits
+  value: int
+
+  @property
+  def states(self) -> int:
+    """Bytes per parameter."""
+    return self.weights + self.gradients + self.optimizer
+
+
+MIXED = StateFormat("mixed precision with Adam", 2, 2, 12, 2)
+SINGLE = StateFormat("float32 with Adam", 4, 4, 8, 4)
+
+
+def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
+  """M_FM = sum_{i=0..L} B_i H_i D_i, M_MP + M_C = sum of parameters * copies, in bytes; i = 0 is the input.
+
+  Args:
+    table: the layers with weights.
+    extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
+    width: bytes of a value of the feature maps; copies of the parameters stay in float32.
+
+  Raises:
+    ValueError: for an empty table or a negative number of copies.
+  """
+  if not table:
+    raise ValueError("table must have at least one layer, got none.")
+  copies = COPIES + units.count("extra_copies", extra_copies, 0)
+  maps = table[0].input_values + sum(layer.saved for layer in table)
+  return StepMemory(maps * width, params(table) * copies * FLOAT)
+
+
+def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False, split: int = 1) -> StepMemory:
+  """States of all parameters / split, and activations for each example; buffers of messages are not counted.
+
+  Args:
+    recomputed: layers of a block (those whose names begin alike, up to a /) save only its input, and are computed
+      again one block at a time.
+    split: number of devices over which the states are split.
+  """
+  saved, largest = float(table[0].input_values * form.value), 0.0
+  for block, layers in groupby(table, key=lambda layer: layer.name.rpartition("/")[0]):
+    inside = list(layers)
+    nbytes = sum(LOSS * x.activations if isinstance(x, Loss) else form.value * x.saved for x in inside)
+    if block and recomputed:
+      saved, largest = saved + form.value * inside[0].input_values, max(largest, nbytes)
+    else:
+      saved += nbytes
+  return StepMemory(saved + largest, params(table) * form.states / units.count("split", split))
+
+
+def largest_batch(memory: StepMemory, limit: float) -> int:
+  """Return the largest X with fixed + per_example X <= limit (bytes, finite); ValueError if X = 1 does not fit."""
+  if not memory.total(1) <= limit:
+    raise ValueError(
+      f"not even one example fits in {bytes_text(limit)}: a step on one needs {bytes_text(memory.total(1))} "
+      f"({memory.total(1):.0f} bytes), of which {bytes_text(memory.fixed)} are copies of the parameters"
+    )
+  return math.floor((units.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)

@@ -1,0 +1,159 @@
+"""A training job on a cluster's device: the memory of its states, and its step with the shares that are known there.
+
+A transformer that does not fit whole splits its parameters' states over devices (fully sharded, arXiv 1910.02054) and
+recomputes activations, each only if it must. The gathering of split weights is not in the step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddl.perf import device_step, networks
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import Step, step_parts
+from ddl.perf.device_step import Shares
+from ddl.perf.layers import Table, has_attention, params, params_bytes, parts
+from ddl.perf.memory import MIXED, SINGLE, StepMemory, step_memory, training_memory
+from ddl.perf.units import bytes_text, percent
+
+MOST_SPLIT = 4096  # devices
+
+
+class UsualBatch(NamedTuple):
+  """A global batch that the field has used without loss, where the critical batch is not known."""
+
+  examples: int
+  source: str
+
+
+IMAGES = UsualBatch(8192, "ResNet-50 on ImageNet lost nothing up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)")
+LANGUAGE = (  # parameters below which, tokens of a step, source
+  (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens a step (nanoGPT, config/train_gpt2.py)"),
+  (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens a step (arXiv 2307.09288)"),
+)
+
+
+def usual_language_batch(params: float, length: int) -> UsualBatch:
+  """Return the usual batch of a language model in sequences of so many tokens."""
+  tokens, source = next((tokens, source) for below, tokens, source in LANGUAGE if params < below)
+  return UsualBatch(max(1, tokens // length), source)
+
+
+class Job(NamedTuple):
+  """A training job; all per worker."""
+
+  title: str
+  params_bytes: float
+  step: Step  # by layers
+  memory: StepMemory  # counted from layers
+  table: Table = ()  # the layers, where there is a table; its convolutions enter the 0-1 program
+  kind: str = ""  # of network, as in `device_step`, where there is no table
+  exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step, where there is one
+  least: int = 32  # examples from which on X is chosen
+  most: int | None = None  # examples that each worker has
+  data: int | None = None  # examples of all workers
+  shares: Shares | None = None  # of the device's rates, with which `step` was computed
+  split: int = 1  # devices over which the parameters' states are split
+  recomputed: bool = False  # activations
+  states: str = ""  # of the parameters: a description
+  source: str = ""  # of the step's efficiency: a description
+  language: bool = False  # whether it is a language model
+  usual: UsualBatch | None = None
+
+  @property
+  def flop_per_example(self) -> float:
+    """FLOP per example of a training step."""
+    return sum(part.flop for part in step_parts(self.step))
+
+
+class PlacedJob(NamedTuple):
+  """A job on a device."""
+
+  job: Job
+  cluster: Cluster  # with the efficiency, or the middle of its range
+  source: str  # of the efficiency: a description
+  ends: tuple[tuple[str, Job, Cluster], ...] = ()  # of a range: a description of the shares, and the job with them
+
+
+class ParameterStates(NamedTuple):
+  """How a transformer fits."""
+
+  memory: StepMemory
+  split: int
+  recomputed: bool
+  description: str
+
+
+def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
+  """Place a layer table: convolutions trained by SGD with momentum, transformers by Adam. workers: 0 if not known."""
+  table, width = networks.table(name), cluster.device.width
+  if not has_attention(table):
+    memory = step_memory(table, extra_copies=1, width=width)
+    return place(Job(name, params_bytes(table), parts(table), memory, table, usual=IMAGES), cluster)
+  states, tokens = fitting(table, cluster, workers or cluster.workers or 0), table[0].size_in[1]
+  job = Job(
+    f"{name}, an example being a sequence of {tokens:,} tokens", params_bytes(table), parts(table), states.memory,
+    table, least=1, split=states.split, recomputed=states.recomputed, states=states.description, language=True,
+    usual=usual_language_batch(params(table), tokens),
+  )  # fmt: skip
+  return place(job, cluster)
+
+
+def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates:
+  """Whole if a sequence fits so; else split, over as many devices as leave three quarters of the memory to activations.
+
+  With fewer workers than that over all of them, or over the fewest that it takes. Activations are recomputed where a
+  sequence does not fit otherwise.
+
+  Raises:
+    ValueError: if its activations alone do not fit, with their bytes.
+  """
+  form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
+
+  def memory(split: int) -> StepMemory | None:
+    tried = (training_memory(table, form, recomputed=again, split=split) for again in (False, True))
+    return next((each for each in tried if each.total(1) <= limit), None)
+
+  least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
+  if not least:
+    need = training_memory(table, form, recomputed=True).per_example
+    raise ValueError(f"a sequence does not fit: its activations need {bytes_text(need)} of {bytes_text(limit)}")
+  split, whole = least, training_memory(table, form)
+  while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
+    split *= 2
+  found = memory(split) or whole
+  recomputed = found.per_example < whole.per_example
+  text = f"{form.states} bytes a parameter ({form.title}): {bytes_text(whole.fixed)}"
+  if split > 1:
+    text += f", split over {split} devices ({least} at least); T_step leaves their gathering out"
+  return ParameterStates(found, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
+
+
+def place(job: Job, cluster: Cluster) -> PlacedJob:
+  """Return the job with the shares known of its kind of network; the cluster's efficiency if its device has no name."""
+  known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
+  if known is None:
+    source = f"{percent(cluster.efficiency.best)} of the peak, the cluster's own"
+    return PlacedJob(job._replace(source=source), cluster, source)
+  source = known.source + ("; the middle stands here, both ends below" if len(known.ends) > 1 else "")
+  job = job._replace(source=source)
+  ends = known.ends if len(known.ends) > 1 else ()
+  return PlacedJob(
+    *_with(job, cluster, known.middle), source, tuple((end.text, *_with(job, cluster, end)) for end in ends)
+  )
+
+
+def with_shares(cluster: Cluster, kind: str) -> Cluster:
+  """Return the cluster with the shares known of a kind of network that has no table, and their source."""
+  known = device_step.find(cluster.device, kind)
+  if known is None:
+    return cluster
+  reached = f"{known.middle.text}{', the middle' if len(known.ends) > 1 else ''}: {known.source}"
+  return cluster._replace(efficiency=known.middle.efficiency, source=f"{cluster.source}; a step reaches {reached}")
+
+
+def _with(job: Job, cluster: Cluster, shares: Shares) -> tuple[Job, Cluster]:
+  if not job.table:
+    return job._replace(shares=shares), cluster._replace(efficiency=shares.efficiency)
+  recomputed = float(job.recomputed)
+  step = device_step.device_step(job.table, cluster.device, shares, recomputed=recomputed, split=job.split)
+  return job._replace(step=step.parts, shares=shares), cluster._replace(device=step.device, efficiency=step.efficiency)

@@ -1,0 +1,177 @@
+"""The planner: examples, workers, servers, delay and period for a job on a cluster, each with its reason and its limit.
+
+The guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemma on workers, lemma on servers), and
+the hiding condition of DaSGD, Zhou et al. 2020, arXiv 2006.00441. The examples are chosen with the exchange in sight.
+"""
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+from ddl.perf import batch as batches
+from ddl.perf import collectives, families, plan_rows, scaling
+from ddl.perf.batch import BatchSize, EfficiencyRow, WorkerBatch, choose_batch, tried_sizes
+from ddl.perf.cluster import Cluster
+from ddl.perf.device import step_seconds
+from ddl.perf.families import FamilySettings, Speed
+from ddl.perf.placement import Job
+from ddl.perf.plan_rows import PlanRow
+from ddl.perf.recommendation import Recommendation, recommend
+
+
+class PlanRequest(NamedTuple):
+  """Requirements of a plan; 0: automatic."""
+
+  batch: int = 0
+  workers: int = 0
+  servers: int = 0
+  efficiency: float = 0.8  # of the workers, at least
+  exposed: float = 0.05  # share of a round spent waiting, at most
+  origin: str = "as given"  # of `batch`: a description
+  gradients: str = "float32"  # format in which they are sent
+  critical: float = 0.0  # the critical batch in examples; 0: unknown
+  micro: int = 1  # microbatches, which share `batch` evenly
+
+
+class TrainingPlan(NamedTuple):
+  """Recommendations and the predicted rates with them."""
+
+  rows: tuple[PlanRow, ...]
+  settings: FamilySettings
+  speeds: tuple[Speed, ...]
+  table: tuple[EfficiencyRow, ...]  # examples per worker against efficiencies
+  enough: BatchSize | None  # from which on synchronous SGD waits for at most the share `exposed`
+  recommendation: Recommendation
+
+
+def plan(
+  job: Job, cluster: Cluster, request: PlanRequest, overhead: float | None = None,
+  configured: tuple[str, scaling.Recorded] | None = None,
+) -> TrainingPlan:  # fmt: skip
+  """Return all recommendations for a job on a cluster.
+
+  Args:
+    overhead: R_O of a single worker, its host's seconds over those of computing, where that was measured; else the
+      fixed part of a step is that of the cluster's efficiency curve.
+    configured: an algorithm by its name, whose speed with its configured settings is predicted beside the families.
+
+  Raises:
+    ValueError: one line, for invalid values: memory too small for one example on all workers together, a link without
+      bandwidth, more workers than the cluster has, more servers than parameters.
+  """
+  if not 0 < request.efficiency <= 1 or not 0 < request.exposed < 1:
+    raise ValueError(
+      f"efficiency and exposed must be shares between 0 and 1, got {request.efficiency:g} and {request.exposed:g}."
+    )
+  families.message_bytes(job.params_bytes, request.gradients)  # ValueError for an unknown one
+  shards, critical = _shards(job, cluster, request.workers), request.critical or None
+  borne = critical or (job.usual.examples if job.usual else math.inf)  # examples of a step that cost little
+  counts = plan_rows.counts(cluster, request.workers, request.efficiency, shards)
+
+  @cache
+  def seconds(workers: int, examples: float, micro: int = 1) -> float:
+    return families.exact_seconds(job, cluster, workers, examples, micro, shards=shards, gradients=request.gradients)
+
+  part = request.batch // request.micro
+
+  def fitted(workers: int) -> Job:
+    if shards == 1:
+      return job
+    pieces = families.shardings(cluster.network, workers, shards)
+    return job._replace(memory=families.sharded_memory(job, min(pieces.values()), cluster.device.width))
+
+  first = tried_sizes(fitted(request.workers or shards), cluster, part)
+
+  def share(workers: int) -> float:  # efficiency of synchronous SGD on as many examples as are usual
+    if request.batch:
+      return request.micro * first.steps[part] / seconds(workers, request.batch, request.micro)
+    x = batches.largest_usual(job, first, workers)
+    return first.steps[x] / seconds(workers, x) if x * workers <= borne else 0.0
+
+  workers = request.workers or plan_rows.most_workers(share, counts)
+  if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD does not keep even two busy
+    workers = cluster.workers
+  sized = fitted(workers)
+  sizes = tried_sizes(sized, cluster, part)
+
+  def exact(examples: int, micro: int) -> float:
+    return seconds(workers, examples, micro)
+
+  enough = batches.threshold(sized, sizes, exact, 1 - request.exposed, accumulate=shards == 1)
+  size, rule = BatchSize(request.batch, request.micro), request.origin
+  if not request.batch:
+    size, rule = batches.choose_size(sized, sizes, workers, enough, exact, critical)
+  batch = choose_batch(sized, cluster, *size)
+  settings, exchange_rows = _settings(sized, cluster, request, batch, workers, shards)
+  speeds = families.families(sized, cluster, settings, request.exposed)
+  small = None
+  if batch.examples > sizes.enough and not request.batch:
+    fewer = _settings(sized, cluster, request, choose_batch(sized, cluster, sizes.enough), workers, shards)[0]
+    small = fewer, families.families(sized, cluster, fewer, request.exposed)
+  whole = workers * batch.examples
+  most = min(whole, sizes.largest)  # of a single worker, in microbatches
+  alone = whole / most * step_seconds(job.step, most, cluster.device, cluster.efficiency) if shards == 1 else math.inf
+  recommendation = recommend(
+    sized, settings, speeds, enough, share=request.exposed, alone=alone, critical=critical, small=small
+  )
+  table = batches.efficiency_table(
+    sized, cluster, workers, batches.shown_sizes(sized, sizes, size, enough), exact,
+    lambda s: s.micro * sizes.steps[s.examples // s.micro],
+    share=request.exposed, sharded=shards > 1, critical=critical,
+  )  # fmt: skip
+  if configured:
+    speeds = (*speeds, _configured_speed(job, cluster, settings, *configured))
+  rows = [*plan_rows.one_worker(sized, cluster, batch, rule)]
+  if shards > 1:
+    why = f"one worker has not the memory for the parameters and their copies; {shards} or more share them"
+    limit = f"at least so many of the {workers} workers hold a copy together"
+    rows.append(PlanRow("shards", str(shards), why, limit))
+  rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]
+  return TrainingPlan(tuple(rows), settings, speeds, tuple(table), enough, recommendation)
+
+
+def _settings(
+  job: Job, cluster: Cluster, request: PlanRequest, batch: WorkerBatch, workers: int, shards: int
+) -> tuple[FamilySettings, list[PlanRow]]:
+  """Return servers, delay and periods for a step on so many examples, and the rows of all."""
+  step, share, network = batch.step, request.exposed, cluster.network
+  visit, served, servers, serving = plan_rows.choose_servers(job, cluster, workers, step, requested=request.servers)
+  message = collectives.all_reduce(job.params_bytes, workers, network)
+  delay, periods, waits = plan_rows.choose_periods(message, visit, served, step, share=share, overlap=cluster.overlap)
+  settings = FamilySettings(
+    job.params_bytes, batch.examples, step, workers, servers, delay, *periods,
+    micro=batch.micro, shards=shards, gradients=request.gradients,
+  )  # fmt: skip
+  if workers == 1:
+    return settings, [PlanRow("exchange", "none", "a single worker exchanges nothing", "no servers, delay or periods")]
+  rows = [plan_rows.all_reduce(families.message_bytes(job.params_bytes, request.gradients), workers, network)]
+  if job.table:
+    weighted = tuple(layer for layer in job.table if layer.params and layer.macs)
+    rows.append(plan_rows.messages([4.0 * layer.params for layer in weighted], workers, network))
+    rows.append(plan_rows.groups(weighted, batch.examples * workers, workers, network.between.duplex))
+  return settings, [*rows, *([serving, *waits] if shards == 1 else [])]
+
+
+def _shards(job: Job, cluster: Cluster, workers: int) -> int:
+  """The least power of two of workers whose memory together holds a step on one example of each; 1 where one's does."""
+  limit = cluster.device.memory
+  if job.split > 1:
+    return job.split
+  if job.exact or job.memory.total(1) <= limit or workers == 1:
+    return 1
+  most = workers or cluster.workers or plan_rows.TRIED
+  counts = (2**i for i in range(1, most.bit_length()))
+  fitting = (n for n in counts if families.sharded_memory(job, n, cluster.device.width).total(1) <= limit)
+  return next(fitting, 1)  # of 1 the error tells the bytes
+
+
+def _configured_speed(
+  job: Job, cluster: Cluster, settings: FamilySettings, name: str, recorded: scaling.Recorded
+) -> Speed:
+  """Return the speed of an algorithm by its messages, as in `scaling`."""
+  work = scaling.work_of(job.step, job.params_bytes)._replace(micro=settings.micro)
+  transport = scaling.Transport(settings.servers)
+  (point,) = scaling.curve(
+    recorded, work, cluster, [settings.workers], batch=settings.examples, weak=True, transport=transport
+  )
+  return families.speed(settings, name, "as configured", point.seconds)

@@ -1,1 +1,0 @@
-"""From seconds to choices: batch, workers, servers, delay and period."""

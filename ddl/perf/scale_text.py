@@ -1,0 +1,127 @@
+"""The curves of `scale` as tables and sentences."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ddl.perf.cluster import Network
+from ddl.perf.patterns import ExchangePattern, Pattern, Visits
+from ddl.perf.scaling import ScalingPoint, Transport, stops
+from ddl.perf.units import rate_text
+
+EFFICIENCY = (  # of strong scaling; with weak scaling both are over the same step
+  "efficiency: speed-up per worker, over one that computes all examples;\n"
+  "that of `plan` is over a step on as many examples per worker that exchanges nothing"
+)
+HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
+ORDERED = {"fifo": "first come, first served", "priority": "by priority: the first layers' before others"}
+
+
+class Curve(NamedTuple):
+  """Points of one algorithm."""
+
+  algorithm: str
+  pattern: Pattern  # on the last point's workers
+  transport: Transport
+  points: list[ScalingPoint]
+  measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
+  largest: float = math.inf  # examples of a worker's step that its memory holds
+
+  def fits(self, point: ScalingPoint) -> bool:
+    """Whether a worker's memory holds the point's step."""
+    return point.examples <= self.largest
+
+  @property
+  def possible(self) -> list[ScalingPoint]:
+    """The points that fit."""
+    return [point for point in self.points if self.fits(point)]
+
+
+def head(curves: Sequence[Curve]) -> tuple[str, ...]:
+  """Return HEAD, and the columns of measurements where there are any."""
+  return HEAD + ("measured s/step", "error") * any(curve.measured for curve in curves)
+
+
+def rows(curve: Curve, network: Network, width: int) -> list[tuple[str, ...]]:
+  """Return the points as cells of `head`, which has `width` columns."""
+  return [(*_row(curve, point, network), *_measured(curve, point))[:width] for point in curve.points]
+
+
+def _measured(curve: Curve, point: ScalingPoint) -> tuple[str, str]:
+  seconds = curve.measured.get(point.workers)
+  return (f"{seconds:.4g}", f"{100 * (point.seconds / seconds - 1):+.1f} %") if seconds else ("-", "-")
+
+
+def _row(curve: Curve, point: ScalingPoint, network: Network) -> tuple[str, ...]:
+  """Return the cells of HEAD; without figures where the examples do not fit."""
+  size = f"{network.nodes(point.workers):,}", f"{point.workers:,}"
+  if not curve.fits(point):
+    return (*size, *"-----", f"memory: {curve.largest:,} of {point.examples:,} examples fit")
+  return (
+    *size,
+    f"{point.seconds:.4g}",
+    rate_text(point.examples_per_second),
+    f"{point.speedup:.3g}x" if point.speedup < 1000 else f"{point.speedup:,.0f}x",
+    f"{100 * point.efficiency:.1f} %",
+    f"{100 * max(0.0, point.waiting):.1f} %",
+    point.limit,
+  )
+
+
+def verdict(curve: Curve) -> str:
+  """Describe where the curve stops scaling, and what costs most there; from how many workers on the examples fit."""
+  points = curve.possible
+  text = _scales(points)
+  if len(points) == len(curve.points):
+    return text
+  fewer = curve.points[-len(points) - 1]
+  room = f"{fewer.workers:,} would have {fewer.examples:,} examples each, of which memory holds {curve.largest:,}"
+  return f"fits from {points[0].workers:,} workers on ({room}) and {text}"
+
+
+def _scales(points: Sequence[ScalingPoint]) -> str:
+  stop, last = stops(points), points[-1]
+  if last.workers == 1:
+    return "computes alone: there is nothing to scale."
+  if stop is None:
+    return f"{'scales to the end: ' if len(points) > 1 else ''}{_speedup(last)}; {_most(last)}."
+  top = max(point.speedup for point in points)
+  best = next(point for point in points if point.speedup >= 0.995 * top)  # more workers add next to nothing
+  if points.index(best) > points.index(stop):
+    return f"scales poorly from {stop.workers:,} workers on, where {_most(stop)}; at best {_speedup(best)}."
+  before = points[points.index(stop) - 1]
+  start = "does not scale" if before.workers == 1 else f"scales to {before.workers:,} workers ({before.speedup:.3g}x)"
+  return f"{start}: {_speedup(stop)}, and {_most(stop)}."
+
+
+def _speedup(point: ScalingPoint) -> str:
+  return f"{point.workers:,} workers are {point.speedup:.3g} times as fast as one"
+
+
+def _most(point: ScalingPoint) -> str:
+  if point.limit == "nothing":
+    return "no single limit costs much"
+  return f"the largest loss is {100 * point.losses[point.limit] / point.seconds:.0f} % of a step: {point.limit}"
+
+
+def setting(curve: Curve) -> str:
+  """Describe the clocks and the transport of an algorithm."""
+  visits, transport = curve.pattern.visits, curve.transport
+  clocks = [_clock(each) for each in ([visits] if visits else curve.pattern.exchanges)]
+  parts = [
+    f"{clocks.count(each)} x {each}" if clocks.count(each) > 1 else each for each in dict.fromkeys(clocks) if each
+  ]
+  if visits and not visits.peers and transport.servers > 1:
+    parts.append(f"{transport.servers} servers")
+  if not transport.overlap:
+    parts.append("no overlap")
+  elif curve.pattern.local:
+    parts.append(f"messages {ORDERED[transport.order]}")
+  return ", ".join(parts)
+
+
+def _clock(each: Visits | ExchangePattern) -> str:
+  """Return period and delay, unless it is at every step."""
+  period = each.period if isinstance(each, Visits) else each.steady
+  return f"period {period}, delay {each.delay}" if period > 1 or each.delay else ""

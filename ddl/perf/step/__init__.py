@@ -1,1 +1,0 @@
-"""Seconds and memory of one worker's step, from its layers."""

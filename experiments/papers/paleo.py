@@ -1,0 +1,56 @@
+"""PALEO's model of a step and of an all-reduce, as DaSGD's authors use it: the inputs of their hiding condition.
+
+Qi, Sparks, Talwalkar 2017 (ICLR; github TalwalkarLab/paleo), modified for Zhou et al. 2020, arXiv 2006.00441
+(github sweetwenwen/paleo-dasgd). A layer's pass takes max(FLOP / peak, bytes moved / memory bandwidth); three
+tree levels inside a node of eight workers count as ONE hop over NVLink. Kept as it is for that comparison: their V100
+has the peak of float64, and a hop has no latency. Pooling and dropout, which a table does not hold, are left out.
+"""
+
+from ddl.perf import units
+from ddl.perf.device import Device
+from ddl.perf.layers import Layer, Table, params_bytes, pass_bytes
+
+V100 = Device(peak=7.8e12, memory_bandwidth=900.1 * 2**30, memory=16e9)  # PALEO's GB of memory traffic are GiB
+BANDWIDTHS = {"ethernet": 10e9 / 8, "ethernet25": 25e9 / 8, "infiniband": 70e9 / 8}  # bytes per second
+NVLINK_HOP = 0.029  # of a hop between nodes: 70 Gb/s over 2400 Gb/s
+LEVELS_INSIDE = 3  # of a tree, in a node of eight
+
+
+def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: Device = V100) -> float:
+  """sum over layers and their three passes of max(FLOP / peak, bytes moved / bandwidth), and the update.
+
+  The gradient of the inputs slides over the whole padded input and so multiplies zeros, ih iw / (ow' oh') times the
+  products that there are; oh' = (oh - 1) stride + 1. The update reads weights and gradients and writes weights.
+
+  Args:
+    table: the layers with weights.
+    examples: per worker and step.
+    flattened: points of the map that the first dense layer takes whole. PALEO's networks write that layer as a
+      convolution of one output, with as many times its products in the gradient of the inputs; 1 counts what there is.
+    device: its peak and memory bandwidth.
+  """
+  seconds = 3 * params_bytes(table) / device.memory_bandwidth
+  first = next((x for x in table if x.dense), None)
+  for layer in table:
+    compute = examples * layer.forward_flop / device.peak
+    memory = pass_bytes(layer, examples) / device.memory_bandwidth
+    zeros = flattened if layer is first else _zeros(layer)
+    seconds += 2 * max(compute, memory) + max(compute * zeros, memory)
+  return seconds
+
+
+def _zeros(layer: Layer) -> float:
+  """Products of a full convolution over the inputs as a multiple of those that there are."""
+  factor = 1.0
+  for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
+    stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1
+    factor *= size / ((out - 1) * stride + 1)
+  return factor
+
+
+def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
+  """2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8, 2 ceil(log2 n) 0.029 L up to 8; L = bytes / bandwidth."""
+  levels = (units.count("number of workers", workers) - 1).bit_length()
+  hop = nbytes / units.positive("bandwidth", bandwidth)
+  between = max(0, levels - LEVELS_INSIDE)
+  return 2 * (between * hop + (1 if between else levels) * NVLINK_HOP * hop)

@@ -1,0 +1,212 @@
+"""Published training steps on single devices, and the shares of ddl/perf/devices.toml that were fitted on some of them.
+
+Fewer than 16 images are left out: a step is then mostly the start of its kernels. Of MosaicML's table there are the
+rows with recomputation where the model needs it, and one length of each where it does not; "selective" recomputation of
+torchtitan stands as half of the forward pass.
+
+The points of the fit were chosen before any fit; all other points are held out. sum_i rho(log predicted_i - log
+measured_i) is minimized, rho as in `ddl.perf.calibration`. Two looks at the held-out points went into the model, and
+count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles, and
+the tile was chosen, which the fitted points prefer too.
+"""
+
+import csv
+import tomllib
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from ddl.perf import device_step, networks
+from ddl.perf.device import chips
+from ddl.perf.device_step import Shares, kind_of
+from ddl.perf.layers import Table
+from ddl.perf.networks import TransformerSizes, transformer
+
+SCALE = 0.1  # error from which a point counts as an outlier
+MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
+DEVICES = ("k80", "m60", "gtx1080ti", "p100", "v100")  # one or two of each generation
+NETWORKS = ("alexnet", "alexnet_groups", "alexnet_v2", "googlenet", "vgg16", "resnet50")
+LANGUAGE = ("mpt_125m", "mpt_760m", "mpt_3b")  # with 2048 and 8192 tokens
+SINGLE = (  # device, format, network, source and images: the only point of a group
+  ("v100", "bfloat16", "bert_large 128", "nv_bert", 64),
+  ("v100", "float32", "bert_large 128", "nv_bert", 32),
+  ("v100", "bfloat16", "resnet50", "nv_mxnet", 192),
+  ("a100_80gb", "bfloat16", "resnet50", "nv_mxnet", 256),
+  ("a100_80gb", "tf32", "resnet50", "nv_mxnet", 256),
+)
+
+
+class PublishedStep(NamedTuple):
+  """A measured training step."""
+
+  device: str  # of devices.toml
+  form: str  # format of the peak
+  network: str  # a table's name, or "mpt_1b 2048", "bert_large 128" with the tokens of a sequence
+  examples: int  # on the device
+  seconds: float  # of a step
+  source: str  # of published_steps.toml
+  devices: int = 1  # that shared the parameters' states, and passed them on during the step
+  recomputed: float = 0.0  # share of the forward pass that the backward pass computes again
+
+  @property
+  def text(self) -> str:
+    """A description such as "resnet50, 64 a device"."""
+    again = {0.0: "", 1.0: ", recomputed"}.get(self.recomputed, ", half recomputed")
+    return f"{self.network}, {self.examples} a device{again}"
+
+
+class PredictedStep(NamedTuple):
+  """A published step with its prediction."""
+
+  point: PublishedStep
+  role: str  # "fitted", or held out: "network", "device", "run" (of a fitted network and device)
+  predicted: float  # seconds
+
+  @property
+  def error(self) -> float:
+    """Predicted / measured - 1."""
+    return self.predicted / self.point.seconds - 1
+
+
+@cache
+def _data() -> dict[str, Any]:
+  return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def sources() -> dict[str, dict[str, str]]:
+  """Return "text" and "libraries" of each source."""
+  return _data()["source"]
+
+
+@cache
+def points() -> list[PublishedStep]:
+  """Return all published steps."""
+  with Path(__file__).with_suffix(".csv").open(newline="") as file:
+    return [_point(row) for row in csv.DictReader(file)]
+
+
+def _point(row: dict[str, str]) -> PublishedStep:
+  examples, reported = int(row["examples"]), float(row["reported"])
+  tokens = int(row["network"].split()[1]) if row["unit"] == "tokens/s" else 1
+  seconds = reported / 1e3 if row["unit"] == "ms" else examples * tokens / reported
+  given = row["device"], row["format"], row["network"], examples, seconds, row["source"]
+  return PublishedStep(*given, int(row["devices"]), float(row["recomputed"]))
+
+
+@cache
+def network(name: str) -> Table:
+  """Return the table of a point's network."""
+  if name == "alexnet_groups":
+    grouped = ("conv2", "conv4", "conv5")
+    return tuple(x._replace(groups=2) if x.name in grouped else x for x in networks.table("alexnet"))
+  model, _, tokens = name.partition(" ")
+  if not tokens:
+    return networks.table(model)
+  length = int(tokens)
+  if model == "bert_large":
+    return transformer(TransformerSizes(tokens=length, predicted=length * 20 // 128, **_data()["network"][model]))
+  if model in _data()["network"]:
+    sizes = TransformerSizes(tokens=length, **_data()["network"][model])
+  else:
+    sizes = networks.transformer_sizes(model)
+  return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0))
+
+
+def role(point: PublishedStep) -> str:
+  """Return how a point is used."""
+  model, _, tokens = point.network.partition(" ")
+  if (point.device, point.form, point.network, point.source, point.examples) in SINGLE:
+    return "fitted"
+  if point.form == "float32" and not tokens:
+    if point.device not in DEVICES or point.source == "torch_5.0":
+      return "device"
+    return "fitted" if point.network in NETWORKS else "network"
+  if point.source == "mosaic" and point.device in ("a100_80gb", "h100"):
+    if model not in LANGUAGE:
+      return "network"
+    return "fitted" if int(tokens) in (2048, 8192) else "run"
+  if point.device in ("a100_40gb", "h100_96gb", "h200"):
+    return "device"
+  return "network" if point.source == "titan" else "run"
+
+
+def known(generation: str, kind: str, form: str = "float32") -> Shares:
+  """Return the fitted shares of a generation, which must be known."""
+  shares = device_step.known(generation, kind, form)
+  assert shares, (generation, kind, form)
+  return shares
+
+
+def convolution_shares(generation: str, libraries: str = "2018", winograd: bool = True) -> Shares:
+  """Return the shares in float32. winograd: whether the libraries have it (cuDNN 5.0 had not for Kepler)."""
+  shares = known(generation, "convolution")
+  shares = shares._replace(memory=MEMORY_2016) if libraries == "2016" else shares
+  return shares if winograd else shares._replace(winograd=0.0)
+
+
+def shares_of(point: PublishedStep) -> Shares:
+  """Return the shares of a point's device with the libraries of its source."""
+  generation, kind = chips()[point.device].generation, kind_of(network(point.network))
+  if (kind, point.form) == ("convolution", "float32"):
+    winograd = (generation, point.source) != ("kepler", "torch_5.0")
+    return convolution_shares(generation, sources()[point.source]["libraries"], winograd)
+  return known(generation, kind, point.form)
+
+
+def predict(point: PublishedStep, shares: Shares | None = None) -> float:
+  """Return the seconds of the step of a point, by default with its device's shares."""
+  device, table = chips()[point.device].device(point.form), network(point.network)
+  step = device_step.device_step(
+    table, device, shares or shares_of(point), recomputed=point.recomputed, split=point.devices
+  )
+  return step.seconds(point.examples)
+
+
+def results() -> list[PredictedStep]:
+  """Return all points with their predictions."""
+  return [PredictedStep(point, role(point), predict(point)) for point in points()]
+
+
+def minimize(
+  chosen: Sequence[PublishedStep], start: Sequence[float], shares: Callable[[np.ndarray, PublishedStep], Shares]
+) -> np.ndarray:
+  """Return the parameters, above 0 and at most 1, nearest to the points. shares: (parameters, point) -> its shares."""
+
+  def residuals(logs: np.ndarray) -> list[float]:
+    return [np.log(predict(point, shares(np.exp(logs), point)) / point.seconds) for point in chosen]
+
+  result = least_squares(
+    residuals, np.log(start), bounds=(np.log(1e-6), 0.0), loss="soft_l1", f_scale=SCALE, diff_step=1e-4
+  )
+  return np.exp(result.x)
+
+
+def fit_convolutions() -> dict[str, float]:
+  """Fit the shares in float32: of products and Winograd by generation, of memory by libraries."""
+  generations = ("kepler", "maxwell", "pascal", "volta")
+  names = [*(f"product {g}" for g in generations), *(f"winograd {g}" for g in generations)]
+  names += ["memory 2016", "memory 2018", "start"]
+
+  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
+    value, generation = dict(zip(names, x, strict=True)), chips()[point.device].generation
+    memory = value[f"memory {sources()[point.source]['libraries']}"]
+    return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
+
+  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and role(p) == "fitted"]
+  return dict(zip(names, minimize(chosen, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
+
+
+def fit_transformers() -> dict[str, float]:
+  """Fit the shares with bfloat16: of products by generation, of memory, of products in attention."""
+  names = ("product ampere", "product hopper", "memory", "attention")
+
+  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
+    value: dict[str, float] = dict(zip(names, x, strict=True))
+    return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
+
+  chosen = [p for p in points() if p.source == "mosaic" and role(p) == "fitted"]
+  return dict(zip(names, minimize(chosen, [0.7, 0.6, 0.5, 0.6], shares), strict=True))

@@ -1,0 +1,220 @@
+"""A cluster of one's own: what the file says is what the model computes with, and a wrong key is named."""
+
+import os
+from pathlib import Path
+
+import pytest
+from helpers.commands import Command
+from helpers.pages import ROOT, blocks
+
+from ddl.perf import cluster_file, collectives
+from ddl.perf.cluster import NCCL, Link, Network, Torus, Uplink
+from ddl.perf.device import Device, Efficiency
+
+TEXT = """
+title = "Four hosts of two"
+source = "a test"
+overlap = false
+
+[device]
+format = "bfloat16"
+peak = 100e12
+memory_bandwidth = 1e12
+memory = 24e9
+efficiency = 0.4
+half = 8
+start = 1e-4
+chip = "v100"
+
+[nodes]
+devices = 2
+count = 4
+card = 1e9
+library = "NCCL"
+
+[link.device]
+latency = 1e-5
+bandwidth = 12e9
+
+[link.node]
+latency = 3e-5
+bandwidth = 1.25e9
+duplex = 0.5
+
+[link.host]
+latency = 2e-5
+bandwidth = 16e9
+"""
+NODE = "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n"
+
+
+def written(tmp_path: Path, text: str) -> str:
+  (tmp_path / "my.toml").write_text(text)
+  return str(tmp_path / "my.toml")
+
+
+def test_every_key_arrives(tmp_path):
+  found = cluster_file.named(written(tmp_path, TEXT))
+  assert (found.title, found.source, found.overlap, found.workers) == ("Four hosts of two", "a test", False, 8)
+  assert found.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and found.efficiency == Efficiency(0.4, 8)
+  assert found.network == Network(Link(3e-5, 1.25e9, 0.5), Link(1e-5, 12e9), 2, card=1e9, library=NCCL)
+  assert found.host == Link(2e-5, 16e9)
+
+
+def test_what_may_be_left_out(tmp_path):
+  start, end = TEXT.index("[nodes]"), TEXT.index("[link.node]")
+  short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
+  for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
+    short = short.replace(line, "")
+  found = cluster_file.read_cluster(written(tmp_path, short))
+  assert found.overlap and found.workers is None and found.host is None
+  assert found.efficiency.half == found.device.start == 0
+  assert found.network == Network(Link(3e-5, 1.25e9))
+  one = TEXT.replace("count = 4", "count = 1").replace(
+    "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n", ""
+  )
+  found = cluster_file.read_cluster(written(tmp_path, one))
+  assert found.workers == 2 and found.network.main_link(2) == Link(1e-5, 12e9)
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "words"),
+  [
+    ("peak = 100e12\n", "", r"my.toml: \[device\] lacks 'peak': FLOP per second in that format, such as 165e12"),
+    ("peak =", "peek =", r"\[device\] has no key 'peek': did you mean 'peak'\? keys are format, peak"),
+    ('source = "a test"\n', "", "lacks 'source': where the figures are from"),
+    ("100e12", '"fast"', r"\[device\] peak must be a number, FLOP per second.*got 'fast'"),
+    ("devices = 2", "devices = 2.5", r"\[nodes\] devices must be an integer, devices of a node; got 2.5"),
+    ("overlap = false", "overlap = 0", "overlap must be true or false.*got 0"),
+    ("peak = 100e12", "peak = -1", r"my.toml: device.peak must be >= 1e\+09 FLOP per second, got -1\."),
+    ("efficiency = 0.4", "efficiency = 40", r"device.efficiency must be in \[0\.0001, 1\], got 40\."),
+    ('"NCCL"', '"nccl"', "nodes.library must be one of NCCL, got 'nccl'"),
+    ('"v100"', '"v99"', "device.chip must be one of a100.*got 'v99'"),
+    ("bfloat16", "bf16", "device.format must be one of float32, bfloat16, float16, got 'bf16'"),
+    ("devices = 2\n", "devices = 0\n", r"nodes.devices must be an integer in \[1, 1048576\], got 0\."),
+    ("count = 4", "count = 1\nsites = 2", "nodes.sites must be at most nodes.count, 1, got 2"),
+    ("[link.device]\nlatency = 1e-5\nbandwidth = 12e9\n", "", r"\[link.device\] is missing, as a node has 2 devices"),
+    (NODE, "", r"\[link.node\] is missing; it has latency"),
+    ("bandwidth = 1.25e9", "bandwidth = 0", r"link.node.bandwidth must be >= 1000 bytes per second, got 0\."),
+    ("bandwidth = 1.25e9", "bandwidth = 1e-300", r"link.node.bandwidth must be >= 1000 bytes per second, got 1e-300\."),
+    ("bandwidth = 1.25e9", "bandwidth = inf", "link.node.bandwidth must be .*, got inf"),
+    ("bandwidth = 1.25e9", f"bandwidth = 1{'0' * 400}", "link.node.bandwidth must be .*, got 1000"),
+    ("bandwidth = 1.25e9", f"bandwidth = 1{'0' * 5000}", "is not valid TOML"),
+    ("latency = 3e-5", "latency = nan", r"link.node.latency must be in \[0, 3600\] seconds, got nan\."),
+    ("latency = 3e-5", "latency = true", r"\[link.node\] latency must be a number.*got True"),
+    ("duplex = 0.5", "duplex = 2", r"link.node.duplex must be in \[0, 1\], got 2\."),
+    ("start = 1e-4", "start = -1e-4", r"device.start must be in \[0, 3600\] seconds, got -0\.0001\."),
+    ("start = 1e-4", "start = 1e308", "device.start must be"),
+    ("half = 8", "half = 1e300", r"device.half must be in \[0, 1e\+06\] examples, got 1e\+300\."),
+    ("memory = 24e9", "memory = 1e300", r"device.memory must be in \[1000, 1e\+18\] bytes, got 1e\+300\."),
+    ("count = 4", "count = 1048576", "nodes.count x nodes.devices must be at most 1048576, got 2097152"),
+    ("card = 1e9", "card = 1e-9", "nodes.card must be .*, or 0, got 1e-09"),
+    ("Four hosts of two", r"Four\nhosts", r"title must be one printable line, got 'Four"),
+    ("overlap = false", "overlap = false\noverlap = true", "is not valid TOML"),
+    ("[link.host]", "[link.hots]", r"\[link.hots\] is unknown; tables are \[device\], \[nodes\], \[link.device\]"),
+    ("[nodes]", "[node]", "has no key 'node': did you mean 'nodes'"),
+    ("[nodes]\n", "[device.nodes]\n", r"\[device\] has no key 'nodes'"),
+    (TEXT, 'title = "t"\nsource = "s"\ndevice = 3', r"device must be a table, \[device\] with format, peak"),
+    (TEXT, 'title = "t"\nsource = "s"\nlink = 3', r"link must be a table, \[link.node\]"),
+    ("peak = 100e12", "peak = ", "is not valid TOML .* has an example"),
+  ],
+)  # fmt: skip
+def test_a_wrong_key_is_named_in_one_line(tmp_path, old, new, words):
+  assert old in TEXT
+  with pytest.raises(ValueError, match=words) as error:
+    cluster_file.read_cluster(written(tmp_path, TEXT.replace(old, new)))
+  assert "\n" not in str(error.value)
+
+
+def test_the_page_shows_every_key(tmp_path):
+  block, more = (block.text for block in blocks(ROOT / "docs" / "howto" / "clusters.md", "toml"))
+  cluster_file.read_cluster(written(tmp_path, block))
+  site, uplink, torus = (f"[{part}" for part in more.split("\n["))
+  cluster_file.read_cluster(written(tmp_path, block.replace("sites = 1 ", "sites = 2 ") + site.removeprefix("[")))
+  cluster_file.read_cluster(written(tmp_path, block + uplink))
+  cluster_file.read_cluster(written(tmp_path, block.replace("devices = 8", "devices = 1") + torus))
+  for name, table in cluster_file.TABLES.items():
+    assert not name or f"[{name}]" in block + more, name
+    for key in table:
+      assert f"{key} = " in block + more, key
+
+
+SITE = "\n[link.site]\nlatency = 1e-2\nbandwidth = 1e8\n"
+PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
+
+
+def test_what_lies_between_nodes_arrives(tmp_path):
+  more = "[uplink]\nnodes = 2\nshare = 0.25\n"
+  found = cluster_file.read_cluster(
+    written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
+  )
+  assert found.network.uplink == Uplink(2, 0.25) and found.network.reduces == ("between",)
+  start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
+  alone = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
+  assert cluster_file.read_cluster(written(tmp_path, alone)).network.torus == Torus(3, 4)
+
+
+@pytest.mark.parametrize("nbytes", [1e9, 1e3])
+def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes):
+  """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
+  found = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
+  assert found.network.nodes(8) == 2 and found.network.per_node == 4 and found.workers == 8
+  near, nodes, far = Link(1e-5, 12e9), Link(3e-5, 1.25e9), Link(1e-2, 1e8)
+  ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
+  assert collectives.hierarchical(nbytes, 8, found.network) == pytest.approx(sum(ring))
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "words"),
+  [
+    ("count = 4", "count = 4" + SITE, r"needs two or more sites.*nodes.sites 1"),
+    ("count = 4", "count = 5\nsites = 2" + SITE, "nodes.count 5, nodes.sites 2"),
+    ("count = 4", 'count = 4\nsites = 2\nreduces = ["inside"]' + SITE, "goes with neither"),
+    ("count = 4", 'count = 4\nreduces = ["up"]', r"nodes.reduces must have only inside, between, got \['up'\]"),
+    ("count = 4", 'count = 4\nreduces = "inside"', r"reduces must be a list, levels whose"),
+    ("count = 4", "count = 4\n[torus]\naxes = 2\nring = 4", r"\[torus\] is for single devices, and nodes.devices is 2"),
+    ("count = 4", "count = 4\n[uplink]\nnodes = 2\nshare = 0", r"uplink.share must be in \[0\.0001, 1\], got 0\."),
+    ("count = 4", "count = 4\n[uplink]\nnodes = 2", r"\[uplink\] lacks 'share'"),
+  ],
+)  # fmt: skip
+def test_what_lies_between_nodes_is_checked(tmp_path, old, new, words):
+  with pytest.raises(ValueError, match=words):
+    cluster_file.read_cluster(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace(old, new)))
+
+
+def test_what_is_no_text_file_is_refused(tmp_path):
+  binary, folder, pipe, large = (tmp_path / f"{name}.toml" for name in ("binary", "folder", "pipe", "large"))
+  binary.write_bytes(b"\xff\x00\x01")
+  folder.mkdir()
+  os.mkfifo(pipe)
+  large.write_bytes(b"#" * (2**20 + 1))
+  for path, words in (
+    (binary, "is not valid TOML"),
+    (folder, "is a folder"),
+    (pipe, "is a pipe"),
+    (large, "has 1048577 bytes"),
+  ):
+    with pytest.raises(ValueError, match=words) as error:
+      cluster_file.named(str(path))
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+  with pytest.raises(ValueError, match="lacks 'title'"):
+    cluster_file.read_cluster(written(tmp_path, ""))
+
+
+def test_a_file_that_is_not_there():
+  with pytest.raises(FileNotFoundError, match="no such file"):
+    cluster_file.named("my.toml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.toml")), ids=lambda path: path.stem)
+def test_the_examples_can_be(path):
+  found = cluster_file.read_cluster(str(path))
+  assert found.title and len(found.source) > 40 and found.workers
+
+
+def test_scale_and_compare_take_it(tmp_path):
+  name = written(tmp_path, TEXT)
+  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,2", f"--workdir={tmp_path / 'page'}").end()
+  assert done.code == 0 and "Four hosts of two" in done.out, done.error
+  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,8").end()
+  assert done.code == 2 and "has 4 nodes" in done.error

@@ -1,0 +1,104 @@
+"""What a worker's devices cost in a step, against the formulas of layers that are split."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.cluster_configs import NBYTES, config_of
+
+from ddl.config import default_experiment
+from ddl.costs import cluster_clock
+from ddl.costs.cluster_clock import Members, pattern_of, vector
+from ddl.costs.step_cost import compiled_step
+from ddl.engine.compiled_program import Collective
+from ddl.perf import collectives
+from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster_file import named
+from ddl.run.build import build
+
+ROOT = Path(__file__).parents[3]
+FLOAT, BATCH, WIDTH = 4, 16, 64
+VALUES = 3 * (WIDTH + 1) * WIDTH + (WIDTH + 1) * 10  # of the digits' perceptron
+BETWEEN, INSIDE = Link(1e-5, 1e9), Link(1e-6, 1e11)
+
+
+@pytest.fixture(scope="module")
+def components():
+  return build(default_experiment(model={"name": "mlp", "hidden": (WIDTH, WIDTH, WIDTH)}, workers=2, batch=BATCH))
+
+
+def test_pairs_of_layers_cost_one_sum_each_way(components):
+  """Of four layers forward both, backward the second pair, as the inputs of the first have no gradient."""
+  found, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
+  assert {(each.kind, each.size) for each in found.collectives} == {("all-reduce", 2)}
+  sizes = [FLOAT * BATCH * width for width in (WIDTH, 10, WIDTH)]
+  expected = sum(collectives.all_reduce(size, 2, cluster.network) for size in sizes)
+  assert found.seconds(cluster) == pytest.approx(expected, rel=1e-12)
+  whole = WIDTH + 10  # biases of the second layers
+  assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
+
+
+def test_each_microbatch_passes_its_sums(components):
+  several = build(replace(components.experiment, microbatches=2), components.data)
+  assert several.model.microbatches == 2
+  half = build(replace(components.experiment, batch=BATCH // 2), components.data)
+  one, two = (cluster_clock.of(each, 2, "tensor") for each in (half, several))
+  assert two.collectives == 2 * one.collectives and two.share == one.share
+
+
+def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
+  alone, one = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
+  assert 0.45 < one.flop / alone.flop < 0.6
+  found = cluster_clock.of(components, 2, "fsdp")
+  assert sorted(each.nbytes for each in found.collectives if each.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
+  whole = 3 * WIDTH + (WIDTH + 1) * 10  # the biases and the last layer are small
+  assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
+  assert cluster_clock.of(components, 1, "fsdp") == cluster_clock.ALONE
+
+
+@pytest.mark.parametrize(
+  "members, expected",
+  [
+    (2, Network(BETWEEN, INSIDE._replace(bandwidth=2e11), 2)),
+    (4, Network(BETWEEN, None, 1)),
+    (8, Network(BETWEEN._replace(bandwidth=2e9), None, 1)),
+  ],
+)
+def test_workers_of_several_devices_have_the_links_of_all(members, expected):
+  assert Network(BETWEEN, INSIDE, 4).of_groups(members) == expected
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0])
+def test_a_step_waits_for_its_members_and_an_exchange_has_their_links(share):
+  cluster = named("ethernet_10g")
+  config = config_of("sync_sgd")
+  pattern = pattern_of(config.make_algorithm(), vector(NBYTES), config.workers)
+  inside = Collective("all-reduce", 4096, 2, "member", False)
+  plain = cluster_clock.on(config, pattern, cluster, 1e9)
+  found = cluster_clock.on(config, pattern, cluster, 1e9, Members(2, (inside, inside), share))
+  more = 2 * collectives.all_reduce(4096, 2, cluster.network)
+  assert found.config.times.seconds == pytest.approx(plain.config.times.seconds + more, rel=1e-12)
+  wide = cluster.network.between._replace(bandwidth=2 * cluster.network.between.bandwidth)
+  assert found.charged.local == pytest.approx(
+    collectives.all_reduce(share * NBYTES, config.workers, Network(wide)), rel=1e-12
+  )
+
+
+def test_a_cluster_needs_a_worker_for_each_device():
+  config = config_of("sync_sgd", workers=8)
+  assert cluster_clock.chosen(["pcie_8gpu"], config)
+  with pytest.raises(ValueError, match=r"pcie_8gpu has 8 devices; config.workers is 8 of 2 members: .*workers=4 fits"):
+    cluster_clock.chosen(["pcie_8gpu"], config, 2)
+
+
+def test_members_are_checked_before_the_devices_are_started():
+  """Whose number could not be chosen afterwards."""
+  code = (
+    "import jax; from ddl.config import default_experiment; from ddl.run import build; "
+    "from ddl.config.options import RunOptions; "
+    "build.check_options(build.build(default_experiment()), RunOptions(members=2)); "
+    "jax.config.update('jax_num_cpu_devices', 3); assert jax.device_count() == 3"
+  )
+  subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
