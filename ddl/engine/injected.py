@@ -1,0 +1,63 @@
+"""Hyperparameters as arguments of the compiled program, so that the runs of a batch may differ in them.
+
+As in `optax.inject_hyperparams`, the values are part of a worker's state, and the algorithm is built from them where it
+is traced. Its structure (periods, delays, kinds of messages) is that of the first values.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ddl.api import Algorithm, Tree
+
+Values = Mapping[str, Any]  # hyperparameters by name: numbers, or arrays []
+Make = Callable[[Values], Algorithm]
+
+
+class Injected(NamedTuple):
+  """The state of a worker, with its hyperparameters."""
+
+  values: dict[str, jax.Array]  # [] each
+  state: Tree  # of the algorithm
+
+
+def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
+  """Return the algorithm of these hyperparameters, which its state holds.
+
+  Args:
+    make: hyperparameters -> the algorithm; it must not branch on their values.
+    values: of the first run.
+  """
+
+  def init(group: Any, params: Tree, key: Any) -> Injected:
+    held = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+    return Injected(held, make(held).init(group, params, key))
+
+  def local(group: Any, grads: Tree, state: Injected, params: Tree) -> tuple[Tree, Injected]:
+    params, inner = make(state.values).local(group, grads, state.state, params)
+    return params, state._replace(state=inner)
+
+  def launch(index: int, group: Any, state: Injected, params: Tree) -> tuple[Tree, Injected]:
+    message, inner = make(state.values).exchanges[index].launch(group, state.state, params)
+    return message, state._replace(state=inner)
+
+  def merge(index: int, group: Any, message: Tree, state: Injected, params: Tree) -> tuple[Tree, Injected]:
+    params, inner = make(state.values).exchanges[index].merge(group, message, state.state, params)
+    return params, state._replace(state=inner)
+
+  def evaluate(group: Any, state: Injected, params: Tree) -> Tree:
+    return make(state.values).evaluate(group, state.state, params)
+
+  exchanges = tuple(
+    exchange._replace(launch=partial(launch, index), merge=partial(merge, index))
+    for index, exchange in enumerate(make(values).exchanges)
+  )
+  return Algorithm(init, local, exchanges, evaluate)
+
+
+def with_values(state: Injected, values: Mapping[str, float]) -> Injected:
+  """Return the state of all workers with the hyperparameters of another run."""
+  return state._replace(values={name: jnp.full_like(x, values[name]) for name, x in state.values.items()})
