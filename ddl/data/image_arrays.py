@@ -68,10 +68,9 @@ def _part(folder: Path, name: str) -> Source:
 
 
 def _find(folder: Path, name: str) -> Path:
-  for spelling in (name, name.replace("-idx", ".idx")):
-    for suffix in ("", ".gz"):
-      if (folder / (spelling + suffix)).is_file():
-        return folder / (spelling + suffix)
+  names = (name, f"{name}.gz", name.replace("-idx", ".idx"), f"{name.replace('-idx', '.idx')}.gz")
+  if file := next((folder / each for each in names if (folder / each).is_file()), None):
+    return file
   raise FileNotFoundError(f"{folder}: has no {name} (nor {name}.gz, nor {name.replace('-idx', '.idx')})")
 
 

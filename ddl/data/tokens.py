@@ -11,6 +11,7 @@ the description).
 
 import hashlib
 import platform
+from collections.abc import Callable
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
   tokens = np.memmap(file, dtype, "r", offset)
 
   def check(tokens: np.ndarray) -> None:
-    if (largest := int(tokens.max())) >= vocabulary:
+    if tokens.size and (largest := int(tokens.max())) >= vocabulary:
       raise ValueError(
         f"{file}: has the token {largest:,}, but the vocabulary has {vocabulary:,}, counted from 0: it must be that of "
         f"the tokenizer, or the file is not plain {dtype}{_likely(tokens, vocabulary)}"
@@ -94,13 +95,17 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # of a larger file, pieces that are evenly spread
   for start in range(0, count, every):
     check(tokens[start : start + PIECE])
+  return _windows(tokens, length, check)
+
+
+def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None] = lambda tokens: None) -> Source:
+  """Return windows at stride `length` over tokens [n]; check: of each batch."""
   windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]  # nothing is read
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     batch = windows[indices]
-    if batch.size:
-      check(batch)
-    batch = batch.astype(np.int32)
+    check(batch)
+    batch = batch.astype(np.int32, copy=False)
     return {"x": batch[:, :-1], "y": batch[:, 1:]}
 
   return Source(len(windows), take)
@@ -157,7 +162,7 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
       f"{name} has {len(tokens)} tokens, so its last tenth, the test set, holds no window of {length} + 1: "
       + (f"use length={test_size - 1} or less, or a longer text" if test_size > 1 else "use a longer text")
     )
-  train, test = _text_windows(tokens[:-test_size], length), _text_windows(tokens[-test_size:], length)
+  train, test = _windows(tokens[:-test_size], length), _windows(tokens[-test_size:], length)
   train, validation_set = source.split(train, validation)
   digest = hashlib.sha256(content).hexdigest()[:12]
   description = f"{name}: {len(tokens):,} {'bytes' if level == 'byte' else 'characters'}, sha256 {digest}"
@@ -174,10 +179,3 @@ def _content(path: str) -> tuple[bytes, str]:
   content = source.content(source.existing(path, "FILE.txt"))
   require_text(content[:HEAD], path)
   return content, path
-
-
-def _text_windows(tokens: np.ndarray, length: int) -> Source:
-  count = (len(tokens) - 1) // length
-  x = tokens[: count * length].reshape(count, length)  # views of one array, not copies
-  y = tokens[1 : count * length + 1].reshape(count, length)
-  return source.in_memory(x, y)
