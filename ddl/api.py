@@ -1,4 +1,4 @@
-"""The contracts of algorithms, models and data sets, into which everything else plugs."""
+"""The interfaces of algorithms, models and data sets."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 class Exchange(NamedTuple):
   """A message among the workers and its clock, in steps.
 
-  After t finished steps the messages that left at t - delay arrive (`merge`), then those whose time it is leave
-  (`launch`): at t = offset + period, offset + 2 period, ..., as far as t >= 0. With `delay` = 0 a message arrives at
-  once. The steps between a launch and its merge do not depend on the message and can hide it; with a delay above the
-  period several are in flight, and arrive in the order in which they left. An offset of -period lets the first leave
-  before the first step. Where the period changes it is a function of the round k = 0, 1, ..., whose lengths add up:
-  t = offset + period(0), offset + period(0) + period(1), ...
+  After t finished steps the message that left at t - delay arrives (`merge`), then a due message leaves (`launch`): at
+  each t >= 0 of offset + period, offset + 2 period, ... With `delay` = 0 a message arrives at once. The steps between a
+  launch and its merge do not depend on the message and can hide it; with a delay above the period several messages are
+  in flight, and arrive in the order of their launches. An offset of -period launches the first before the first step. A
+  period that changes is a function of the round k = 0, 1, ...: t = offset + period(0), offset + period(0) + period(1),
+  ...
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -33,14 +33,14 @@ class Exchange(NamedTuple):
   offset: int = 0  # steps
 
 
-MOST_EXCHANGES = 64  # of an algorithm: the time to trace and compile it grows with each
+MOST_EXCHANGES = 64  # of an algorithm: each takes time to trace and compile
 
 
 class Algorithm(NamedTuple):
-  """One worker's side of a collective algorithm: pure functions that are handed the `ddl.group.Group` of workers.
+  """One worker's side of a collective algorithm: pure functions of the `ddl.group.Group` of workers.
 
-  Each step is `local`, then what arrives and leaves by the clocks of the `exchanges`, in their order. The key of
-  `init` is the same on all workers.
+  Each step is `local`, then the merges and launches that are due by the clocks of the `exchanges`, in their order. The
+  key of `init` is the same on all workers.
   """
 
   init: Callable[[Any, Tree, Any], Tree]  # (group, params, key) -> state
@@ -50,7 +50,7 @@ class Algorithm(NamedTuple):
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-  """One step of the inner optimizer: x <- x + u, u = inner(g). Returns (params, inner state)."""
+  """Take a step of the inner optimizer, x <- x + u, u = inner(g); return (params, inner state)."""
   updates, state = inner.update(grads, state, params)
   return optax.apply_updates(params, updates), state
 
@@ -65,24 +65,24 @@ def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any,
   return local
 
 
-# Fields of optax's states that count steps for a schedule, and for nothing else.
+# Fields of optax's states that only count steps for a schedule.
 STEP_COUNTS = {
   optax.AddNoiseState: "count",
   optax.ConditionallyMaskState: "step",
   optax.ConditionallyTransformState: "step",
   optax.contrib.ScaleByAdemamixState: "count_m2",
 }
-# Wrappers that do not update the inner state at each step: its schedules count the updates that it gets.
+# Wrappers that do not update the inner state at each step, whose schedules count updates.
 IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.ConditionallyTransformState)
 
 
 def at_step(state: Tree, step: Any) -> Tree:
   """Set the step of the schedules in an optax state; counts of moments (Adam's) stay.
 
-  A schedule's state is one whose only field is `count`, or that has `hyperparams` beside it, as in optax.
+  A schedule's state has `count` as its only field, or `count` and `hyperparams`, as in optax.
   """
 
-  def one(node: Any) -> Any:
+  def with_step(node: Any) -> Any:
     fields = getattr(node, "_fields", None)
     if fields is None:  # an array
       return node
@@ -94,15 +94,15 @@ def at_step(state: Tree, step: Any) -> Tree:
       return node
     return node._replace(**{name: jnp.full_like(getattr(node, name), step)})
 
-  return jax.tree.map(one, state, is_leaf=lambda node: hasattr(node, "_fields"))
+  return jax.tree.map(with_step, state, is_leaf=lambda node: hasattr(node, "_fields"))
 
 
 class Visit(NamedTuple):
-  """The worker whose message is served, its peer and its step: [] int32 each."""
+  """A visit to the server: its worker, its peer and its step, [] int32 each."""
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
-  step: Any = 0  # of schedules: number, from 0, of the middle one of the worker's steps in the message
+  step: Any = 0  # of schedules: number, from 0, of the middle step in the worker's message
 
 
 class Arrivals(NamedTuple):
@@ -111,7 +111,7 @@ class Arrivals(NamedTuple):
   order: str = "first_come"  # one of ORDERS
   peers: str = "none"  # of a visit: one of PEERS
   peer_probability: float = 1.0  # of a visit with a peer
-  blocks: int = 0  # that a lock-free visit reads, and adds to, one by one; 0: a lock
+  blocks: int = 0  # blocks of the center in a lock-free visit; 0: a lock
 
   @property
   def round_robin(self) -> bool:
@@ -124,7 +124,7 @@ PEERS = ("none", "uniform", "bipartite")  # none; any other worker; ring neighbo
 
 
 class LockFree(NamedTuple):
-  """The rule of a center in shared memory without a lock; coordinate by coordinate, on trees of one shape.
+  """An element-wise rule for a center in shared memory without a lock.
 
   A visit reads the center block by block and adds to it block by block, while other visits do the same.
   """
@@ -157,7 +157,7 @@ class ServerAlgorithm(NamedTuple):
   period: int = 1  # steps (tau)
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
-  # a new reply to a worker that a barrier held back, or that comes back after a failure; None: the old one stays valid
+  # a new reply to a worker after a barrier or a failure; None: the old one stays valid
   lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
   arrivals: Arrivals = Arrivals()
 
@@ -180,7 +180,7 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 
 
 class Spec(NamedTuple):
-  """A registry entry: the factory, whose signature has the hyperparameters' defaults, and its description."""
+  """An algorithm's registry entry: the factory, whose signature has the defaults, and its description."""
 
   factory: Callable[..., Any]  # (inner, *, **hyper) -> Algorithm or ServerAlgorithm; it may also take `workers`
   title: str  # one line for tables
@@ -190,26 +190,26 @@ class Spec(NamedTuple):
 
 
 class Wrapper(NamedTuple):
-  """A registry entry of a factory that turns an algorithm into another one."""
+  """A wrapper's registry entry: a factory that changes what an algorithm sends, and its description."""
 
   factory: Callable[..., Algorithm]  # (algorithm, *, **hyper) -> Algorithm
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
-  payload: str = "gradients"  # what it is made for, also differences; or "parameters"
+  payload: str = "gradients"  # what it may change, also differences; or "parameters"
 
 
 class Model(NamedTuple):
-  """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), {} if it has none.
+  """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), or {}.
 
-  `loss` trains. `metrics` gives per-example figures for tests: "loss", and "accuracy" for classes and tokens;
-  None: the loss itself, with a fixed key, is the only figure.
-  dense: its gradients keep their speed under vmap and scan on a CPU, unlike those of XLA's own convolutions (see
+  `metrics` returns per-example figures for tests: "loss", and "accuracy" for classes and tokens; None: the loss with a
+  fixed key is the only figure.
+  dense: whether gradients keep their speed under vmap and scan on a CPU, unlike those of XLA's convolutions (see
   `ddl.models.cpu.convolve`).
-  rules: name -> how the devices of a worker may hold it in pieces, beside "fsdp", which any model has.
-  microbatches: parts of a batch whose gradients are taken one after the other, which needs memory for one part alone;
-  the mean of their losses has to be that of the batch.
-  compute_dtype: that in which the loss computes, whatever the type of the parameters; None: theirs.
+  rules: name -> how a worker's devices may shard it, in addition to "fsdp", which any model supports.
+  microbatches: parts of a batch whose gradients are computed one after the other, to save memory; the mean of their
+  losses must be that of the batch.
+  compute_dtype: type in which the loss computes; None: that of the parameters.
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
@@ -224,13 +224,12 @@ class Model(NamedTuple):
 class Source(NamedTuple):
   """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and their number.
 
-  `augmented` takes examples for training where these are changed at random: a batch [b] for each of n generators, in
-  their order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend on nothing but its generator and examples.
-  `take` gives the examples as tests see them. Both may be called from several threads.
+  `augmented` returns training examples with random changes: a batch [b] for each of n generators, in their order,
+  {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend only on its generator and examples. `take` returns examples
+  for tests. Both may be called from several threads.
 
-  `stream` is for training examples that have an order of their own (see `ddl.data.stream`): (worker, workers, seed) ->
-  a `grain.IterDataset`. Then `size` is what counts as an epoch, and `take` gives one example again and again, for its
-  shapes.
+  `stream` is for training examples in a fixed order (see `ddl.data.stream`): (worker, workers, seed) -> a
+  `grain.IterDataset`. Then `size` counts as an epoch, and `take` repeats one example, for its shapes.
   """
 
   size: int

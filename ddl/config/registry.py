@@ -26,7 +26,7 @@ from ddl.config.optimizers import OPTIMIZERS
 from ddl.config.schedules import SCHEDULES
 from ddl.config.user_code import absolute, is_address
 from ddl.data import DATA
-from ddl.data.partition import PARTITIONS
+from ddl.data.sampling import PARTITIONS
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS

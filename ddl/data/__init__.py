@@ -1,7 +1,7 @@
 """The data sets by name. A new one is a file in this folder and a line here.
 
-The keyword-only arguments of a factory are its settings, so all have plain types and defaults. What is slow to
-import (scikit-learn, grain, tensorflow-datasets) is imported where it is used: every command pays for start-up.
+The keyword-only arguments of a factory are its settings, so all have plain types and defaults. Slow
+libraries (scikit-learn, grain, tensorflow-datasets) are imported where they are used, so that commands start fast.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Random changes and normalization of training images: on the host, in NumPy, batch by batch.
+"""Augmentation and normalization of images: on the host, in NumPy, batch by batch.
 
-A change is a function (generator, batch) -> batch, `Augment`; what a batch becomes depends on its generator alone,
-which `ddl.data.order` keys by (seed, worker, step).
+A random change is a function (generator, batch) -> batch, `Augment`. It depends only on its generator, which
+`ddl.data.sampling` keys by (seed, worker, step).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ TRIES = 10  # of a random-resized crop to lie within the image
 
 
 def with_augmentation(source: Source, *changes: Augment) -> Source:
-  """The source whose training batches go through these changes, after those that it has; `take` stays as it is."""
+  """Apply random changes to a source's training batches, after those that it has; `take` is unchanged."""
   before = source.augmented
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
-    taken = before(rngs, indices) if before else source.take(indices.reshape(-1))
+    examples = before(rngs, indices) if before else source.take(indices.reshape(-1))
     batches = []
     for k, rng in enumerate(rngs):
-      batch = {name: array[k * indices.shape[1] : (k + 1) * indices.shape[1]] for name, array in taken.items()}
+      batch = {name: array[k * indices.shape[1] : (k + 1) * indices.shape[1]] for name, array in examples.items()}
       for change in changes:
         batch = change(rng, batch)
       batches.append(batch)
@@ -33,7 +33,7 @@ def with_augmentation(source: Source, *changes: Augment) -> Source:
 
 
 def crop(padding: int = 4, fill: float = 0.0) -> Augment:
-  """A window of the image's own size at random in the image with `padding` pixels of `fill` around it."""
+  """Take a random window of the image's size from the image with `padding` pixels of `fill` on each side."""
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -57,7 +57,7 @@ def flip(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str,
 def random_resized_crop(
   scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
 ) -> Augment:
-  """A random part of the image, enlarged to its size: see `boxes`; bilinear."""
+  """Resize a random part of the image (see `boxes`) to the image's size; bilinear."""
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -72,7 +72,7 @@ def random_resized_crop(
 
 
 def uniform(rng: np.random.Generator, count: int) -> np.ndarray:
-  """The numbers in 0..1 that `boxes` takes: [count, 2 TRIES + 2]."""
+  """Draw the numbers in 0..1 for `boxes`: [count, 2 TRIES + 2]."""
   return rng.random((count, 2 * TRIES + 2))
 
 
@@ -80,31 +80,34 @@ def boxes(
   draws: np.ndarray, height: int, width: int,
   scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> np.ndarray:  # fmt: skip
-  """Random parts of an image: (top, left, height, width) in pixels [count, 4] int.
+  """Return random parts of an image: (top, left, height, width) in pixels [count, 4] int.
 
-  The share of the area is uniform in `scale`, the logarithm of width / height uniform in that of `ratio`; drawn up to
-  ten times until it lies within the image, else the largest centered part of an allowed ratio (as torchvision's).
+  The share of the area is uniform in `scale`, the logarithm of width / height uniform in that of `ratio`. As in
+  torchvision they are drawn up to ten times until the part lies within the image; else it is the largest centered part
+  of an allowed ratio.
 
   Args:
-    draws: see `uniform`: [count, 2 TRIES + 2].
-    height, width: of the image.
-    scale, ratio: the bounds.
+    draws: of `uniform`, [count, 2 TRIES + 2].
+    height: of the image.
+    width: of the image.
+    scale: bounds of the share of the area.
+    ratio: bounds of width / height.
   """
   area = (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES]) * height * width
   aspect = np.exp(np.log(ratio[0]) + (np.log(ratio[1]) - np.log(ratio[0])) * draws[:, TRIES : 2 * TRIES])
   wide, tall = np.rint(np.sqrt(area * aspect)).astype(int), np.rint(np.sqrt(area / aspect)).astype(int)
   fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
-  found, first = fits.any(axis=1), fits.argmax(axis=1)[:, None]
+  valid, first = fits.any(axis=1), fits.argmax(axis=1)[:, None]
   whole = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
-  wide = np.where(found, np.take_along_axis(wide, first, 1)[:, 0], whole[0])
-  tall = np.where(found, np.take_along_axis(tall, first, 1)[:, 0], whole[1])
+  wide = np.where(valid, np.take_along_axis(wide, first, 1)[:, 0], whole[0])
+  tall = np.where(valid, np.take_along_axis(tall, first, 1)[:, 0], whole[1])
   free = np.stack([height - tall, width - wide], axis=1)
-  corner = np.where(found[:, None], np.floor(draws[:, -2:] * (free + 1)).astype(int), free // 2)
+  corner = np.where(valid[:, None], np.floor(draws[:, -2:] * (free + 1)).astype(int), free // 2)
   return np.concatenate([corner, tall[:, None], wide[:, None]], axis=1)
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Weights [count, size, size] of the `size` old pixels in as many new ones, of the parts from `start` on."""
+  """Return the weights [count, size, size] of old pixels in as many new ones, of the parts from `start` on."""
   step = length[:, None, None] / size  # old pixels per new one
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
@@ -118,23 +121,23 @@ AUGMENTATIONS = ("none", "crop_flip", "resized_crop")
 NORMALIZATIONS = ("unit", "channels", "imagenet")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of red, green, blue in 0..1
 BLACK = -1.0  # of `ddl.data.source.pixels`
-SAMPLE = 10_000  # images that tell the means and deviations of the channels
+SAMPLE = 10_000  # images from which the channels' means and deviations are computed
 
 
 def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) -> Data:
-  """The set as its settings say: `augment` for training, then `normalize` for all of its parts.
+  """Augment the training images, and normalize all parts of a data set.
 
   Args:
-    data: x are images [height, width, channels]; with "resized_crop", a training source that has `augmented` crops
-      images itself, as it decodes them.
+    data: of images [height, width, channels]; with "resized_crop", a training source that has `augmented` crops
+      images itself when it decodes them.
     augment: "crop_flip" (He et al. 2015, arXiv 1512.03385, 4.2: a crop after padding with 4 pixels, a flip),
       "resized_crop" (Szegedy et al. 2014, arXiv 1409.4842: 8 to 100 % of the area, a flip) or "none".
-    normalize: "unit" leaves pixels in [-1, 1]; "channels" makes each channel's mean 0 and deviation 1 over the training
-      set (over 10,000 of its images, if it has more); "imagenet" does so with ImageNet's figures.
-    pixels: x are those of `ddl.data.source.pixels`, whose black is -1; else numbers of any meaning, padded with 0.
+    normalize: "unit" leaves pixels in [-1, 1]; "channels" gives each channel mean 0 and deviation 1 over the training
+      set (over 10,000 of its images, if it has more); "imagenet" uses ImageNet's means and deviations.
+    pixels: whether x are those of `ddl.data.source.pixels`, whose black is -1; others are padded with 0.
 
   Raises:
-    ValueError: one line, for another name, or for examples that are no such images.
+    ValueError: for another name, or examples that are no such images.
   """
   check_names(augment, normalize)
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
@@ -167,14 +170,14 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
 
 
 def check_names(augment: str, normalize: str) -> None:
-  """ValueError, one line, for a name that there is not: at once, before a set is read."""
+  """Raise ValueError for an unknown name, before a data set is read."""
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
     if value not in known:
       raise ValueError(f"config.data.{key} is {value!r}; invalid: must be one of {', '.join(known)}")
 
 
 def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Source:
-  """The source whose x is (x - mean) / deviation, mean and deviation by channel [channels]."""
+  """Return a source of (x - mean) / deviation, by channel [channels]."""
   scale = (1 / deviation).astype(np.float32)
   shift = (-mean / deviation).astype(np.float32)
 
@@ -191,19 +194,19 @@ def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Sourc
 
 
 def _figures(data: Data, normalize: str) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation of each channel, of x as it is read."""
+  """Return the mean and the standard deviation of each channel of x."""
   if normalize == "imagenet":
     mean, deviation = map(np.array, IMAGENET)
     return mean * 2 - 1, deviation * 2
   train = data.train
-  chosen = np.unique(np.linspace(0, train.size - 1, min(train.size, SAMPLE)).astype(np.int64))
+  indices = np.unique(np.linspace(0, train.size - 1, min(train.size, SAMPLE)).astype(np.int64))
   channels = data.meta["shape"][2]
   count, total, squares = 0, np.zeros(channels), np.zeros(channels)
-  for piece in np.array_split(chosen, -(-len(chosen) // 512)):
+  for piece in np.array_split(indices, -(-len(indices) // 512)):
     x = train.take(piece)["x"].astype(np.float64)
     count += x[..., 0].size
     total += x.sum(axis=(0, 1, 2))
     squares += (x**2).sum(axis=(0, 1, 2))
   mean = total / count
   deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
-  return mean, np.where(deviation > 1e-6, deviation, 1.0)  # a channel of one value has none
+  return mean, np.where(deviation > 1e-6, deviation, 1.0)  # a constant channel has no deviation

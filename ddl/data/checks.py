@@ -1,7 +1,7 @@
 """Checks of every data set: types, shapes and values of inputs, labels, tokens, targets and masks.
 
-`checked` reads READ bytes of each part when a data set is loaded, and all labels that a source lists. Examples beyond
-them are checked in each batch, on the host.
+`checked` reads READ bytes of each part when a data set is loaded, and all labels of a source. Further examples are
+checked in each batch, on the host.
 """
 
 import time
@@ -13,27 +13,27 @@ import numpy as np
 from ddl.api import Data, Source
 
 READ = 2**25  # bytes of examples of each part that are checked before training
-SAMPLE = 32  # examples, evenly spread, that tell a part's type and range
+SAMPLE = 32  # evenly spread examples, from which a part's type and range are taken
 FEWEST = 16  # examples from which on ranges of two parts are compared
-SECONDS = 2.0  # after which no more is read, of a source that is slow
-PIECE = 2**18  # bytes that are read at once
-SPECIAL = ("mask", "weight")  # in the name of an array: numbers by which losses would be weighted
-IGNORED = -100  # PyTorch's default label of positions that count in no loss
+SECONDS = 2.0  # limit of the reading time of a slow source
+PIECE = 2**18  # bytes that are read at a time
+SPECIAL = ("mask", "weight")  # in the names of arrays of loss weights
+IGNORED = -100  # PyTorch's default label of positions that no loss counts
 
 Name = Callable[[int], Any]  # position in a batch -> the example's index, for errors
 Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, its examples, name)
 
 
 def checked(data: Data, complete: bool = False) -> Data:
-  """Return the data set, whose unread examples are checked when they are taken.
+  """Check a data set; examples that are not read here are checked when they are taken.
 
   Args:
     data: see `Data`.
-    complete: whether its factory has checked all examples, as ddl's own do; then a sample and the labels are read.
+    complete: whether its factory has checked all examples, as ddl's do; then only a sample and the labels are read.
 
   Raises:
-    ValueError: one line with the first bad index and value: labels or tokens that are no integers from 0 to
-      num_outputs - 1, targets of another shape, values that are not finite, parts of different types or ranges.
+    ValueError: with the first bad index and value: labels or tokens that are no integers from 0 to num_outputs - 1,
+      targets of another shape, values that are not finite, parts of different types or ranges.
   """
   if not isinstance(data.meta, Mapping):
     raise ValueError(f"meta of the data must be a dict, got {type(data.meta).__name__}.")
@@ -51,7 +51,7 @@ def checked(data: Data, complete: bool = False) -> Data:
 
 
 def batch_check(meta: Mapping[str, Any], part: str) -> Check:
-  """Return a function that raises ValueError, one line, for a batch that does not fit `Data.meta`."""
+  """Return a function that raises ValueError for a batch that does not fit `Data.meta`."""
   task, outputs, shape = meta.get("task"), meta.get("num_outputs"), meta.get("shape")
   where = f"of the {part} set"
 
@@ -89,11 +89,11 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
 
 
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:
-  """ValueError, one line, unless these are integers from 0 to classes - 1; None: as many classes as int32 can number.
+  """Raise ValueError unless labels are integers from 0 to classes - 1.
 
   Args:
     labels: [n, ...].
-    classes: number of classes, or of tokens in a vocabulary.
+    classes: number of classes, or of tokens in a vocabulary; None: those of int32.
     what: the labels' name, for errors.
     name: of the example at a position.
   """
@@ -115,7 +115,7 @@ def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name
 
 
 def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence: bool = False) -> None:
-  """ValueError, one line, for one-hot labels [n, classes].
+  """Raise ValueError for one-hot labels [n, classes].
 
   sequence: whether an example is a sequence of that length, so that [n, classes] may be one class per position.
   """
@@ -128,7 +128,7 @@ def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence:
 
 
 def element(first: Any, what: str) -> None:
-  """ValueError, one line, unless one of grain's elements is a dict of x and y, without masks and weights."""
+  """Raise ValueError unless an element of a grain data set is a dict of x and y, without masks and weights."""
   if not isinstance(first, Mapping) or not {"x", "y"} <= {*first}:
     raise ValueError(f"{what} has elements of {type(first).__name__}; invalid: must be a dict of x and y")
   if special := [key for key in first if any(word in str(key) for word in SPECIAL)]:
@@ -136,22 +136,22 @@ def element(first: Any, what: str) -> None:
 
 
 def sample(source: Source) -> np.ndarray:
-  """Return x of some examples, evenly spread."""
+  """Return x of some evenly spread examples."""
   return np.asarray(source.take(_spread(source))["x"])
 
 
 def rows(array: np.ndarray) -> np.ndarray:
-  """Return the rows that `sample` takes of as many examples."""
+  """Return the rows of an array that `sample` takes."""
   return array[_evenly(len(array))]
 
 
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
-  """ValueError, one line, if `sample`s of two parts differ in shape, in type, or (images) clearly in range.
+  """Raise ValueError if `sample`s of two parts differ in shape, in type, or clearly in range.
 
-  Ranges differ where the mean of one part's values is above four times the largest of the other, as with 0..255 and
-  0..1; or where a quarter of one part's values and none of the other's is negative, all within -1..1. Parts of one
-  set of images do not do that by chance. Of other floating-point numbers, and of uint8, they differ where one part's
-  are all within 0..1, and the other's mean is above 4 with a twentieth of its values above 1.
+  Ranges of images differ if the mean of one part's values is above four times the largest of the other, as with 0..255
+  and 0..1; or if a quarter of one part's values and none of the other's is negative, all within -1..1. Parts of one
+  set of images do not do that by chance. Ranges of other floating-point numbers, and of uint8, differ if one part's
+  values are all within 0..1, and the other's mean is above 4 with a twentieth of its values above 1.
   """
   condition = f"{where}: x of {names[1]} must have the {{}} of {names[0]}"
   if one.shape[1:] != two.shape[1:]:
@@ -183,7 +183,7 @@ def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
-  """The source, whose examples that are not read here are checked when they are taken; and x of `sample`."""
+  """Check a part; return its source, which checks the remaining examples in `take`, and x of `sample`."""
   if not isinstance(source, Source):
     raise ValueError(f"the {part} set must be a ddl.Source, got {type(source).__name__}.")
   labels, size = None if source.labels is None else np.asarray(source.labels), source.size
@@ -195,7 +195,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
   fits, outputs = batch_check(meta, part), meta.get("num_outputs", 1)
   classes = labels if labels is not None and meta.get("task") == "classification" else None
   if classes is not None and not (classes.dtype.kind in "iu" and ((classes >= 0) & (classes < outputs)).all()):
-    classes = None  # other numbers are another grouping of the examples, for partitions
+    classes = None  # other numbers group the examples for partitions
 
   def check(batch: Mapping[str, Any], indices: np.ndarray) -> None:
     fits(batch, indices.size, indices.__getitem__)
@@ -227,8 +227,8 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
   spread = _spread(source)
   batch = read(spread)
-  one = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))
-  count, piece = 0 if source.stream or complete else min(size, READ // one), max(1, PIECE // one)
+  nbytes = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))  # of an example
+  count, piece = 0 if source.stream or complete else min(size, READ // nbytes), max(1, PIECE // nbytes)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
     class_numbers(labels, meta.get("num_outputs"), f"labels of the {part} set", int)
   finished, until = 0, time.monotonic() + SECONDS
@@ -261,9 +261,9 @@ def _evenly(size: int, count: int = SAMPLE) -> np.ndarray:
 
 
 def _targets(y: np.ndarray, outputs: int | None, what: str, name: Name) -> None:
-  wanted = ["n", outputs] if outputs != 1 else ["n, 1] or [n"]
+  expected = ["n", outputs] if outputs != 1 else ["n, 1] or [n"]
   if outputs is not None and (y.shape[-1] != outputs if y.ndim > 1 else outputs != 1):
-    shapes = f"{wanted}, got {['n', *y.shape[1:]]}".replace("'", "")
+    shapes = f"{expected}, got {['n', *y.shape[1:]]}".replace("'", "")
     raise ValueError(f"{what} must have shape {shapes}.")
   if y.dtype.kind not in "iuf":
     raise ValueError(f"{what} must be numbers, got {y.dtype}.")
@@ -271,7 +271,7 @@ def _targets(y: np.ndarray, outputs: int | None, what: str, name: Name) -> None:
 
 
 def _finite(x: np.ndarray, what: str, name: Name) -> None:
-  """ValueError for a type that is no number, or values that are not finite."""
+  """Raise ValueError for types that are no numbers, or values that are not finite."""
   if x.dtype.kind not in "biuf" and not x.dtype.name.startswith(("bfloat16", "float8")):
     raise ValueError(f"{what} must be real numbers, got {x.dtype}.")
   if x.dtype.kind == "f" and not (good := np.isfinite(x)).all():
@@ -288,7 +288,7 @@ def _refuse(
   array: np.ndarray, good: np.ndarray, what: str, name: Name,
   advice: Callable[[Any], str] = lambda value: "",
 ) -> None:  # fmt: skip
-  """ValueError with the first element that is not good; nothing where all are."""
+  """Raise ValueError with the first element that is not good, if there is one."""
   rows = good.reshape(len(good), -1)
   bad = np.flatnonzero(~rows.all(axis=1))
   if bad.size:

@@ -1,12 +1,4 @@
-"""Images from arrays: scikit-learn's digits, the idx files of MNIST and its kin, and .npz files.
-
-Handwritten digits that scikit-learn ships, without a download.
-Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository: 8 x 8
-images whose pixels count from 0 to 16.
-
-The four idx files of MNIST and its kin (Fashion-MNIST, KMNIST, ...), as published.
-An idx file is 0, 0, the type (8: uint8), the number of dimensions, each as a big-endian uint32, the bytes.
-"""
+"""Images from arrays: scikit-learn's digits, idx files as MNIST's, and .npz files."""
 
 import gzip
 import math
@@ -24,7 +16,11 @@ from ddl.ranges import Fraction, checked
 
 @checked
 def digits(*, validation: Fraction = 0.0) -> Data:
-  """1,797 images, x: [8, 8, 1] float32 in [0, 1]; a fixed shuffled stratified split into 1,437 and 360 (test)."""
+  """Load scikit-learn's 1,797 handwritten digits: x [8, 8, 1] float32 in [0, 1].
+
+  Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository. A fixed
+  shuffled stratified split has 1,437 training and 360 test images.
+  """
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split
 
@@ -44,22 +40,21 @@ def digits(*, validation: Fraction = 0.0) -> Data:
 
 @checked
 def idx(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
-  """A folder with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz.
+  """Read the four idx files of MNIST, Fashion-MNIST, KMNIST, ...: x [height, width, 1] float32 in [-1, 1].
 
-  x: [height, width, 1] float32 in [-1, 1], or as `augment` and `normalize` say (`ddl.data.augmentation`).
+  The folder has {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz. augment and
+  normalize: see `ddl.data.augmentation`.
 
   Raises:
-    FileNotFoundError, ValueError: one line, for a file that is missing or malformed.
+    FileNotFoundError, ValueError: for a file that is missing or malformed.
   """
   augmentation.check_names(augment, normalize)
   folder = source.existing(path, "FOLDER (the one with train-images-idx3-ubyte or .gz)")
   train, test = (_part(folder, name) for name in ("train", "t10k"))
   checks.same_inputs(checks.sample(train), checks.sample(test), path, ("train", "t10k"))
-  assert train.labels is not None and test.labels is not None
   data = source.classification(
     train,
     test,
-    num_outputs=1 + int(max(train.labels.max(), test.labels.max())),
     description=f"{train.size:,} + {test.size:,} images from the idx files in {path}",
     validation=validation,
   )
@@ -73,15 +68,17 @@ def _part(folder: Path, name: str) -> Source:
 
 
 def _find(folder: Path, name: str) -> Path:
-  for spelling in (name, name.replace("-idx", ".idx")):
-    for suffix in ("", ".gz"):
-      if (folder / (spelling + suffix)).is_file():
-        return folder / (spelling + suffix)
+  names = (name, f"{name}.gz", name.replace("-idx", ".idx"), f"{name.replace('-idx', '.idx')}.gz")
+  if file := next((folder / each for each in names if (folder / each).is_file()), None):
+    return file
   raise FileNotFoundError(f"{folder}: has no {name} (nor {name}.gz, nor {name.replace('-idx', '.idx')})")
 
 
 def _read(file: Path, ndim: int) -> np.ndarray:
-  """Return the array of a file, of which no more is unpacked than its header says."""
+  """Read an idx file: 0, 0, 8 (uint8), the number of dimensions, each as a big-endian uint32, and the bytes.
+
+  No more is unpacked than the header declares.
+  """
   magic, header = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
   try:
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
@@ -106,29 +103,29 @@ def _read(file: Path, ndim: int) -> np.ndarray:
 
 @checked
 def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
-  """The images of a .npz file, uint8 as float32 in [-1, 1] with a channel axis; floating point as it is.
+  """Read images from a .npz file: uint8 as float32 in [-1, 1] with a channel axis, floating point unchanged.
 
-  Its arrays are x_train, y_train, x_test, y_test, or one image (or x) and label (or y), of which a fixed shuffled
-  sixth is the test set. augment, normalize: of images, see `ddl.data.augmentation`.
+  Its arrays are x_train, y_train, x_test, y_test, or image (or x) and label (or y), of which a fixed shuffled sixth is
+  the test set. augment and normalize: see `ddl.data.augmentation`.
 
   Raises:
-    FileNotFoundError, ValueError: one line, for a file that is missing, malformed, lacks these arrays or would not fit
-      into the memory, or training and test images of different types, shapes or ranges.
+    FileNotFoundError, ValueError: for a file that is missing, malformed, lacks these arrays or would not fit into the
+      memory, or training and test images of different types, shapes or ranges.
   """
   augmentation.check_names(augment, normalize)
-  found = files.regular(source.existing(path, "FILE.npz"))
-  if not zipfile.is_zipfile(found):
+  file = files.regular(source.existing(path, "FILE.npz"))
+  if not zipfile.is_zipfile(file):
     raise ValueError(f"{path}: not a .npz file (a zip archive of arrays, as np.savez writes)")
   try:
-    declared = files.npz_arrays(found, KEYS)
+    declared = files.npz_arrays(file, KEYS)
   except Exception as error:  # a damaged or encrypted archive: zipfile and zlib raise their own
     raise _unreadable(path, error) from error
   copies = {key: 4 * math.prod(declared[key].shape) for key in IMAGES if key in declared}  # as float32
   size = sum(array.nbytes + copies.get(key, 0) for key, array in declared.items())
   memory.require(size, path)
   try:
-    with np.load(found, allow_pickle=False) as file:
-      arrays, known = {key: file[key] for key in declared}, ", ".join(file.files) or "nothing"
+    with np.load(file, allow_pickle=False) as npz_file:
+      arrays, names = {key: npz_file[key] for key in declared}, ", ".join(npz_file.files) or "nothing"
   except Exception as error:  # and pickled objects
     raise _unreadable(path, error) from error
 
@@ -139,22 +136,20 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
       raise ValueError(f"{path}: x_test must have the type of x_train, {types[0]}, got {types[1]}. Save both alike.")
     train = source.labelled(arrays["x_train"], arrays["y_train"], f"{path}, train")
     test = source.labelled(arrays["x_test"], arrays["y_test"], f"{path}, test")
-    names = "x_train", "x_test"
-    checks.same_inputs(checks.sample(train), checks.sample(test), path, names)
-    checks.same_inputs(checks.rows(arrays["x_train"]), checks.rows(arrays["x_test"]), path, names)  # as they are stored
+    keys = "x_train", "x_test"
+    checks.same_inputs(checks.sample(train), checks.sample(test), path, keys)
+    checks.same_inputs(checks.rows(arrays["x_train"]), checks.rows(arrays["x_test"]), path, keys)  # as stored
   else:
     image, label = (next((arrays[key] for key in pair if key in arrays), None) for pair in PAIRS)
     if image is None or label is None:
       raise ValueError(
-        f"{path}: holds {known}, but needs image and label, or x and y, or x_train, y_train, x_test and y_test"
+        f"{path}: holds {names}, but needs image and label, or x and y, or x_train, y_train, x_test and y_test"
       )
     train, test = source.sixth(source.labelled(image, label, path), path)
 
-  assert train.labels is not None and test.labels is not None
   data = source.classification(
     train,
     test,
-    num_outputs=1 + int(max(train.labels.max(), test.labels.max())),
     description=f"{train.size:,} + {test.size:,} examples from {path}",
     validation=validation,
   )

@@ -1,4 +1,4 @@
-"""A folder of images, whose class is the folder that they are in: train/CLASS/IMAGE and test/CLASS/IMAGE."""
+"""Folders of images by class, train/CLASS/IMAGE and test/CLASS/IMAGE, and sources that decode image files."""
 
 import io
 import os
@@ -20,28 +20,28 @@ from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 Box = tuple[int, int, int, int]  # top, left, height, width
 
-TESTED = 224 / 256  # of the shorter side: what is tested of a net that is trained on random-resized crops
+TESTED = 224 / 256  # share of the shorter side that is tested after training on random-resized crops
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
-WIDE = ("I", "F")  # modes of more than eight bits begin so
-FIRST = 32  # images that are read at the start, as sizes that differ are best found before any training
+WIDE = ("I", "F")  # first letters of modes with more than eight bits
+FIRST = 32  # images that are read at the start, to find differing sizes before any training
 
 
 def encoded(
   read: Callable[[int], bytes], labels: np.ndarray, where: Callable[[int], str], size: int, channels: int, crops: bool
 ) -> Source:
-  """The source of images as `ddl.data.source.pixels` has them, read at each `take`.
+  """Return a source of images that are decoded at each `take`, in the range of `ddl.data.source.pixels`.
 
   Args:
-    read: index -> an image file's content; called from several threads.
+    read: index -> content of an image file; called from several threads.
     labels: class numbers [n] int32.
-    where: index -> where the image is from, for errors.
-    size: of the central square part that is resized to [size, size]; 0: images of one size as they are.
-    channels: 3, or 1 for grey.
-    crops: for training, random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and for tests
+    where: index -> origin of the image, for errors.
+    size: side to which the central square is resized; 0: images of one size, not resized.
+    channels: 3, or 1 for gray.
+    crops: whether training takes random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests
       7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); needs a size.
 
   Raises:
-    ValueError: one line, for an image that cannot be read, or sizes that differ where no size is set; also by `take`.
+    ValueError: for an image that cannot be read, or differing sizes without a size; also by `take`.
   """
   share = TESTED if crops else 1.0
 
@@ -53,7 +53,7 @@ def encoded(
     return decoded(indices.reshape(-1), lambda k, height, width: _box(boxes(draws[k : k + 1], height, width)[0]))
 
   def decoded(indices: np.ndarray, box: Callable[[int, int, int], Box]) -> dict[str, np.ndarray]:
-    def one(k: int) -> np.ndarray:
+    def decode(k: int) -> np.ndarray:
       index = int(indices[k])
       try:
         return _decode(read(index), size, channels, lambda height, width: box(k, height, width))
@@ -62,12 +62,13 @@ def encoded(
         raise ValueError(f"{where(index)}: not readable as an image: {reason}") from error
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, len(indices))) as threads:
-      images = list(threads.map(one, range(len(indices))))
+      images = list(threads.map(decode, range(len(indices))))
     other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
     if other is not None:
+      sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[other], images[0])]
       raise ValueError(
-        f"{where(int(indices[other]))}: is {_words(images[other])} pixels, but others are {_words(images[0])}: set a "
-        "size to resize them, such as --config.data.size=224"
+        f"{where(int(indices[other]))}: is {sizes[0]} pixels, but others are {sizes[1]}: set a size to resize them, "
+        "such as --config.data.size=224"
       )
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
@@ -76,7 +77,7 @@ def encoded(
 
 
 def _decode(content: bytes, size: int, channels: int, box: Callable[[int, int], Box]) -> np.ndarray:
-  """[height, width, channels] uint8."""
+  """Decode an image file, crop and resize it: [height, width, channels] uint8."""
   from PIL import Image
 
   with Image.open(io.BytesIO(content)) as file:
@@ -95,17 +96,13 @@ def _central(height: int, width: int, share: float) -> Box:
   return (height - side) // 2, (width - side) // 2, side, side
 
 
-def _box(found: np.ndarray) -> Box:
-  top, left, height, width = found.tolist()
+def _box(row: np.ndarray) -> Box:
+  top, left, height, width = row.tolist()
   return top, left, height, width
 
 
-def _words(image: np.ndarray) -> str:
-  return f"{image.shape[0]} x {image.shape[1]}"
-
-
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # in any case
-SPLITS = {  # kind -> its names in lower case, with or without an s, and "set", "data" or "images" behind them
+SPLITS = {  # kind -> its names in lower case, with or without an s, optionally followed by "set", "data" or "images"
   "train": ("train", "training"),
   "test": ("test", "testing"),
   "val": ("val", "valid", "validation", "dev"),
@@ -123,24 +120,25 @@ def image_folder(
   *, path: str = "", size: NonNegativeInt = 0, channels: PositiveInt = 3, validation: Fraction = 0.0,
   augment: str = "none", normalize: str = "unit",
 ) -> Data:  # fmt: skip
-  """x: [size, size, channels] float32 in [-1, 1], or as `normalize` says; decoded from disk at each `take`.
+  """Read images from a folder: x [size, size, channels] float32 in [-1, 1], decoded at each `take`.
 
-  The classes are the folders in train/ in the order of their names; images may be in folders of these. The test set is
-  test/, val/ or eval/, the first that has such folders. Without train/ the classes are the folders in `path`, and
-  a fixed shuffled sixth of all images is the test set. SPLITS are other names of train/, test/, val/ and eval/, in any
-  case. Links are followed; hidden files and folders, pipes and other files are skipped, which a warning counts.
+  The classes are the folders in train/ in the order of their names, with images at any depth. The test set is test/,
+  val/ or eval/, the first that has such folders. Without train/ the classes are the folders in `path`, and a fixed
+  shuffled sixth of all images is the test set. SPLITS are other names of train/, test/, val/ and eval/, in any case.
+  Links are followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
 
   Args:
     path: the folder.
-    size: the side of the squares to which images are resized, of their central part; 0: all have one size already.
-    channels: 3, or 1 for grey.
+    size: side of the squares to which the images' central parts are resized; 0: all images have one size.
+    channels: 3, or 1 for gray.
     validation: share of the training images to set apart.
-    augment, normalize: see `ddl.data.augmentation`; augment=resized_crop and a size: random parts of the whole
-      images are resized for training, and for tests 7/8 of the shorter side.
+    augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
+      training, and 7/8 of the shorter side for tests.
+    normalize: see `ddl.data.augmentation`.
 
   Raises:
-    FileNotFoundError, ValueError: one line, for a folder that is missing, has no classes, or other classes to test;
-      from `take`, too, for an image that is damaged.
+    FileNotFoundError, ValueError: for a folder that is missing, has no classes, or other classes to test; also from
+      `take`, for a damaged image.
   """
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
@@ -172,8 +170,8 @@ def image_folder(
       raise ValueError(f"{path}: training and test images differ in size: set one, such as --config.data.size=224")
   else:
     train, test = source.sixth(part(folder, _images(folder, classes, True, skipped)), path)
-  if what := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):
-    warnings.warn(f"{path}: skipped {what}", stacklevel=2)
+  if counts := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):
+    warnings.warn(f"{path}: skipped {counts}", stacklevel=2)
   data = source.classification(
     train,
     test,
@@ -186,7 +184,7 @@ def image_folder(
 
 
 def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
-  """Return the folder of training images, None where the folders are classes, and those of the others by kind."""
+  """Return the folder of training images, or None if the folders are classes, and the other splits' folders by kind."""
   splits, others = dict[str, Path](), list[str]()
   for name in _folders(folder):
     match, inner = SPLIT.fullmatch(name.lower()), folder / name
@@ -208,19 +206,19 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
 
 
 def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
-  """The names of the folders in a folder: two or more, each with images."""
-  found = _folders(folder)
-  if len(found) < 2:
-    has = f"only the folder {found[0]}" if found else "no folders"
+  """Return the names of two or more class folders."""
+  classes = _folders(folder)
+  if len(classes) < 2:
+    has = f"only the folder {classes[0]}" if classes else "no folders"
     raise ValueError(f"{folder} has {has}, but needs one for each of two or more classes: {folder}/CLASS/IMAGE.jpg")
   names = os.listdir(folder)
   skipped["hidden files or folders"] += sum(map(_hidden, names))
-  skipped["images outside of class folders"] += sum(_is_image(name) and name not in found for name in names)
-  return found
+  skipped["images outside of class folders"] += sum(_is_image(name) and name not in classes for name in names)
+  return classes
 
 
 def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: list[str]) -> Path:
-  """The folder of the test set, whose classes have to be known."""
+  """Return the folder of the test set, whose classes must be those of the training set."""
   if not testing:
     place = f"{folder}/test/CLASS/IMAGE.jpg (or val, validation)"
     raise ValueError(f"{folder} has {training.name}, but no test images: put them into {place}")
@@ -239,13 +237,13 @@ class _Images(NamedTuple):
 
 
 def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[str]) -> _Images:
-  """Every image in order. complete: whether each class must have one."""
+  """List the images of a split in order. complete: whether each class must have one."""
   files, counts, folders = list[str](), list[int](), set[str]()
-  here = _folders(folder)
+  present = _folders(folder)
   for name in classes:
     before = len(files)
-    for within, real, names in sorted(_walk(folder, name, skipped)) if name in here else ():
-      files += [f"{within}/{each}" for each in names]
+    for within, real, names in sorted(_walk(folder, name, skipped)) if name in present else ():
+      files += [f"{within}/{file}" for file in names]
       folders |= {real} if names else set()
     counts.append(len(files) - before)
     if complete and not counts[-1]:
@@ -258,10 +256,10 @@ def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[s
 def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str, str, list[str]]]:
   """Yield each folder in a class once, links followed: its path from `folder`, its real path, its images in order."""
   real = Path(os.path.realpath(folder / name))
-  visited = {str(each) for each in (*real.parents, *Path(os.path.realpath(folder)).parents)}
-  left = [name]
-  while left:
-    within = left.pop()
+  visited = {str(parent) for parent in (*real.parents, *Path(os.path.realpath(folder)).parents)}
+  pending = [name]
+  while pending:
+    within = pending.pop()
     path = os.path.realpath(folder / within)
     if path in visited:
       skipped["links to a folder that is read already"] += 1
@@ -279,12 +277,12 @@ def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str,
         images.append(entry.name)
       else:
         skipped["files that are no images"] += 1
-    left += sorted(inner, reverse=True)
+    pending += sorted(inner, reverse=True)
     yield within, path, sorted(images)
 
 
 def _folders(folder: Path) -> list[str]:
-  """The names of the folders in a folder, but for hidden ones, in order."""
+  """Return the names of the visible folders in a folder, sorted."""
   return sorted(entry.name for entry in os.scandir(folder) if not _hidden(entry.name) and _is_folder(entry))
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the data sets: sources over arrays, the validation split, and images as numbers."""
+"""Sources over arrays and grain data sets, splits, and classification sets."""
 
 import sys
 import warnings
@@ -13,7 +13,7 @@ from ddl.data import checks
 
 
 def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) -> Source:
-  """Return the source of x [size, ...] and y [size, ...]. ValueError where they differ in length."""
+  """Return a source of x [size, ...] and y [size, ...]; ValueError if their lengths differ."""
   if len(x) != len(y):
     raise ValueError(f"x and y must be equally long, got {len(x)} and {len(y)} examples.")
   # take(axis=0) is x[indices], in 45 to 85 % of its time.
@@ -21,13 +21,17 @@ def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) ->
 
 
 def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
-  """Return the source of a `grain.MapDataset` of {"x": ..., "y": ...}, each of one shape, read by grain's threads.
+  """Return a source of a `grain.MapDataset` of {"x": ..., "y": ...}, each of one shape, read by grain's threads.
 
-  It is read by index: its own shuffle and random maps are the same in every epoch, as ddl draws the order of the
-  examples, and whatever else is random goes into `ddl.data.augmentation.with_augmentation`.
+  It is read by index, in an order that ddl draws: the data set's shuffle and random maps are the same in every epoch.
+  Random changes belong into `ddl.data.augmentation.with_augmentation`.
 
-  labels: see `Source`. ValueError for a data set without end, or whose elements are something else, as those of filters
-  and batches are.
+  Args:
+    dataset: without `repeat()`, filters and batches.
+    labels: see `Source`.
+
+  Raises:
+    ValueError: for other data sets or elements.
   """
   import grain
 
@@ -35,11 +39,10 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
     raise ValueError(f"{dataset!r}; invalid: must be a grain.MapDataset of so many examples, without repeat()")
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
-    wanted = grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__)
-    examples: list[Any] = list(wanted.to_iter_dataset())
-    if len(examples) < len(indices):  # grain leaves out what a filter does
+    examples: list[Any] = [*grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__).to_iter_dataset()]
+    if len(examples) < len(indices):
       raise ValueError(f"{dataset!r} leaves examples out; invalid: must have no filter")
-    return {name: np.stack([each[name] for each in examples]) for name in ("x", "y")}
+    return {name: np.stack([example[name] for example in examples]) for name in ("x", "y")}
 
   first: Any = dataset[0]
   checks.element(first, repr(dataset))
@@ -47,23 +50,20 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
-  """Return the examples of `source` at `indices` [k], in that order, as a source of k examples.
-
-  ValueError for a stream, which has no indices.
-  """
+  """Return a source of the examples at `indices` [k], in that order; ValueError for a stream."""
   if source.stream:
     raise ValueError("a stream of training examples has no part to set apart; give the validation examples themselves")
   labels = None if source.labels is None else source.labels[indices]
-  whole = source.augmented
-  augmented = None if whole is None else lambda rngs, chosen: whole(rngs, indices[chosen])
-  return Source(len(indices), lambda chosen: source.take(indices[chosen]), labels, augmented)
+  before = source.augmented
+  augmented = None if before is None else lambda rngs, rows: before(rngs, indices[rows])
+  return Source(len(indices), lambda rows: source.take(indices[rows]), labels, augmented)
 
 
 def split(train: Source, validation: float) -> tuple[Source, Source | None]:
   """Return (train, validation), with round(validation * size) of the training examples for validation.
 
-  The shuffle is the same in every experiment: if it depended on the seed, settings tuned on one seed's validation
-  examples would have seen another seed's training. ValueError where the share leaves either part empty.
+  The shuffle is the same in every experiment: if it depended on the seed, one seed's validation examples would be
+  among another seed's training examples. ValueError if the share leaves either part empty.
   """
   if validation == 0.0:
     return train, None
@@ -78,7 +78,7 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
 
 
 def sixth(everything: Source, where: str) -> tuple[Source, Source]:
-  """Return (train, test), a fixed shuffled sixth for the test; ValueError, which names `where`, if that is none."""
+  """Return (train, test), with a fixed shuffled sixth for the test; ValueError, with `where`, if that is empty."""
   count = everything.size // 6
   if not count:
     raise ValueError(f"{where}: {everything.size} examples are too few to set a sixth apart for the test")
@@ -86,31 +86,42 @@ def sixth(everything: Source, where: str) -> tuple[Source, Source]:
   return subset(everything, order[count:]), subset(everything, order[:count])
 
 
-def classification(train: Source, test: Source, *, num_outputs: int, description: str, validation: float) -> Data:
-  """The `Data` of a classification set whose examples all have one shape, read off the first.
+def classification(
+  train: Source, test: Source, *, num_outputs: int | None = None, description: str, validation: float
+) -> Data:
+  """Return the `Data` of a classification set whose examples all have the shape of the first.
 
-  ValueError for labels that are no class numbers: over a million classes, and more than examples. A warning where
-  there are fewer examples than classes, for examples without any values.
+  Args:
+    train: training examples, from which the validation set is taken.
+    test: test examples.
+    num_outputs: number of classes; None: one more than the largest label.
+    description: of the data, for reports and errors.
+    validation: share of the training examples to set apart.
+
+  Raises:
+    ValueError: for over a million classes if that is more than examples, or examples without values. Other unlikely
+      labels are a warning.
   """
+  num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   if num_outputs > max(10**6, train.size + test.size):
     raise ValueError(
       f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
     )
   if num_outputs > train.size + test.size:
-    warning = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
-    warnings.warn(f"{description}: {warning} leave most classes without any; number them from 0", stacklevel=2)
+    labels = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
+    warnings.warn(f"{description}: {labels} leave most classes without any; number them from 0", stacklevel=2)
   elif all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
     raise ValueError(f"{description}: examples of shape {list(shape)} have no values; invalid: must have at least one")
-  train, held_out = split(train, validation)
+  train, validation_set = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
-  return Data(train, test, meta, held_out)
+  return Data(train, test, meta, validation_set)
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
-  """uint8 images [n, height, width(, channels)] as float32 [n, height, width, channels] in [-1, 1]."""
+  """Convert uint8 images [n, height, width(, channels)] to float32 [n, height, width, channels] in [-1, 1]."""
   images = images[..., None] if images.ndim == 3 else images
   out = images.astype(np.float32)
   out /= np.float32(127.5)  # in place, as a set may fill half the memory
@@ -119,12 +130,18 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
-  """The source of images (uint8, see `pixels`; or floating point, taken as they are) and class numbers.
+  """Return a source of images (uint8, see `pixels`; or floating point, not scaled) and class numbers.
 
-  ValueError, which names `where` they are from, for other types, no examples, values that are not finite, labels that
-  are no int32 class numbers, or counts that differ.
+  Args:
+    images: [n, height, width(, channels)], or of floating point [n, ...].
+    labels: [n] or [n, 1].
+    where: their origin, for errors.
+
+  Raises:
+    ValueError: for other types, no examples, values that are not finite, labels that are no int32 class numbers, or
+      counts that differ.
   """
-  labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as Keras keeps CIFAR
+  labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as in Keras's CIFAR
   checks.one_hot(labels, f"{where}: labels")
   if labels.ndim != 1:
     raise ValueError(f"{where}: labels must be class numbers [n], got {labels.dtype} {list(labels.shape)}.")
@@ -152,16 +169,16 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 
 
 def existing(path: str, example: str) -> Path:
-  """Return the path given by the user, which must exist; example: of a value, for the error."""
+  """Check that a path exists, and expand ~; example: of a value, for the error."""
   if not path:
     raise ValueError(f"no path: set --config.data.path={example}")
-  found = files.local(path)
-  if not found.exists():
+  local = files.local(path)
+  if not local.exists():
     raise FileNotFoundError(f"{path}: no such file or folder; set --config.data.path={example}")
-  return found
+  return local
 
 
 def content(file: Path) -> bytes:
-  """Return the bytes of a regular file. ValueError, one line, for another kind, or one larger than the memory."""
+  """Read a regular file; ValueError for another kind, or a file larger than the memory."""
   memory.require(files.regular(file).stat().st_size, str(file))
   return file.read_bytes()

@@ -1,4 +1,4 @@
-"""Training sets that cannot be read by index: an iterator for each worker, whose place is saved with a run."""
+"""Training sets that cannot be read by index: an iterator for each worker, whose state is saved with a run."""
 
 import contextlib
 import itertools
@@ -17,18 +17,16 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 
 
 def from_grain_stream(make: Make, *, size: int) -> Source:
-  """Return the source of training examples that come as `grain.IterDataset`s of {"x": ..., "y": ...} give them.
-
-  `make(worker, workers, seed)` gives the examples of a worker, one by one: its own shard, shuffled by the seed, without
-  an end (`repeat()`), and the same whenever it is called. What filters, shuffles within a window, packs or reads ahead
-  in processes (`mp_prefetch`) goes in there. Batches are made of it here.
+  """Return a source of training examples in the order of `grain.IterDataset`s of {"x": ..., "y": ...}.
 
   Args:
-    make: see above.
+    make: (worker, workers, seed) -> the examples of a worker, one by one: its shard, shuffled by the seed, without an
+      end (`repeat()`), and the same in each call. Filters, window shuffles, packing and reading ahead in processes
+      (`mp_prefetch`) belong in there, batches do not.
     size: examples that count as an epoch.
 
   Raises:
-    ValueError: for a size below 1, data sets of another kind, or whose elements are something else.
+    ValueError: for a size below 1, other data sets or elements.
   """
   if size < 1:
     raise ValueError(f"size is {size}; invalid: must be at least 1, the examples that count as an epoch")
@@ -43,7 +41,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 
 
 def first_examples(make: Make, count: int) -> list[Any]:
-  """Return the first examples of a stream that one worker has to itself, at most `count`."""
+  """Return at most `count` first examples of the stream of a single worker."""
   examples = _iterator(make(0, 1, 0))
   try:
     return list(itertools.islice(examples, count))
@@ -52,7 +50,7 @@ def first_examples(make: Make, count: int) -> list[Any]:
 
 
 class StreamFeed:
-  """The batches of some workers, each from its own iterator: one step after the other, from the first."""
+  """Batches of some workers, each from its own iterator, in the order of the steps."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
@@ -61,7 +59,7 @@ class StreamFeed:
 
     Args:
       make: see `from_grain_stream`.
-      workers: ids of those whose batches these are.
+      workers: ids of the workers whose batches these are.
       count: number of all workers.
       batch: examples per worker and step.
       seed: for `make`.
@@ -71,16 +69,13 @@ class StreamFeed:
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of the next steps, of which `first` is the first: [workers, steps, batch, ...].
-
-    ValueError where a stream ends.
-    """
+    """Return the batches of the steps from `first` on: [workers, steps, batch, ...]; ValueError where a stream ends."""
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
-    with contextlib.nullcontext() if self._begun else _deaf_to_interrupts():
-      taken = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
+    with contextlib.nullcontext() if self._begun else _ignored_interrupts():
+      rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
     self._begun = True
     self._step += steps
-    out = {name: np.stack([np.stack([each[name] for each in row]) for row in taken]) for name in ("x", "y")}
+    out = {name: np.stack([np.stack([batch[name] for batch in row]) for row in rows]) for name in ("x", "y")}
     if self._check:
       workers, sizes = [*self._iterators], out["y"].shape[:3]
 
@@ -92,13 +87,16 @@ class StreamFeed:
     return out
 
   def states(self) -> dict[str, Any]:
-    """Return where each iterator is, as JSON: worker -> state."""
+    """Return the state of each iterator as JSON: worker -> state."""
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Go on where the iterators were after `step` steps; states: of these workers, or more.
+    """Continue after `step` steps.
 
-    begin: whether others begin now. ValueError for others: the checkpoint is of a run whose training set was no stream.
+    Args:
+      step: number of finished steps.
+      states: of these workers, or more.
+      begin: whether workers without a state begin now; otherwise they are a ValueError.
     """
     if not begin and {*map(str, self._iterators)} - {*states}:
       raise ValueError(f"the checkpoint of step {step} does not hold where its streams were; train again")
@@ -108,23 +106,23 @@ class StreamFeed:
         iterator.set_state(states[str(worker)])
 
   def close(self) -> None:
-    """End the processes that read ahead."""
+    """Stop the processes that read ahead."""
     for iterator in self._iterators.values():
       iterator.close()
 
   def _next(self, worker: int, step: int) -> Mapping[str, np.ndarray]:
-    found = next(self._iterators[worker], None)
-    if found is None:
+    batch = next(self._iterators[worker], None)
+    if batch is None:
       raise ValueError(
         f"the stream of worker {worker} ends at step {step + 1}; it has to go on for ever: end it in repeat()"
       )
-    return found
+    return batch
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-  """Let the processes that start here ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
-  if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+def _ignored_interrupts() -> Iterator[None]:
+  """Let processes that start here ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
+  if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
     yield
     return
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -141,5 +139,5 @@ def _iterator(dataset: Any) -> Any:
   if not isinstance(dataset, grain.IterDataset):
     raise ValueError(f"{dataset!r}; invalid: must be a grain.IterDataset, as to_iter_dataset() makes it")
   if not flags.FLAGS.is_parsed():
-    flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads flags of its own, which a notebook never parses
+    flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which a notebook never parses
   return iter(dataset)

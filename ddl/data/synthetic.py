@@ -20,15 +20,15 @@ def least_squares(
   condition: Annotated[float, Range(1, LARGEST_FLOAT)] = 10.0,
   validation: Fraction = 0.0,
 ) -> Data:
-  """y = x w* + noise * N(0, 1), x ~ N(0, C), where C has eigenvalues from 1 down to 1 / condition.
+  """Draw a least-squares problem: y = x w* + noise * N(0, 1), x ~ N(0, C), eigenvalues of C from 1 to 1 / condition.
 
-  x: [features], y: [1]. The test set has a quarter as many fresh examples. meta has "optimum", the exact minimiser
+  x: [features], y: [1]. The test set has a quarter as many new examples. meta has "optimum", the exact minimizer
   w [features, 1] of the training loss f(w) = mean 0.5 (x w - y)^2 (float64), and "optimal_loss" = f(optimum).
 
   Args:
-    examples: training examples, those set apart for validation included.
+    examples: training examples, including those for validation.
     features: length of x.
-    noise: standard deviation of y about x w*.
+    noise: standard deviation of y around x w*.
     condition: ratio of the extreme eigenvalues of C, at least 1.
     validation: share of the examples to set apart; the optimum is that of the rest.
   """
@@ -44,7 +44,7 @@ def least_squares(
     y = x @ weights + noise * rng.standard_normal((count, 1))
     return source.in_memory(x.astype(np.float32), y.astype(np.float32))
 
-  train, held_out = source.split(draw(examples), validation)
+  train, validation_set = source.split(draw(examples), validation)
   test = draw(examples // 4)
   batch = train.take(np.arange(train.size))
   x, y = batch["x"].astype(np.float64), batch["y"].astype(np.float64)
@@ -57,10 +57,10 @@ def least_squares(
     "optimum": optimum,
     "optimal_loss": float(np.mean(0.5 * (x @ optimum - y) ** 2)),
   }
-  return Data(train, test, meta, held_out)
+  return Data(train, test, meta, validation_set)
 
 
-KEPT = 2**26  # bytes of different examples, at most; further ones are these again
+KEPT = 2**26  # bytes of different examples at most, which repeat
 TASKS = ("classification", "language", "regression")
 
 
@@ -73,28 +73,28 @@ def synthetic(
   examples: Annotated[int, integers(4)] = 8192,
   validation: Fraction = 0.0,
 ) -> Data:
-  """Inputs and targets drawn independently, so that there is nothing to learn.
+  """Draw inputs and targets independently, so that there is nothing to learn.
 
   classification: x ~ N(0, 1) [shape], y a class. regression: y ~ N(0, 1) [num_outputs]. language: x tokens [length]
-  for shape (length,), y those that follow. The test set has a quarter as many examples.
+  for shape (length,), y the next tokens. The test set has a quarter as many examples.
 
   Args:
     task: "classification", "language" or "regression".
     shape: of one example's x.
     num_outputs: number of classes, outputs, or tokens of the vocabulary.
-    examples: training examples, those set apart for validation included.
+    examples: training examples, including those for validation.
     validation: share of the examples to set apart.
 
   Raises:
-    ValueError: one line, for another task, or numbers that cannot be.
+    ValueError: for another task, or a shape that does not fit it.
   """
   if task not in TASKS:
     raise ValueError(f"synthetic.task must be one of {', '.join(TASKS)}, got {task!r}.")
   if not shape or (task == "language" and len(shape) != 1):
     raise ValueError(f"synthetic.shape must have one length or more, of language exactly one, got {shape}.")
-  one = 4 * (math.prod(shape) + num_outputs * (task == "regression"))
-  kept = min(examples, max(KEPT // one, 4))
-  memory.require(3 * one * kept, f"synthetic examples of shape {shape}")
+  nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # of an example
+  kept = min(examples, max(KEPT // nbytes, 4))
+  memory.require(3 * nbytes * kept, f"synthetic examples of shape {shape}")
   rng = np.random.default_rng(0)
   x, y = _draw(rng, task, shape, num_outputs, kept)
 
@@ -104,10 +104,10 @@ def synthetic(
   def take(indices: np.ndarray) -> dict[str, Any]:
     return {"x": x.take(indices % kept, axis=0), "y": y.take(indices % kept, axis=0)}
 
-  train, held_out = source.split(part(examples), validation)
+  train, validation_set = source.split(part(examples), validation)
   description = f"synthetic {task}, {examples:,} random examples of {' x '.join(map(str, shape))}"
   meta = {"task": task, "shape": tuple(shape), "num_outputs": num_outputs, "description": description}
-  return Data(train, part(examples // 4), meta, held_out)
+  return Data(train, part(examples // 4), meta, validation_set)
 
 
 def _draw(rng: Any, task: str, shape: tuple[int, ...], outputs: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""Any image-classification set of tensorflow-datasets, without TensorFlow: array_record files, read through grain.
+"""Image-classification sets of tensorflow-datasets, without TensorFlow: array_record files, read through grain.
 
-Nothing is downloaded here. Most sets need TensorFlow while they are prepared (not later): prepare one where there
-is a network, with the command that the error names, and copy its folder.
+Nothing is downloaded here. Most sets need TensorFlow only for their preparation: prepare one where there is a network,
+with the command that the error names, and copy its folder.
 """
 
 import copy
@@ -31,22 +31,22 @@ def tfds(
   augment: str = "none",
   normalize: str = "unit",
 ) -> Data:
-  """x: the images [height, width, channels] float32 in [-1, 1], y: their class; read from disk at each `take`.
+  """Read images of tensorflow-datasets: x [height, width, channels] float32 in [-1, 1], decoded at each `take`.
 
   Args:
-    dataset: a name as tensorflow-datasets spells it, "mnist" or "name/config:version".
-    data_dir: the folder of prepared data sets; "" is tensorflow-datasets' own, ~/tensorflow_datasets.
+    dataset: a name of tensorflow-datasets, "mnist" or "name/config:version".
+    data_dir: the folder of prepared data sets; "": ~/tensorflow_datasets.
     train_split: split to train on; slices such as "train[:50%]" work.
     test_split: split to test on ("validation" in sets that publish no test labels).
     validation: share of the training examples to set apart.
-    size: the side of the squares to which images are resized, of their central part; 0: all have one size already.
-    augment, normalize: see `ddl.data.augmentation`; augment=resized_crop and a size: random parts of the whole
-      images are resized for training, and for tests 7/8 of the shorter side.
+    size: side of the squares to which the images' central parts are resized; 0: all images have one size.
+    augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
+      training, and 7/8 of the shorter side for tests.
+    normalize: see `ddl.data.augmentation`.
 
   Raises:
-    ValueError: one line, for an unknown set, one that isn't prepared or not as array_record (with the command that
-      prepares it), an unknown split, a set of something else than images with one class each; from `take`, too,
-      where images differ in size.
+    ValueError: for an unknown set, one that is not prepared as array_record (with the command that prepares it), an
+      unknown split, or a set of other data than images with one class each; also from `take`, if images differ in size.
   """
   import tensorflow_datasets
 
@@ -100,24 +100,24 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     if not builder.is_prepared():
       raise ValueError(f"{dataset} is not prepared in {root}; {needs} run: {command}") from error
     if isinstance(error, NotImplementedError):
-      found = f"{folder} holds {dataset} as {builder.info.file_format.value}, which only TensorFlow reads"
-      raise ValueError(f"{found}; delete that folder, and {needs} run: {command}") from error
+      wrong = f"{folder} holds {dataset} as {builder.info.file_format.value}, which only TensorFlow reads"
+      raise ValueError(f"{wrong}; delete that folder, and {needs} run: {command}") from error
     raise ValueError(
       f"cannot read split {split!r} of {dataset}, whose splits are {', '.join(builder.info.splits)}: {_line(error)}"
     ) from error
 
 
 def _keys(info: Any, dataset: str) -> tuple[str, str]:
-  """The names of the image and of the class in a record."""
+  """Return the names of the image and of the class in a record."""
   from tensorflow_datasets import features
 
   keys = info.supervised_keys or ("image", "label")
-  kinds = (features.Image, features.ClassLabel)
   if len(keys) == 2 and all(key in info.features for key in keys):
-    found = [info.features[key] for key in keys]
-    if all(isinstance(feature, kind) for feature, kind in zip(found, kinds, strict=True)):
-      if found[0].np_dtype != np.uint8:
-        raise ValueError(f"{dataset} has {np.dtype(found[0].np_dtype)} images; only uint8 images can be read")
+    image, label = (info.features[key] for key in keys)
+    if isinstance(image, features.Image) and isinstance(label, features.ClassLabel):
+      dtype: Any = image.np_dtype
+      if dtype != np.uint8:
+        raise ValueError(f"{dataset} has {np.dtype(dtype)} images; only uint8 images can be read")
       return keys
   raise ValueError(f"{dataset} is not an image-classification set: its features are {', '.join(info.features)}")
 
@@ -127,7 +127,7 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
   from tensorflow_datasets import decode
 
   def read(records: Any, indices: np.ndarray, key: str) -> list[np.ndarray]:
-    # Pieces, because a thread's hand-over per record costs more than decoding a small image.
+    # Pieces, because handing each record over to a thread costs more than decoding a small image.
     pieces = [indices[start : start + PIECE].tolist() for start in range(0, len(indices), PIECE)]
     in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # by grain's threads
     try:
@@ -143,14 +143,14 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
   undecoded = copy.copy(records)
-  undecoded.decoders = {image: decode.SkipDecoding()}  # the classes alone, without decoding each image
+  undecoded.decoders = {image: decode.SkipDecoding()}  # only the classes, without decoding each image
   labels = np.array(read(undecoded, np.arange(len(records)), label), np.int32)
   if not len(labels) or labels.min() < 0:
     raise ValueError(f"{where} has " + ("examples without a class (-1)" if len(labels) else "no examples"))
   if size:
     memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
-  take(np.arange(min(PIECE, len(labels))))  # sizes that differ are best found here, before any training
+  take(np.arange(min(PIECE, len(labels))))  # finds differing sizes before any training
   return Source(len(labels), take, labels)
 
 

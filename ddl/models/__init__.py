@@ -1,4 +1,4 @@
-"""The models by name. A new one is a file beside this one, or among those for images, and a line here."""
+"""The models by name. A new one is a file in this folder and a line here."""
 
 from collections.abc import Callable
 

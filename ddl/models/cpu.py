@@ -1,6 +1,6 @@
 """Products and convolutions whose gradients XLA runs fast on a CPU, also inside scan, cond and vmap.
 
-Mathematically these are the ordinary operations, as other programs; other backends use the plain ones.
+The results are those of the ordinary operations, which other backends use.
 """
 
 import functools
@@ -16,7 +16,7 @@ COLUMNS = 4  # output columns per row of the patch matrix of a thin convolution
 
 
 def dot_general(x: jax.Array, kernel: jax.Array, dimensions: Any, **kwargs: Any) -> jax.Array:
-  """`lax.dot_general` for `nn.Dense(dot_general=...)`: x [..., in] @ kernel [in, out]."""
+  """Multiply x [..., in] by kernel [in, out]; for `nn.Dense(dot_general=...)`."""
   if jax.default_backend() != "cpu":
     return lax.dot_general(x, kernel, dimensions, **kwargs)
   return _matmul(x, kernel)
@@ -38,18 +38,15 @@ _matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
 
 
 def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding: str, **kwargs: Any) -> jax.Array:
-  """For `nn.Conv(conv_general_dilated=..)`: x [batch, h, w, in], kernel [kh, kw, in, out] -> [.., h/s, w/s, out].
+  """Convolve x [batch, h, w, in] with kernel [kh, kw, in, out]; for `nn.Conv(conv_general_dilated=...)`.
 
-  "Same" padding is that of stride 1 for any stride: the first window is centred on pixel 0, as in He et al.
-  XLA:CPU has a fast kernel for plain forward convolutions alone, and brings gradients into that form only outside
-  loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a scan. Here both gradients are
-  written as forward convolutions, and workers under vmap as one convolution each instead of a grouped one.
-
-  Raises:
-    ValueError: if the padding is not "SAME".
+  "SAME" padding, the only one (else ValueError), is that of stride 1 for any stride: the first window is centered on
+  pixel 0, as in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and brings gradients into that
+  form only outside of loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a scan. Here both
+  gradients are forward convolutions, and workers under vmap are one convolution each instead of a grouped one.
   """
   if padding != "SAME":
-    raise ValueError(f"convolve: padding is {padding}; invalid: must be SAME")
+    raise ValueError(f"convolve: padding must be SAME, got {padding}.")
   if jax.default_backend() != "cpu":
     return lax.conv_general_dilated(x, kernel, strides, _pads(kernel), **kwargs)
   return _convolve(x, kernel)[:, :: strides[0], :: strides[1]]
@@ -61,7 +58,7 @@ def _pads(kernel: jax.Array) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
-  """Stride-1 convolution; under vmap one per worker, or one in all if the workers share the kernel."""
+  """Return a stride-1 convolution; under vmap one per worker, or a single one if the workers share the kernel."""
 
   @jax.custom_batching.custom_vmap
   def forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -79,7 +76,7 @@ def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
 
 
 def _thin(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """The convolution as [batch * h * w / m, kh * (m + kw - 1) * in] @ [.., m * out] with m output columns per row.
+  """Convolve as [batch * h * w / m, kh * (m + kw - 1) * in] @ [.., m * out] with m output columns per row.
 
   Few input channels leave the convolution kernel at 8 % of the speed of a matrix product.
   """

@@ -24,7 +24,7 @@ MODULES = {
   "5a": (256, 160, 320, 32, 128, 128),
   "5b": (384, 192, 384, 48, 128, 128),
 }
-HALVED = ("3b", "4e")  # modules with a pooling behind
+HALVED = ("3b", "4e")  # modules before a pooling
 
 
 class _GoogLeNet(nn.Module):
@@ -57,10 +57,9 @@ class _GoogLeNet(nn.Module):
 
 @checked
 def googlenet(meta: Mapping[str, Any], *, dropout: Fraction = 0.4) -> Model:
-  """Without the auxiliary classifiers and local response normalization: 6,998,552 parameters for 1000 classes.
+  """Build GoogLeNet without auxiliary classifiers and local response normalization.
 
-  Raises:
-    ValueError: if the data is not images of 32 x 32 or more.
+  6,998,552 parameters for 1000 classes. ValueError unless the data is images of 32 x 32 or more.
   """
   require("googlenet", meta, image=True, side=32)
   return from_flax(_GoogLeNet(meta["num_outputs"], dropout), meta)

@@ -1,4 +1,4 @@
-"""Linear models and multi-layer perceptrons; the dense network for speech of Das et al. 2016 (arXiv 1602.06709)."""
+"""Linear models and multi-layer perceptrons."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,14 @@ class _Linear(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    del train
     x = x.reshape(x.shape[0], -1)
     return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=nn.initializers.zeros)(x)
 
 
 def linear(meta: Mapping[str, Any]) -> Model:
-  """z = W x + b from W = 0; regression has no b, so that W is comparable to meta["optimum"] [features, outputs].
+  """Build a linear model z = W x + b from W = 0; ValueError for text.
 
-  Raises:
-    ValueError: if the data is text.
+  Regression has no b, so that W is comparable to meta["optimum"] [features, outputs].
   """
   require("linear", meta)
   return from_flax(_Linear(meta["num_outputs"], meta["task"] != "regression"), meta, dense=True)
@@ -57,10 +55,9 @@ def _dense(x: jax.Array, i: int, width: int) -> jax.Array:
 
 @checked
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
-  """x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
+  """Build a multi-layer perceptron: x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
-  Raises:
-    ValueError: if the data is text.
+  ValueError for text, or layers that exceed the memory.
   """
   require("mlp", meta)
   _require_size("mlp", meta, hidden, layers=len(hidden))
@@ -69,10 +66,9 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 
 @checked
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
-  """x <- sigmoid(W x + b) for each hidden layer: 45,122,648 parameters for 429 inputs and 9304 classes.
+  """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  Raises:
-    ValueError: if the data is text, or it exceeds the memory.
+  45,122,648 parameters for 429 inputs and 9304 classes. ValueError for text, or layers that exceed the memory.
   """
   require("cd_dnn", meta)
   _require_size("cd_dnn", meta, (width,) * min(layers, MOST_LAYERS + 1), layers=layers)

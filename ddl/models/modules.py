@@ -1,4 +1,4 @@
-"""Flax and Equinox modules as `ddl.api.Model`; Equinox is imported only when it is used."""
+"""Adapters from Flax and Equinox modules to `ddl.api.Model`, and checks of a model's data and size."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from ddl import memory
 from ddl.api import Model, Tree, channels_first
 from ddl.models.supervised import example, supervised
 
-MOST_LAYERS = 1000  # of more a program takes an hour to trace and compile, however narrow they are
+MOST_LAYERS = 1000  # a program of more layers takes an hour to trace and compile
 
 
 def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
@@ -36,21 +36,18 @@ def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = Fa
 
 
 def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
-  """Return a model from a function that makes an nnx module, whose call is module(x) -> [batch, ..., num_outputs].
+  """Return a model from a function that creates an nnx module, whose call is module(x) -> [batch, ..., num_outputs].
 
   `nnx.Param`s are trained, other variables (batch statistics) become `extra`, updated in training only. Random streams
-  (dropout) start anew from the loss's key at each step; `module.train()` and `module.eval()` switch the modes. The loss
+  (dropout) restart from the loss's key at each step; `module.train()` and `module.eval()` switch the modes. The loss
   and the other arguments are those of `supervised`.
   """
 
   def parts(module: nnx.Module) -> Any:
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
-  def made() -> nnx.Module:
-    return make(nnx.Rngs(0))
-
   with jax.numpy_dtype_promotion("standard"):
-    shapes = nnx.eval_shape(made)
+    shapes = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
   shapes.eval()
   tested, params_shape, rng_shape, extra_shape = parts(shapes)
   shapes.train()
@@ -85,7 +82,7 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
 
 
 def recomputed(block: type[linen.Module]) -> Any:
-  """The module, whose call is block(x, train), computed again for its gradients instead of kept (arXiv 1604.06174)."""
+  """Recompute a module, whose call is block(x, train), for its gradients instead of storing it (arXiv 1604.06174)."""
   return linen.remat(block, static_argnums=(2,))
 
 
@@ -93,11 +90,12 @@ def require_size(name: str, parameters: int, **layers: int) -> None:
   """Check a network's size before it is traced.
 
   Args:
-    parameters: at least so many, in float32.
-    layers: the setting that repeats layers.
+    name: of the model, for errors.
+    parameters: a lower bound of their number, in float32.
+    layers: the setting that repeats layers, as its name and value.
 
   Raises:
-    ValueError: one line, for parameters that exceed this machine's memory, or too many layers.
+    ValueError: for parameters that exceed this machine's memory, or too many layers.
   """
   ((key, count),) = layers.items()
   memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
@@ -137,13 +135,16 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   training, and inference mode in tests. The loss and the other arguments are those of `supervised`.
 
   Raises:
-    ValueError: for a module with state (`equinox.nn.State`), which this does not carry.
+    ValueError: for a module with state (`equinox.nn.State`), which is not supported.
   """
   import equinox as eqx
 
+  def is_state(leaf: Any) -> bool:
+    return isinstance(leaf, eqx.nn.StateIndex)
+
   def split(key: Any) -> tuple[Any, Any]:
     module = make(key)
-    if any(isinstance(each, eqx.nn.StateIndex) for each in jax.tree.leaves(module, is_leaf=_is_index(eqx))):
+    if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
       raise ValueError("from_equinox: the module has state (such as BatchNorm); use layers without, such as GroupNorm")
     return eqx.partition(module, eqx.is_inexact_array)
 
@@ -159,10 +160,6 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
     module = eqx.combine(jax.tree.unflatten(structure, [params[name] for name in names]), static)
     if not train or "key" not in inspect.signature(module.__call__).parameters:
       return jax.vmap(eqx.nn.inference_mode(module, value=not train))(x), extra
-    return jax.vmap(lambda each, own: module(each, key=own))(x, jax.random.split(key, len(x))), extra
+    return jax.vmap(lambda row, row_key: module(row, key=row_key))(x, jax.random.split(key, len(x))), extra
 
   return supervised(init, apply, meta, dense)
-
-
-def _is_index(eqx: Any) -> Callable[[Any], bool]:
-  return lambda each: isinstance(each, eqx.nn.StateIndex)

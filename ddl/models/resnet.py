@@ -80,20 +80,21 @@ def _resnet(
 
 @checked
 def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = False) -> Model:
-  """2, 2, 2, 2 blocks of two 3x3 convolutions: 11,689,512 parameters for 1000 classes.
+  """Build ResNet-18: 2, 2, 2, 2 blocks of two 3x3 convolutions, 11,689,512 parameters for 1000 classes.
 
   Shortcuts that change the size are projections (option B). Running statistics keep 0.9 of the old value per step.
-  remat: compute what is inside of a block again for its gradients instead of keeping it: less memory, more time.
 
-  Raises:
-    ValueError: if the data is not images of 32 x 32 or more, or it exceeds the memory.
+  Args:
+    meta: of images of 32 x 32 or more; ValueError for other data.
+    width: channels of the first stage; ValueError if the parameters exceed the memory.
+    remat: whether blocks are recomputed for their gradients: less memory, more time.
   """
   return _resnet("resnet18", meta, width, (2, 2, 2, 2), BASIC, remat)
 
 
 @checked
 def resnet50(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = False) -> Model:
-  """3, 4, 6, 3 bottleneck blocks, halved in their 3x3 convolution: 25,557,032 parameters; otherwise as `resnet18`."""
+  """Build ResNet-50: 3, 4, 6, 3 bottleneck blocks, 25,557,032 parameters; otherwise as `resnet18`."""
   return _resnet("resnet50", meta, width, (3, 4, 6, 3), BOTTLENECK, remat)
 
 
@@ -122,12 +123,10 @@ class _ResNet20(nn.Module):
 
 @checked
 def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: PositiveInt = 3) -> Model:
-  """Three stages of `blocks` basic blocks with width, 2 width, 4 width channels, batch norm, global mean, dense.
+  """Build ResNet-20 for CIFAR: three stages of `blocks` basic blocks with width, 2 width and 4 width channels.
 
-  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step.
-
-  Raises:
-    ValueError: if the data is not images, they are smaller than the two halvings allow, or it exceeds the memory.
+  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. ValueError unless the
+  data is images of 4 x 4 or more, and for blocks that exceed the memory.
   """
   require("resnet20", meta, image=True, side=4)
   alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of the blocks that keep their stage's width

@@ -37,7 +37,7 @@ class Pool(NamedTuple):
 
 
 def pads(before: int, after: int | None = None) -> Any:
-  """Zeros before and after both axes of a map, as Flax takes them."""
+  """Return the padding of both axes of a map for Flax."""
   return ((before, before if after is None else after),) * 2
 
 
@@ -71,9 +71,9 @@ def sequential(
   hidden: Sequence[int],
   dropout: float,
 ) -> Model:
-  """Return the network of these operations and dense layers of the widths `hidden` and num_outputs, He-initialised.
+  """Build a network of these operations and dense layers of the widths `hidden` and num_outputs, He-initialized.
 
-  Dropout is behind each hidden dense layer. `hybrid` splits the dense layers of a worker over its members.
+  Dropout follows each hidden dense layer. The rules `hybrid` split a worker's dense layers over its devices.
 
   Raises:
     ValueError: if the data is not images, they are too small for the operations, or it exceeds the memory.
@@ -109,7 +109,7 @@ def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
 
 
 def pool(x: jax.Array) -> jax.Array:
-  """Maximum over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
+  """Return the maximum over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
 
   Four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU:
   a step of the whole network takes 1.3 times as long with it.
@@ -127,7 +127,6 @@ class _LeNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    del train
     for channels in self.channels:
       x = nn.Conv(channels, (self.kernel, self.kernel), conv_general_dilated=convolve)(x)
       x = nn.relu(pool(x))  # relu and maximum commute; this way round relu has a quarter of the work
@@ -144,13 +143,12 @@ def lenet(
   kernel: PositiveInt = 5,
   hidden: PositiveInt = 128,
 ) -> Model:
-  """Per entry of channels: "same" convolution, 2x2 max pooling, relu; then dense layers of hidden and num_outputs.
+  """Build LeNet: per entry of `channels` a "same" convolution, 2x2 max pooling and relu; then two dense layers.
 
-  Raises:
-    ValueError: if the data is not images, the images are too small for the poolings, or there are no channels.
+  ValueError unless the data is images that are large enough for the poolings, and without channels.
   """
   if not channels:
-    raise ValueError("lenet: channels is (); invalid: must have an entry for each convolution, such as (16, 32)")
+    raise ValueError("lenet.channels must have an entry for each convolution, such as (16, 32), got ().")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
   rules = {"hybrid": columns(("Dense_0", "Dense_1"))}
@@ -160,10 +158,10 @@ def lenet(
 
 @checked
 def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fraction = 0.5) -> Model:
-  """Five convolutions and three dense layers: 62,378,344 parameters for 1000 classes of 227 x 227 images.
+  """Build AlexNet: five convolutions and three dense layers, 62,378,344 parameters for 1000 classes of 227 x 227.
 
-  Without the groups of the original (61.0M parameters) and without its local response normalization, as implementations
-  since then. Raises as `sequential` does.
+  As in later implementations it has neither the original's groups (61.0M parameters) nor its local response
+  normalization. Errors are those of `sequential`.
   """
   overlapping = Pool(3, 2)
   operations = (
@@ -177,9 +175,9 @@ def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fra
 def overfeat_fast(
   meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (3072, 4096), dropout: Fraction = 0.5
 ) -> Model:  # fmt: skip
-  """Five convolutions and three dense layers: 145,920,872 parameters for 1000 classes of 231 x 231 images.
+  """Build OverFeat's fast network: five convolutions and three dense layers; errors are those of `sequential`.
 
-  Raises as `sequential` does.
+  145,920,872 parameters for 1000 classes of 231 x 231 images.
   """
   operations = (
     Conv(96, 11, 4, same=False), Pool(2, 2), Conv(256, 5, same=False), Pool(2, 2),
@@ -202,9 +200,9 @@ def _vgg(title: str, meta: Mapping[str, Any], depths: tuple[int, ...], width: fl
 def vgg_a(
   meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
 ) -> Model:
-  """Configuration A, 11 layers: 132,863,336 parameters for 1000 classes of 224 x 224 images.
+  """Build VGG's configuration A with 11 layers: 132,863,336 parameters for 1000 classes of 224 x 224 images.
 
-  width: factor of the maps of all convolutions. Raises as `sequential` does.
+  width: factor of the channels of all convolutions. Errors are those of `sequential`.
   """
   return _vgg("vgg_a", meta, (1, 1, 2, 2, 2), width, hidden, dropout)
 
@@ -213,7 +211,7 @@ def vgg_a(
 def vgg16(
   meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
 ) -> Model:
-  """Configuration D, 16 layers: 138,357,544 parameters; otherwise as `vgg_a`."""
+  """Build VGG's configuration D with 16 layers: 138,357,544 parameters; otherwise as `vgg_a`."""
   return _vgg("vgg16", meta, (2, 2, 3, 3, 3), width, hidden, dropout)
 
 
@@ -221,5 +219,5 @@ def vgg16(
 def vgg19(
   meta: Mapping[str, Any], *, width: PositiveFloat = 1.0, hidden: PositiveInt = 4096, dropout: Fraction = 0.5
 ) -> Model:
-  """Configuration E, 19 layers: 143,667,240 parameters; otherwise as `vgg_a`."""
+  """Build VGG's configuration E with 19 layers: 143,667,240 parameters; otherwise as `vgg_a`."""
   return _vgg("vgg19", meta, (2, 2, 4, 4, 4), width, hidden, dropout)

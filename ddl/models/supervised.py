@@ -1,4 +1,4 @@
-"""A network as `ddl.api.Model`: its objective by the task of the data, and figures per example."""
+"""Networks as `ddl.api.Model`: the loss by the task of the data, and metrics per example."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ import optax
 from ddl.api import Batch, Model, Tree
 from ddl.precision import wide
 
-TESTED = 2**15, 2**28  # tokens, and numbers of the output layer, that a test of language holds at once at most
-MANY = 100  # classes, from which on top-5 accuracy is told
+TESTED = 2**15, 2**28  # tokens, and numbers of the output layer, of a test of language at a time
+MANY = 100  # classes from which on there is a top-5 accuracy
 Apply = Callable[[Tree, Tree, jax.Array, bool, Any], tuple[jax.Array, Tree]]
 
 
@@ -30,9 +30,8 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     dense: whether its gradients keep their speed under vmap and scan on a CPU.
 
   Returns:
-    A `Model`; metrics are "loss" [batch] and, but for regression, "accuracy" [batch] (language: mean over tokens, and
-    a large batch in parts, as 50,257 numbers for each token are soon more than a device has room for); for 100 classes
-    and more "accuracy_top5" [batch].
+    A `Model`; metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (language: the mean over
+    tokens, computed in parts of the batch to bound the memory); for 100 classes and more "accuracy_top5" [batch].
   """
   task = meta["task"]
 
@@ -81,14 +80,14 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
       return jnp.pad(x, [(0, count * part - size), *[(0, 0)] * (x.ndim - 1)]).reshape(count, part, *x.shape[1:])
 
     parts = {name: cut(x) for name, x in batch.items()}
-    found = jax.lax.map(lambda some: metrics(params, extra, some), parts)
-    return {name: value.reshape(-1)[:size] for name, value in found.items()}
+    figures = jax.lax.map(lambda part: metrics(params, extra, part), parts)
+    return {name: value.reshape(-1)[:size] for name, value in figures.items()}
 
   return Model(typed_init, loss, in_parts if task == "language" else metrics, dense)
 
 
 def _check_targets(task: str, out: jax.Array, y: Any) -> None:
-  """ValueError, one line, for y of another shape or type than outputs [batch, ..., num_outputs] need."""
+  """Raise ValueError for y of another shape or type than outputs [batch, ..., num_outputs] need."""
   shape, wanted = tuple(y.shape), out.shape[:-1]
   if task == "regression":
     if shape != out.shape and not (shape == wanted and out.shape[-1] == 1):

@@ -54,7 +54,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 class Transformer(nn.Module):
-  """The network of `transformer`."""
+  """The network of `transformer`, or of `gpt2`, whose output layer is the embedding."""
 
   vocabulary: int
   layers: int
@@ -63,16 +63,25 @@ class Transformer(nn.Module):
   mlp_ratio: int
   dropout: float
   remat: bool = False
+  gpt2: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    positions = self.param("positions", nn.initializers.normal(0.02), (1, x.shape[1], self.width), jnp.float32)
-    x = nn.Embed(self.vocabulary, self.width, embedding_init=nn.initializers.normal(0.02))(x) + positions
-    x = nn.Dropout(self.dropout, deterministic=not train)(x)
+    normal = nn.initializers.normal(0.02)
+    # The results of a block's two parts start smaller in GPT-2.
+    last = nn.initializers.normal(0.02 * (2 * self.layers) ** -0.5)
+    inits = {"init": normal, "last_init": last, "epsilon": EPSILON} if self.gpt2 else {}
+    positions = self.param("positions", normal, (1, x.shape[1], self.width), jnp.float32)
+    tokens = nn.Embed(self.vocabulary, self.width, embedding_init=normal, name="tokens" if self.gpt2 else None)
+    x = nn.Dropout(self.dropout, deterministic=not train)(tokens(x) + positions)
     block = recomputed(Block) if self.remat else Block
     for i in range(self.layers):
-      x = block(self.heads, self.mlp_ratio, self.dropout, name=f"Block_{i}")(x, train)
-    return named(_Dense(self.vocabulary)(nn.LayerNorm()(x)), "logits")
+      x = block(self.heads, self.mlp_ratio, self.dropout, name=f"Block_{i}", **inits)(x, train)
+    x = nn.LayerNorm(inits.get("epsilon", 1e-6))(x)
+    return named(tokens.attend(x) if self.gpt2 else _Dense(self.vocabulary)(x), "logits")
+
+
+EPSILON = 1e-5  # GPT-2's
 
 
 # Heads and the width of the MLP are split, one sum over the members for each block's attention and MLP (arXiv
@@ -96,6 +105,16 @@ TENSOR = Rules(
 )
 
 
+def _transformer(name: str, meta: Mapping[str, Any], network: Transformer) -> Model:
+  require(name, meta, text=True)
+  layers, width, heads = network.layers, network.width, network.heads
+  if width % heads:
+    raise ValueError(f"{name}.width must be a multiple of the {heads} heads, got {width}.")
+  vocabularies = (1 if network.gpt2 else 2) * meta["num_outputs"] * width
+  require_size(name, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies, layers=layers)
+  return from_flax(network, meta, dense=True)._replace(rules={"tensor": TENSOR})
+
+
 @checked
 def transformer(
   meta: Mapping[str, Any],
@@ -107,44 +126,25 @@ def transformer(
   dropout: Fraction = 0.0,
   remat: bool = False,
 ) -> Model:
-  """Per layer x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)); logits [batch, tokens, vocabulary].
+  """Build a decoder-only transformer; logits [batch, tokens, vocabulary].
 
-  gelu is the tanh form. The number of positions is that of meta["shape"].
-  remat: compute what is inside of a block again for its gradients instead of keeping it: less memory, more time.
+  Per layer x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)), with the tanh form of gelu. The number of
+  positions is that of meta["shape"].
+
+  Args:
+    meta: of text.
+    layers: number of blocks.
+    width: length of a token's vector, a multiple of `heads`.
+    heads: attention heads.
+    mlp_ratio: width of the MLP over that of the tokens.
+    dropout: rate of dropout behind the embedding, attention and MLP.
+    remat: whether blocks are recomputed for their gradients: less memory, more time.
 
   Raises:
-    ValueError: if the data is not text, heads do not divide width, or the layers do not fit into the memory.
+    ValueError: for other data, a width that is no multiple of the heads, or layers that exceed the memory.
   """
-  require("transformer", meta, text=True)
-  if width % heads:
-    raise ValueError(f"transformer: width is {width}; invalid: must be a multiple of {heads}, the heads")
-  ends = 2 * meta["num_outputs"] * width  # of the vocabulary
-  require_size("transformer", layers * (4 + 2 * mlp_ratio) * width**2 + ends, layers=layers)
-  module = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
-  return from_flax(module, meta, dense=True)._replace(rules={"tensor": TENSOR})
-
-
-EPSILON = 1e-5
-
-
-class _GPT2(nn.Module):
-  vocabulary: int
-  layers: int
-  width: int
-  heads: int
-  dropout: float
-  remat: bool
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    init, last = nn.initializers.normal(0.02), nn.initializers.normal(0.02 * (2 * self.layers) ** -0.5)
-    tokens = nn.Embed(self.vocabulary, self.width, embedding_init=init, name="tokens")
-    positions = self.param("positions", init, (1, x.shape[1], self.width), jnp.float32)
-    x = nn.Dropout(self.dropout, deterministic=not train)(tokens(x) + positions)
-    block = recomputed(Block) if self.remat else Block
-    for i in range(self.layers):
-      x = block(self.heads, 4, self.dropout, init, last, EPSILON, name=f"Block_{i}")(x, train)
-    return named(tokens.attend(nn.LayerNorm(EPSILON)(x)), "logits")
+  network = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
+  return _transformer("transformer", meta, network)
 
 
 @checked
@@ -157,18 +157,9 @@ def gpt2(
   dropout: Fraction = 0.0,
   remat: bool = False,
 ) -> Model:
-  """The 124M model: 124,439,808 parameters for 1,024 positions and 50,257 tokens.
+  """Build GPT-2, by default with 124,439,808 parameters for 1,024 positions and 50,257 tokens.
 
-  Others are 24 layers of width 1024 with 16 heads (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The results of
-  each block's two parts start smaller by sqrt(2 layers). The number of positions is that of meta["shape"].
-  remat: compute what is inside of a block again for its gradients instead of keeping it: less memory, more time.
-
-  Raises:
-    ValueError: if the data is not text, heads do not divide width, or the layers do not fit into the memory.
+  Other sizes are 24 layers of width 1024 with 16 heads (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The
+  results of each block's two parts start smaller by sqrt(2 layers). Arguments and errors are those of `transformer`.
   """
-  require("gpt2", meta, text=True)
-  if width % heads:
-    raise ValueError(f"gpt2: width is {width}; invalid: must be a multiple of {heads}, the heads")
-  require_size("gpt2", layers * 12 * width**2 + meta["num_outputs"] * width, layers=layers)
-  module = _GPT2(meta["num_outputs"], layers, width, heads, dropout, remat)
-  return from_flax(module, meta, dense=True)._replace(rules={"tensor": TENSOR})
+  return _transformer("gpt2", meta, Transformer(meta["num_outputs"], layers, width, heads, 4, dropout, remat, True))

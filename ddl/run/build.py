@@ -18,7 +18,7 @@ from ddl.config.registry import factory
 from ddl.config.user_code import is_address
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks
-from ddl.data.order import Order, batches, round_batches
+from ddl.data.sampling import ExampleSampler, batches, round_batches
 from ddl.data.stream import StreamFeed
 from ddl.engine import traffic
 from ddl.engine.compiled_trainer import CompiledTrainer
@@ -42,7 +42,7 @@ class Components(NamedTuple):
   data: Data
   model: Model
   algorithm: Algorithm | ServerAlgorithm
-  order: Order | None  # None: of a stream
+  order: ExampleSampler | None  # None: of a stream
 
   def feed(self, workers: list[int]) -> Feed:
     """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
@@ -156,14 +156,14 @@ def _check_stream(experiment: Experiment, data: Data) -> None:
     raise ValueError(f"{told}: config.noise_batches must be 0, as other batches than those of training cannot be drawn")
 
 
-def _order(experiment: Experiment, data: Data) -> Order | None:
+def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
   if data.train.stream:
     return None
   shards = experiment.make_part(
     "partition", data.train.size, data.train.labels, workers=experiment.workers, seed=experiment.seed
   )
   repeat = experiment.partition.get("repeat", False)
-  return Order(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
+  return ExampleSampler(shards, batch=experiment.batch, seed=experiment.seed, repeat=repeat)
 
 
 def _pull(experiment: Experiment) -> float:

@@ -22,7 +22,8 @@ from ddl.config import trusted_code
 from ddl.config import user_code as own_objects
 from ddl.config.experiment import Experiment
 from ddl.config.parts import PARTS, Part
-from ddl.data import image_folder, stream, tokens
+from ddl.data import image_folder, stream
+from ddl.data.token_files import META, TEST, TRAIN
 from ddl.run.checkpoints import MODEL
 from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorded_inputs
 from ddl.run.processes import say
@@ -32,7 +33,11 @@ WHOLE = 2**30  # bytes that are hashed one by one
 SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each of its pieces where it is of files
 CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds them
 DRAWN = 64  # examples of a stream
-ON_DISK = {"tokens": (tokens.TRAIN, tokens.TEST, tokens.META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
+ON_DISK = {
+  "tokens": (TRAIN, TEST, META),
+  "image_folder": image_folder.SUFFIXES,
+  "tfds": ("",),
+}
 PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
 ALLOW, TRUST = "--allow_changed_inputs", "--trust_code"
 

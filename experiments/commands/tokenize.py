@@ -9,14 +9,14 @@ from pathlib import Path
 
 from absl import flags
 
-from ddl.data import token_files
+from ddl.data import tokenizer
 from ddl.perf.units import bytes_text
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 
 TEXT = flags.DEFINE_string("text", "", "the text, a file")
 OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json, made where there is none")
-LEVEL = flags.DEFINE_enum("level", "byte", token_files.LEVELS, "a token is a byte, or a byte pair encoding's")
+LEVEL = flags.DEFINE_enum("level", "byte", tokenizer.LEVELS, "a token is a byte, or a byte pair encoding's")
 VOCABULARY = flags.DEFINE_integer("vocabulary", 0, "number of tokens of --level=bpe, e.g. 4096", lower_bound=0)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "tokenizer.json of byte pairs learnt elsewhere, for --level=bpe")
 VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, its end, for the test")
@@ -29,7 +29,7 @@ def main(line: CommandLine) -> int:
     raise ValueError("--text=FILE and --out=FOLDER must be set: the text, and where its token files are to be")
   writable(Path(OUT.value), "--out")
   began = time.perf_counter()
-  found = token_files.write(
+  found = tokenizer.write(
     TEXT.value, OUT.value, level=LEVEL.value, vocabulary=VOCABULARY.value, tokenizer=TOKENIZER.value,
     validation=VALIDATION.value,
   )  # fmt: skip

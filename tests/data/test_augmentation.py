@@ -6,7 +6,7 @@ from helpers.data_files import everything, examples, one_line, write_npz
 from PIL import Image
 
 from ddl.data import DATA, augmentation, source
-from ddl.data.order import Order, batches, round_batches
+from ddl.data.sampling import ExampleSampler, batches, round_batches
 
 KEYS = ("none", "crop_flip", "resized_crop")
 
@@ -83,7 +83,7 @@ def test_batches_depend_on_seed_worker_and_step_alone(load, augment):
   plain = load().train
 
   def order(seed=3):
-    return Order([np.arange(200)] * 4, batch=5, seed=seed)
+    return ExampleSampler([np.arange(200)] * 4, batch=5, seed=seed)
 
   whole = batches(train, order(), range(4), 0, 6)
   assert whole["x"].shape == (4, 6, 5, 8, 6, 3)
@@ -119,7 +119,7 @@ def test_own_changes_follow_each_other():
 
   plain = source.in_memory(np.zeros((6, 2)), np.arange(6))
   changed = augmentation.with_augmentation(augmentation.with_augmentation(plain, add), double)
-  order = Order([np.arange(6)], batch=2, seed=5)
+  order = ExampleSampler([np.arange(6)], batch=2, seed=5)
   expected = [2 * np.random.default_rng(np.random.SeedSequence((5, 0, step, 1))).random() for step in range(3)]
   np.testing.assert_array_equal(batches(changed, order, [0], 0, 3)["x"][0, :, 0, 0], expected)
 

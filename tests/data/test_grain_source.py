@@ -6,7 +6,7 @@ import pytest
 from helpers.data_files import everything, one_line
 
 from ddl.data import source
-from ddl.data.order import Order, batches
+from ddl.data.sampling import ExampleSampler, batches
 
 Y = np.arange(40, dtype=np.int32) % 3
 X = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
@@ -22,7 +22,7 @@ def test_examples_by_index():
   np.testing.assert_array_equal(part.take(chosen)["x"], 2 * X[chosen])
   np.testing.assert_array_equal(part.take(chosen)["y"], Y[chosen])
   assert part.size == 40 and {*everything(part)} == {"x", "y"}
-  order = Order([np.arange(40)] * 2, batch=4, seed=1)
+  order = ExampleSampler([np.arange(40)] * 2, batch=4, seed=1)
   taken, plain = (batches(each, order, [0, 1], 3, 2) for each in (part, source.in_memory(2 * X, Y)))
   for name in taken:
     np.testing.assert_array_equal(taken[name], plain[name])

@@ -9,7 +9,7 @@ from helpers.image_folders import picture, write_folder
 from PIL import Image
 
 from ddl.data import DATA, augmentation, source
-from ddl.data.order import Order, batches
+from ddl.data.sampling import ExampleSampler, batches
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -163,7 +163,7 @@ def test_random_resized_crops_are_of_the_whole_image(tmp_path):
   write_folder(tmp_path / "train", CLASSES, 4, (20, 30))
   write_folder(tmp_path / "test", CLASSES, 1, (20, 30), seed=1)
   data = load(tmp_path, size=8, augment="resized_crop")
-  order = Order([np.arange(12)] * 2, batch=3, seed=5)
+  order = ExampleSampler([np.arange(12)] * 2, batch=3, seed=5)
   x = batches(data.train, order, [0, 1], 4, 2)["x"]
   np.testing.assert_array_equal(x[1, 1], batches(data.train, order, [1], 5, 1)["x"][0, 0])
   rng = np.random.default_rng(np.random.SeedSequence((5, 1, 5, 1)))

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.data import source
-from ddl.data.order import Order, batches
-from ddl.data.partition import PARTITIONS
+from ddl.data.sampling import PARTITIONS, ExampleSampler, batches
 
 SETTINGS = {"iid": {}, "sharded": {}, "dirichlet": {"concentration": 0.3}}
 
@@ -97,7 +96,7 @@ sizes = st.lists(st.integers(3, 40), min_size=1, max_size=4)
 
 def orders(shard_sizes, batch, seed):
   starts = np.cumsum([0, *shard_sizes])
-  return Order([np.arange(a, b) for a, b in pairwise(starts)], batch=batch, seed=seed)
+  return ExampleSampler([np.arange(a, b) for a, b in pairwise(starts)], batch=batch, seed=seed)
 
 
 @settings(deadline=None)
@@ -125,11 +124,11 @@ def test_each_epoch_visits_each_example_once(shard_sizes, batch, seed):
 
 def test_order_depends_on_seed_worker_and_epoch_alone():
   shard = np.arange(50)
-  stream = Order([shard] * 3, batch=50, seed=0).indices(1, 0, 2)
+  stream = ExampleSampler([shard] * 3, batch=50, seed=0).indices(1, 0, 2)
   assert not np.array_equal(stream[0], stream[1])
-  assert not np.array_equal(stream, Order([shard] * 3, batch=50, seed=0).indices(2, 0, 2))
-  assert not np.array_equal(stream, Order([shard] * 3, batch=50, seed=1).indices(1, 0, 2))
-  np.testing.assert_array_equal(stream, Order([shard] * 8, batch=50, seed=0).indices(1, 0, 2))  # more workers
+  assert not np.array_equal(stream, ExampleSampler([shard] * 3, batch=50, seed=0).indices(2, 0, 2))
+  assert not np.array_equal(stream, ExampleSampler([shard] * 3, batch=50, seed=1).indices(1, 0, 2))
+  np.testing.assert_array_equal(stream, ExampleSampler([shard] * 8, batch=50, seed=0).indices(1, 0, 2))  # more workers
 
 
 def test_batches_are_the_same_however_workers_are_grouped():
@@ -137,12 +136,12 @@ def test_batches_are_the_same_however_workers_are_grouped():
   calls = []
   inner = source.in_memory(x, np.arange(90, dtype=np.int32))
   counted = inner._replace(take=lambda indices: calls.append(indices) or inner.take(indices))
-  order = Order(PARTITIONS["sharded"](90, None, workers=8, seed=0), batch=5, seed=3)
+  order = ExampleSampler(PARTITIONS["sharded"](90, None, workers=8, seed=0), batch=5, seed=3)
   everyone = batches(counted, order, range(8), 7, 4)
   assert len(calls) == 1 and everyone["x"].shape == (8, 4, 5, 2, 3) and everyone["y"].shape == (8, 4, 5)
   np.testing.assert_array_equal(everyone["x"], x[everyone["y"]])
   for group in ([0, 1, 2, 3], [4, 5, 6, 7], [6], [5, 2]):
-    part = batches(counted, Order(order.shards, batch=5, seed=3), group, 7, 4)
+    part = batches(counted, ExampleSampler(order.shards, batch=5, seed=3), group, 7, 4)
     for name in part:
       np.testing.assert_array_equal(part[name], everyone[name][group])
 
@@ -178,7 +177,7 @@ def test_threads_see_the_same_stream(monkeypatch):
 
 
 def test_order_is_fast():
-  order = Order([np.arange(60_000)] * 2, batch=32, seed=0)
+  order = ExampleSampler([np.arange(60_000)] * 2, batch=32, seed=0)
   order.indices(0, 0, 1)
 
   def measure(step):
@@ -192,10 +191,12 @@ def test_order_is_fast():
 def test_a_batch_above_a_shard_is_filled_by_its_epochs():
   shards = [np.arange(3), np.arange(3, 40)]
   with pytest.raises(ValueError, match="repeat=True"):
-    Order(shards, batch=8, seed=0)
-  order = Order(shards, batch=8, seed=0, repeat=True)
+    ExampleSampler(shards, batch=8, seed=0)
+  order = ExampleSampler(shards, batch=8, seed=0, repeat=True)
   stream = order.indices(0, 0, 9).reshape(-1)
   for epoch in stream.reshape(-1, 3):  # 72 positions are 24 epochs of three examples
     assert sorted(epoch) == [0, 1, 2]
   np.testing.assert_array_equal(order.indices(0, 4, 2), order.indices(0, 0, 9)[4:6])
-  np.testing.assert_array_equal(order.indices(1, 0, 4), Order(shards[1:] * 2, batch=8, seed=0).indices(1, 0, 4))
+  np.testing.assert_array_equal(
+    order.indices(1, 0, 4), ExampleSampler(shards[1:] * 2, batch=8, seed=0).indices(1, 0, 4)
+  )

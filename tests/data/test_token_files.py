@@ -11,8 +11,8 @@ from helpers.data_files import everything, one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.data import DATA, token_files
-from ddl.data import token_files as byte_pairs
+from ddl.data import DATA
+from ddl.data import tokenizer as writer
 
 TEXT = "The cat's hat, 42 times — “naïve” 猫 and 🐈!\n\n\tIt   sat. \r\n" * 40
 needs_tokenizers = pytest.mark.skipif(
@@ -27,7 +27,7 @@ def written(tmp_path):
   (tmp_path / "a.txt").write_bytes(TEXT.encode())
 
   def write(out="out", **settings):
-    found = token_files.write(str(tmp_path / "a.txt"), str(tmp_path / out), **settings)
+    found = writer.write(str(tmp_path / "a.txt"), str(tmp_path / out), **settings)
     return found, *(np.fromfile(tmp_path / out / name, found.dtype) for name in ("train.bin", "val.bin"))
 
   return write
@@ -35,7 +35,7 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("piece", [7, 2**20])
 def test_bytes(written, tmp_path, monkeypatch, piece):
-  monkeypatch.setattr(token_files, "PIECE", piece)
+  monkeypatch.setattr(writer, "PIECE", piece)
   found, train, test = written(validation=0.25)
   content = TEXT.encode()
   assert bytes(train.astype(np.uint8)) + bytes(test.astype(np.uint8)) == content
@@ -51,7 +51,7 @@ def test_byte_pairs(written, tmp_path, monkeypatch, piece):
   """Decoded, the tokens are the text again; cut in pieces, they are those of the whole."""
   import tokenizers
 
-  monkeypatch.setattr(token_files, "PIECE", piece)
+  monkeypatch.setattr(writer, "PIECE", piece)
   found, train, test = written(level="bpe", vocabulary=290)
   tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
   texts = [tokenizer.decode(part.tolist()) for part in (train, test)]
@@ -91,7 +91,7 @@ def test_truncation_and_padding_of_a_tokenizer_are_off(written, tmp_path):
   assert [part.tolist() for part in again] == [train.tolist(), test.tolist()]
   saved = tokenizers.Tokenizer.from_file(str(tmp_path / "other" / "tokenizer.json"))
   assert saved.truncation is None and saved.padding is None
-  one_line(ValueError, lambda: list(byte_pairs.encoded(tokenizer, [TEXT])), "left out", f"{len(TEXT):,}")
+  one_line(ValueError, lambda: list(writer.encoded(tokenizer, [TEXT])), "left out", f"{len(TEXT):,}")
 
 
 @needs_tokenizers
@@ -107,7 +107,7 @@ def test_a_tokenizer_that_drops_characters(written, tmp_path):
 def test_a_file_of_another_format_is_no_text(tmp_path, name):
   (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
   path = str(tmp_path / "a.txt.gz")
-  read = {"text": lambda: DATA["text"](path=path), "tokenize": lambda: token_files.write(path, str(tmp_path / "out"))}
+  read = {"text": lambda: DATA["text"](path=path), "tokenize": lambda: writer.write(path, str(tmp_path / "out"))}
   one_line(ValueError, read[name], "a.txt.gz", "gzip")
 
 
@@ -133,7 +133,7 @@ def test_pieces_are_cut_where_words_are(characters, size):
   """The pieces are the text, and its words by GPT-2's expression are theirs."""
   text = "".join(characters)
   content = text.encode()
-  pieces = list(byte_pairs.words((content[i : i + size] for i in range(0, len(content), size)), "a.txt"))
+  pieces = list(writer.words((content[i : i + size] for i in range(0, len(content), size)), "a.txt"))
   assert "".join(pieces) == text
   assert [word for piece in pieces for word in WORDS.findall(piece)] == WORDS.findall(text)
 
@@ -163,9 +163,9 @@ def test_pieces_are_cut_where_words_are(characters, size):
 )  # fmt: skip
 def test_what_cannot_be_written(tmp_path, monkeypatch, content, settings, words):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(token_files, "PIECE", 50)
+  monkeypatch.setattr(writer, "PIECE", 50)
   (tmp_path / "a.txt").write_bytes(content)
-  one_line(ValueError, lambda: token_files.write("a.txt", "out", **settings), *words)
+  one_line(ValueError, lambda: writer.write("a.txt", "out", **settings), *words)
   assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
@@ -179,9 +179,9 @@ def test_a_tokenizer_that_fails(written, tmp_path):
 
 
 def test_long_words_are_cut(monkeypatch):
-  monkeypatch.setattr(byte_pairs, "LONGEST", 10)
-  assert list(byte_pairs.words([b"abc de", b"fghijk", b"lmno p"], "a.txt")) == ["abc", " defghijklmno", " p"]
-  assert list(byte_pairs.words([b"abcdefgh", b"ijklmno", b" p"], "a.txt")) == ["abcdefghijklmno", " p"]
+  monkeypatch.setattr(writer, "LONGEST", 10)
+  assert list(writer.words([b"abc de", b"fghijk", b"lmno p"], "a.txt")) == ["abc", " defghijklmno", " p"]
+  assert list(writer.words([b"abcdefgh", b"ijklmno", b" p"], "a.txt")) == ["abcdefghijklmno", " p"]
 
 
 def test_nothing_is_overwritten(written, tmp_path):

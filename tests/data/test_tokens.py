@@ -57,7 +57,7 @@ def test_some_test_windows_are_spread_evenly(tmp_path):
 def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch):
   """Of a large file only some pieces are looked at when it is opened."""
   monkeypatch.setattr(tokens, "PIECE", 16)
-  monkeypatch.setattr(tokens, "LOOKED_AT", 512)
+  monkeypatch.setattr(tokens, "CHECKED", 512)
   stored = np.ones(1001, np.int64)
   stored[30] = 77  # in the second of two pieces
   path = write_tokens(tmp_path, stored, np.ones(50), vocabulary=5)

@@ -315,7 +315,7 @@ def test_sizes_are_plain_keywords(name):
     ("lenet", {**IMAGES, "shape": (3, 8, 1)}, {}, r"lenet: needs images of 4 x 4.*fit: linear, mlp$"),
     ("lenet", {**IMAGES, "shape": (8, 8, 1)}, {"channels": (2, 2, 2, 2)}, r"lenet: needs images of 16 x 16"),
     ("resnet20", {**COLOUR, "shape": (2, 2, 3)}, {}, r"resnet20: needs images of 4 x 4"),
-    ("transformer", TEXT, {"width": 10}, r"transformer: width is 10"),
+    ("transformer", TEXT, {"width": 10}, r"transformer.width must be .*, got 10"),
     *(
       (name, {**COLOUR, "shape": shape}, {}, rf"{name}.*channels\], got \[{shape[0]}, .*moveaxis")
       for name, shape in (

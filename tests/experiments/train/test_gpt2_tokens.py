@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ddl.config.experiment import Experiment
-from ddl.data import token_files
+from ddl.data import tokenizer
 from ddl.run import build
 from ddl.run.metrics import with_perplexity
 from experiments.command_line import config_flag
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
   """The token files of a real text."""
   path = tmp_path_factory.mktemp("tokens")
   (path / "text.txt").write_text(2 * "".join(topics[key] for key in sorted(topics)))
-  token_files.write(str(path / "text.txt"), str(path / "out"))
+  tokenizer.write(str(path / "text.txt"), str(path / "out"))
   return path / "out"
 
 

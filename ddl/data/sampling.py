@@ -1,0 +1,159 @@
+"""Which examples a worker consumes at a step: partitions of the training set, and a pure function of (seed, step).
+
+A partition returns a shard per worker, as indices into the training source.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ddl.api import Source
+from ddl.ranges import PositiveFloat, PositiveInt, checked
+
+AUGMENTATION = 1  # last number of the generators' keys, which separates them from those of the order
+
+
+@checked
+def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int) -> list[np.ndarray]:
+  """Give each worker the whole set, which it visits in its own order."""
+  return [np.arange(size, dtype=np.int64)] * workers
+
+
+@checked
+def sharded(
+  size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int, repeat: bool = False
+) -> list[np.ndarray]:
+  """Split the set at random into disjoint parts whose sizes differ by at most one.
+
+  repeat: as of `dirichlet`. ValueError for more workers than examples.
+  """
+  _require_examples(size, workers)
+  return [np.sort(shard) for shard in np.array_split(_generator(seed).permutation(size), workers)]
+
+
+@checked
+def dirichlet(
+  size: int,
+  labels: np.ndarray | None,
+  *,
+  workers: PositiveInt,
+  seed: int,
+  concentration: PositiveFloat,
+  repeat: bool = False,
+) -> list[np.ndarray]:
+  """Split the set into disjoint parts with skewed labels: each class by proportions ~ Dirichlet(concentration).
+
+  Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as in Yurochkin et al. 2019, arXiv
+  1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid parts. A worker
+  without examples after the draw gets one of the largest shard.
+
+  Args:
+    size: number of training examples.
+    labels: their classes [size].
+    workers: number of shards.
+    seed: of the draw.
+    concentration: of the symmetric Dirichlet distribution.
+    repeat: whether a batch larger than a shard repeats the shard's examples.
+
+  Returns:
+    Index arrays, one for each worker. ValueError for missing labels, or more workers than examples.
+  """
+  if labels is None:
+    raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
+  _require_examples(size, workers)
+  rng = _generator(seed)
+  parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
+  for label in np.unique(labels):
+    members = rng.permutation(np.flatnonzero(labels == label))
+    proportions = rng.dirichlet(np.full(workers, concentration))
+    cuts = np.rint(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+    for part, piece in zip(parts, np.split(members, cuts), strict=True):
+      part.append(piece)
+  shards = [np.concatenate(part) for part in parts]
+  for worker in range(workers):
+    if not len(shards[worker]):
+      largest = max(range(workers), key=lambda w: len(shards[w]))
+      shards[worker], shards[largest] = shards[largest][-1:], shards[largest][:-1]
+  return [np.sort(shard) for shard in shards]
+
+
+PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded": sharded, "dirichlet": dirichlet}
+
+
+def _generator(seed: int) -> np.random.Generator:
+  # The spawn key separates this stream from those of the epochs' orders, which have none.
+  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+
+def _require_examples(size: int, workers: int) -> None:
+  if workers > size:
+    raise ValueError(f"{workers} workers for {size} disjoint examples; invalid: must be at most {size}")
+
+
+class ExampleSampler:
+  """Each worker's endless stream of random permutations of its shard, cut into batches.
+
+  A batch may straddle two epochs, so that each epoch visits each example of the shard exactly once.
+  Safe to call from several threads.
+  """
+
+  def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
+    """Check the batch size.
+
+    Args:
+      shards: each worker's indices [size].
+      batch: examples per worker and step.
+      seed: of the permutations.
+      repeat: whether a batch larger than a shard repeats its examples; otherwise it is a ValueError.
+    """
+    worker = min(range(len(shards)), key=lambda w: len(shards[w]))
+    if batch < 1 or (batch > len(shards[worker]) and not repeat):
+      least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
+      raise ValueError(
+        f"batch is {batch}; invalid: must be from 1 to {least}, the examples of worker {worker}'s shard, the smallest "
+        f"of {len(shards)}{'; a more even partition has a larger one, repeat=True fills batches from it' * uneven}"
+      )
+    self.shards, self.batch, self.seed = shards, batch, seed
+    self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)
+
+  def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
+    """Return the examples of steps first_step, ..., first_step + num_steps - 1: [num_steps, batch] int64."""
+    size = len(self.shards[worker])
+    start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
+    parts = [
+      self._epoch(worker, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
+      for epoch in range(start // size, max(start, stop - 1) // size + 1)
+    ]
+    return np.concatenate(parts).reshape(num_steps, self.batch)
+
+  def _epoch(self, worker: int, epoch: int) -> np.ndarray:
+    latest = self._latest[worker]  # one read and one write of a tuple: safe for several threads
+    if latest is None or latest[0] != epoch:
+      rng = np.random.default_rng(np.random.SeedSequence((self.seed, worker, epoch)))
+      latest = (epoch, rng.permutation(self.shards[worker]))
+      self._latest[worker] = latest
+    return latest[1]
+
+
+def batches(
+  source: Source, sampler: ExampleSampler, workers: Sequence[int], first_step: int, num_steps: int
+) -> dict[str, np.ndarray]:
+  """Return the batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
+  return round_batches(source, sampler, [(worker, first_step) for worker in workers], num_steps)
+
+
+def round_batches(
+  source: Source, sampler: ExampleSampler, rounds: Sequence[tuple[int, int]], num_steps: int
+) -> dict[str, np.ndarray]:
+  """Return the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
+
+  A source with `augmented` augments them, by a generator for each worker and step.
+  """
+  indices = np.stack([sampler.indices(worker, first, num_steps) for worker, first in rounds])
+  if source.augmented is None:
+    examples = source.take(indices.reshape(-1))
+  else:
+    steps = [(worker, step) for worker, first in rounds for step in range(first, first + num_steps)]
+    keys = [np.random.SeedSequence((sampler.seed, worker, step, AUGMENTATION)) for worker, step in steps]
+    examples = source.augmented([*map(np.random.default_rng, keys)], indices.reshape(-1, sampler.batch))
+  return {name: array.reshape(indices.shape + array.shape[1:]) for name, array in examples.items()}

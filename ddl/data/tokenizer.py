@@ -1,0 +1,240 @@
+"""Write token files from a text, by bytes or byte pair encoding (Sennrich et al. 2016, arXiv 1508.07909).
+
+Byte pair encoding is that of Hugging Face's library tokenizers: byte level with GPT-2's words, without any download.
+"""
+
+import codecs
+import importlib
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl import files
+from ddl.data.token_files import HEAD, META, TEST, TRAIN, require_text
+
+BYTES = 256
+MOST = 2**20  # tokens of a vocabulary: the library allocates memory for them
+AT_ONCE = 8  # texts that are encoded in parallel
+LONGEST = 2**20  # characters of a word
+MISSED = 0.01  # share of characters that a normalizer may drop, such as control characters
+PIECE = 2**18  # bytes that are read at a time
+TOKENIZER = "tokenizer.json"
+LEVELS = ("byte", "bpe")
+
+
+class TokenFiles(NamedTuple):
+  """Size and type of written token files."""
+
+  train: int  # tokens
+  test: int
+  nbytes: int  # of the text
+  vocabulary: int
+  dtype: str
+
+
+def _library() -> Any:
+  """Import tokenizers; ValueError if it is not installed."""
+  try:
+    return importlib.import_module("tokenizers")  # not known to a type checker where it is not installed
+  except ImportError as error:
+    raise ValueError("byte pairs need tokenizers: pip install -r requirements-tokenize.txt") from error
+
+
+def _trained(texts: Iterable[str], vocabulary: int) -> Any:
+  """Train a tokenizer on the texts: the 256 bytes and the most frequent pairs, at most `vocabulary` tokens."""
+  tokenizers = _library()
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = tokenizers.decoders.ByteLevel()
+  alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+  trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer
+
+
+def _loaded(path: Path) -> Any:
+  """Load a tokenizer.json without its truncation and padding; ValueError for any other file."""
+  try:
+    tokenizer = _library().Tokenizer.from_file(str(path))
+  except Exception as error:  # the library raises Exception itself
+    raise ValueError(f"{path} is no tokenizer.json of the library tokenizers: {_line(error)}") from error
+  tokenizer.no_truncation()  # models' files store their context length, which would cut every piece of the text
+  tokenizer.no_padding()
+  return tokenizer
+
+
+def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
+  """Yield the tokens of each text, several texts at a time on several cores.
+
+  ValueError if the tokenizer fails, or leaves out more than MISSED of the first text's characters.
+  """
+  iterator, first = iter(texts), True
+  while batch := list(islice(iterator, AT_ONCE)):
+    try:
+      if first:
+        _check_complete(tokenizer.encode(batch[0], add_special_tokens=False).offsets, batch[0])
+      encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+    except ValueError:
+      raise
+    except Exception as error:  # the library raises Exception itself
+      raise ValueError(f"the tokenizer cannot encode this text: {_line(error)}") from error
+    first = False
+    yield from (np.array(encoding.ids, np.uint32) for encoding in encodings)
+
+
+def _check_complete(spans: list[tuple[int, int]], text: str) -> None:
+  """Raise ValueError if the tokens' spans of characters do not cover the text except for spaces."""
+  ends = np.array(spans, np.int64).reshape(-1, 2)
+  depth = np.bincount(ends[:, 0], minlength=len(text) + 1) - np.bincount(ends[:, 1], minlength=len(text) + 1)
+  missed = [k for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0) if not text[k].isspace()]
+  if len(missed) > MISSED * len(text):
+    raise ValueError(
+      f"the tokenizer must encode the whole text, got {len(missed):,} of {len(text):,} characters left out."
+    )
+
+
+def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
+  """Decode pieces of UTF-8, and cut the text between words, before the space of the next one.
+
+  Byte pairs end there too, so that their tokens are those of the whole text. A text longer than LONGEST without such a
+  place is cut where a piece ends.
+
+  Args:
+    pieces: of a text.
+    name: of the text, for errors.
+    first: position of the first byte in it.
+
+  Raises:
+    ValueError: for bytes that are not UTF-8.
+  """
+  decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
+
+  def decode(piece: bytes, final: bool = False) -> str:
+    before = len(decoder.getstate()[0])
+    try:
+      return decoder.decode(piece, final)
+    except UnicodeDecodeError as error:
+      where = f"{error.reason} at byte {first - before + error.start}"
+      raise ValueError(f"{name} is not UTF-8 text ({where}); use --level=byte") from error
+
+  for piece in pieces:
+    rest += decode(piece)
+    first += len(piece)
+    backwards, end = range(len(rest) - 1, 0, -1), len(rest) if len(rest) >= LONGEST else 0
+    cut = next((i for i in backwards if rest[i] in " \n" and not rest[i - 1].isspace()), end)
+    if cut:
+      yield rest[:cut]
+      rest = rest[cut:]
+  yield rest + decode(b"", final=True)
+
+
+def _line(error: Exception) -> str:
+  return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def write(
+  text: str, folder: str, *, level: str = "byte", vocabulary: int = 0, tokenizer: str = "", validation: float = 0.1
+) -> TokenFiles:
+  """Write train.bin, val.bin and meta.json, and tokenizer.json for byte pairs.
+
+  The last part of the text is for the test. Byte pairs are trained on the first part only.
+
+  Args:
+    text: a file; UTF-8, except for level "byte".
+    folder: for these files, none of which may exist.
+    level: "byte", or "bpe" for byte pairs.
+    vocabulary: number of tokens with byte pairs, at least 257; fewer if the text has fewer pairs.
+    tokenizer: a trained tokenizer.json to use instead.
+    validation: share of the text for the test.
+
+  Raises:
+    ValueError, OSError: for settings that do not fit, a text that is empty or not UTF-8, or existing files.
+  """
+  _check(level, vocabulary, tokenizer, validation)
+  source, out = files.regular(text), files.local(folder)
+  nbytes = source.stat().st_size
+  require_text(next(_pieces(source, 0, HEAD), b""), text)
+  cut = nbytes - int(nbytes * validation)
+  cut = cut if level == "byte" else _character(source, cut)
+  if not 0 < cut < nbytes:
+    raise ValueError(f"{text} has {nbytes:,} bytes, of which a share of {validation:g} leaves one part empty")
+  if existing := [name for name in (TRAIN, TEST, META, TOKENIZER) if (out / name).exists()]:
+    raise ValueError(f"{folder} has {', '.join(existing)} already; give another folder, or delete these files")
+  spans = {TRAIN: (0, cut), TEST: (cut, nbytes)}
+  if level == "byte":
+    count, parts = 256, {name: _as_bytes(_pieces(source, *span)) for name, span in spans.items()}
+    save, meta = None, "bytes"
+  else:
+    texts = {name: words(_pieces(source, *span), text, span[0]) for name, span in spans.items()}
+    training_text = words(_pieces(source, *spans[TRAIN]), text)
+    bpe = _loaded(files.regular(tokenizer)) if tokenizer else _trained(training_text, vocabulary)
+    count = 1 + max(bpe.get_vocab(with_added_tokens=True).values())
+    parts = {name: encoded(bpe, part) for name, part in texts.items()}
+    save, meta = bpe.save, f"byte pairs, {TOKENIZER}"
+  dtype = "uint16" if count <= 2**16 else "uint32"
+  out.mkdir(parents=True, exist_ok=True)
+  halves = {name: out / f"{name}.part" for name in parts}
+  try:
+    train, test = (_save(halves[name], dtype, parts[name]) for name in (TRAIN, TEST))
+    for name, half in halves.items():
+      half.rename(out / name)
+  finally:
+    for half in halves.values():
+      half.unlink(missing_ok=True)
+  if save:
+    save(str(out / TOKENIZER))
+  about = {"dtype": dtype, "vocabulary": count, "tokenizer": meta, "text": source.name, "bytes": [cut, nbytes - cut]}
+  (out / META).write_text(json.dumps(about, indent=2) + "\n")
+  return TokenFiles(train, test, nbytes, count, dtype)
+
+
+def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> None:
+  if level not in LEVELS:
+    raise ValueError(f"level={level!r}; invalid: must be {' or '.join(LEVELS)}")
+  if not 0 < validation < 1:
+    raise ValueError(f"validation={validation:g}; invalid: must be a share of the text, above 0 and below 1, e.g. 0.1")
+  if level == "byte":
+    if vocabulary or tokenizer:
+      raise ValueError("vocabulary and tokenizer are for byte pairs, level=bpe; bytes are 256 tokens")
+    return
+  _library()
+  if tokenizer and vocabulary:
+    raise ValueError("vocabulary is that of the tokenizer; give one of the two")
+  if not tokenizer and not BYTES < vocabulary <= MOST:
+    least = BYTES + 1
+    raise ValueError(
+      f"vocabulary={vocabulary}; invalid: must be from {least} (the bytes and a pair) to {MOST:,}, e.g. 4096"
+    )
+
+
+def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:
+  """Yield the bytes from start to stop."""
+  with file.open("rb") as opened:
+    opened.seek(start)
+    while start < stop and (piece := opened.read(min(PIECE, stop - start))):
+      start += len(piece)
+      yield piece
+
+
+def _character(file: Path, at: int) -> int:
+  """Return the first position from `at` on where a character of UTF-8 begins, or `at` if none of four bytes does."""
+  following = next(_pieces(file, at, at + 4), b"")
+  return at + next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), 0)
+
+
+def _as_bytes(pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+  return (np.frombuffer(piece, np.uint8) for piece in pieces)
+
+
+def _save(file: Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
+  """Write the tokens; return their number."""
+  count = 0
+  with file.open("wb") as opened:
+    for part in parts:
+      opened.write(part.astype(dtype).tobytes())
+      count += len(part)
+  return count
