@@ -13,6 +13,7 @@ Lakens (2013), "Calculating and reporting effect sizes", doi 10.3389/fpsyg.2013.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -182,16 +183,4 @@ def more_seeds(size: float, seeds: int, level: float) -> int:
     size: |mean(d)| / s(d) as observed, above 0; that mean and spread stay as they are is the assumption.
     seeds: of the observation.
   """
-  enough = next((n for n in _doubling() if power(size, seeds + n, level) >= POWER), None)
-  if enough is None:
-    return MOST + 1
-  low, high = enough // 2, enough  # the power grows with the number of seeds
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (low, middle) if power(size, seeds + middle, level) >= POWER else (middle, high)
-  return high
-
-
-def _doubling() -> list[int]:
-  """1, 2, 4, ... and MOST."""
-  return [*(2**k for k in range(MOST.bit_length() - 1)), MOST]
+  return 1 + bisect_left(range(1, MOST + 1), POWER, key=lambda count: power(size, seeds + count, level))
