@@ -12,12 +12,13 @@ from ddl.files import read_json
 from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
+DataFrame = Any  # pandas', of which pyright does not know what indexing returns
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
 )  # fmt: skip
-
+PREDICTED = "predicted_seconds"  # the prefix of a column for each cluster
 
 NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
 ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
@@ -27,7 +28,12 @@ class Run(NamedTuple):
   """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
 
   name: str  # its folder's name with a space: "seed 0"
-  columns: dict[str, np.ndarray]
+  columns: dict[str, np.ndarray]  # COLUMNS, and PREDICTED_cluster
+
+  @property
+  def seed(self) -> int:
+    """Its seed."""
+    return seed_of(self.name)
 
 
 class Layout(NamedTuple):
@@ -66,7 +72,12 @@ class Comparison(NamedTuple):
   @property
   def seeds(self) -> dict[str, list[str]]:
     """By label, the names of the runs that there should be."""
-    return {each.info["label"]: list(map(run_name, each.info["runs"])) for each in self.results}
+    return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
+
+  @property
+  def clusters(self) -> dict[str, dict[str, Any]]:
+    """By name, the clusters of `compare --cluster` as in comparison.json."""
+    return {entry["name"]: entry for entry in self.info.get("clusters", [])}
 
   @property
   def higher_is_better(self) -> bool:
@@ -125,7 +136,29 @@ def read(folder: Path) -> Comparison:
     names = [run.name for run in runs]
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
     results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
+  _add_predicted_seconds(path, info, results)
   return _aligned(Comparison(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
+
+
+def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[Result]) -> None:
+  """Add the seconds predicted for each cluster to the runs; NaN for seeds that not all labels have."""
+  paths = {entry["label"]: entry["runs"] for entry in info["algorithms"]}
+  common = common_runs(paths)
+  for cluster in info.get("clusters", []):
+    for result in results:
+      label = result.info["label"]
+      clocks = cluster["algorithms"][label]["seconds"]
+      predicted = paths[label] if len(clocks) == len(paths[label]) else common[label]
+      clock_of = dict(zip(map(run_name, predicted), clocks, strict=True))
+      for run in result.runs:
+        count = len(run.columns["step"])
+        clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
+        if len(clock) != count:
+          raise ValueError(
+            f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines; "
+            "run compare --cluster again"
+          )
+        run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -98,7 +98,7 @@ def main(line: CommandLine) -> int:
     print(*(f"  {curve.algorithm}: {scale_curves.verdict(curve)}" for curve in made), sep="\n")
   if not weak:
     print(f"\n{scale_curves.EFFICIENCY}")
-  from ddl.report.figures import scale_page  # here: matplotlib takes a while to import
+  from ddl.report import scale_page
 
   page = scale_page.write(
     folder, curves, cluster, work, title=heading, weak=weak, counted=counted, jitter=JITTER.value,

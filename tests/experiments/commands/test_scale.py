@@ -25,7 +25,7 @@ from ddl.perf.planning import scaling, scenario
 from ddl.perf.planning.scenario import Transport
 from ddl.perf.step.memory import step_memory
 from ddl.perf.tables import TABLES
-from ddl.report.figures import scale_page
+from ddl.report import scale_page
 from ddl.run.build import build
 
 
