@@ -336,7 +336,14 @@ def _printed(
   rows = -(-len(styles) // columns)
   height = 300 if many else max(260, 62 * rows)
   panel_width = (WIDE - 80) // 6 if many else 118
-  none = {"labels": False, "ticks": False, "title": None, "tickCount": 4, "domain": False, "grid": not many}
+  none = {
+    "labels": False,
+    "ticks": False,
+    "title": None,
+    "tickCount": 4,
+    "domain": False,
+    "grid": not (many or any(logs)),
+  }
   panel = {name: encoding.copy() for name, encoding in shared.items()}
   for encoding in panel.values():
     encoding.axis = alt.Axis(**none)

@@ -87,8 +87,8 @@ class Figure:
   @property
   def embedded(self) -> str:
     """A data URI for an image of the page."""
-    # A tenth of a point is enough, and the page has its alternative text.
-    svg = re.sub(r'(?<=\d\.\d)\d+| (?:aria-\w+|role|pointer-events|class)="[^"]*"', "", self.svg)
+    svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg)  # the page has its text
+    svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
   def content(self, kind: str, svg: str | None = None, dpi: int = DPI) -> bytes:

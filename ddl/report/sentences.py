@@ -61,20 +61,26 @@ def findings(tables: Frames) -> list[Sentence]:
 
 def claim_text(tables: Frames, quantity: Quantity, ranking: frames.Ranking) -> str:
   """Return the best label and its difference from others, or those that do not differ significantly from it."""
-  best, *others = ranking.ranked
-  if ranking.rivals:
-    tied = [best, *ranking.rivals]
-    figures = [f"{formats.named(label)} ({_figure(tables, quantity, label)})" for label in tied[:FEW]]
-    names = formats.listed(figures + [counted(len(tied) - FEW, "other")] * (len(tied) > FEW), labels=False)
+  tied = [ranking.ranked[0], *ranking.rivals]
+  figures = [f"{formats.named(label)} ({_figure(tables, quantity, label)})" for label in tied[:FEW]]
+  names = formats.listed(figures + [counted(len(tied) - FEW, "other")] * (len(tied) > FEW), labels=False)
+  if ranking.rivals and not is_short(ranking):
     return f"no clear winner; {names} do not differ significantly."
-  text = f"{formats.named(best)} ({_figure(tables, quantity, best)})"
+  text = f"{names}, not significantly different" if ranking.rivals else names
+  others = [label for label in ranking.ranked if label not in tied]
   baseline = _baseline(tables)
-  if baseline in others and (saving := _saving(tables, quantity, best, baseline)):
-    text += f", {saving}"
-  elif others:
-    text += f"; {next_one(tables, quantity, others[0], best)}"
+  if baseline in others and (saving := _saving(tables, quantity, tied[0], baseline)):
+    text += f"; {formats.named(tied[0])} takes {saving}" if ranking.rivals else f", {saving}"
+  elif others and not ranking.rivals:
+    text += f"; {next_one(tables, quantity, others[0], tied[0])}"
   untested = f"; no test with {counted(len(ranking.unjudged), 'other')}" if ranking.unjudged else ""
   return f"{text}{untested}."
+
+
+def is_short(ranking: frames.Ranking) -> bool:
+  """Return whether those level with the best are few, and others are significantly worse."""
+  level = 1 + len(ranking.rivals)
+  return level <= FEW and level + len(ranking.unjudged) < len(ranking.ranked)
 
 
 def headlines(tables: Frames) -> list[str]:
@@ -89,15 +95,19 @@ def headline(tables: Frames, quantity: Quantity) -> str:
   ranking = frames.ranking(tables, quantity, None if quantity.is_score else tables.complete)
   if not ranking.ranked:
     return f"No algorithm {'has a result' if quantity.is_score else f'reaches {goal} with every seed'}"
-  best = f"{ranking.ranked[0]} {{}} ({_figure(tables, quantity, ranking.ranked[0])})"
-  if ranking.rivals:
+  if ranking.rivals and not is_short(ranking):
     return f"No clear winner in {f'final {quantity.title}' if quantity.is_score else f'{quantity.title} to {goal}'}"
+  best = [ranking.ranked[0], *ranking.rivals]
+  names, one = formats.listed(best), len(best) == 1
+  figure = " to ".join(dict.fromkeys(_figure(tables, quantity, label) for label in (best[0], best[-1])))
   if quantity.is_score:
     word = "highest" if quantity.metric == "test_accuracy" else "lowest"
-    return best.format(f"ends with the {word} {quantity.title}")
+    return f"{names} end{'s' * one} with the {word} {quantity.title} ({figure})"
   claims = {"examples": "with the fewest examples", "bytes_sent": "with the fewest bytes"}
-  only = "Only " * (len(ranking.ranked) == 1 < len(tables.table))
-  return only + best.format(f"reaches {goal} {claims.get(quantity.metric, 'first')}" if not only else f"reaches {goal}")
+  if len(tables.complete) == 1:
+    only = "Only " * (len(tables.table) > 1)
+    return f"{only}{names} reaches {goal}, after {figure}{' examples' * (quantity.metric == 'examples')}"
+  return f"{names} reach{'es' * one} {goal} {claims.get(quantity.metric, 'first')} ({figure})"
 
 
 def _figure(tables: Frames, quantity: Quantity, label: str) -> str:
