@@ -264,8 +264,8 @@ def pairs_frame(comparison: Comparison, runs: DataFrame) -> DataFrame:
     }
     values = [value for seeds in figures.values() for value in seeds.values()]
     resolution = statistics.share_resolution(values) if quantity.metric == "test_accuracy" else 0.0
-    found = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
-    for (a, b), pair in found.items():
+    tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
+    for (a, b), pair in tests.items():
       low, high = pair.interval or (None, None)
       lines.append(
         (
@@ -396,15 +396,15 @@ def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | 
   """
   pairs = of_quantity(frames.pairs, quantity)
   signs = np.sign(pairs["estimate"] - (pairs["scale"] == "ratio")).fillna(0).astype(int)
-  found: dict[tuple[str, str], int | None] = {}
+  verdict_of: dict[tuple[str, str], int | None] = {}
   for first, second, sign, significant, seeds in zip(
     pairs["first"], pairs["second"], signs, pairs["significant"].astype(object), pairs["seeds"], strict=True
   ):
     verdict = sign if frames.single and seeds else None
     if isinstance(significant, bool | np.bool_):
       verdict = sign if significant else 0
-    found[first, second], found[second, first] = verdict, None if verdict is None else -verdict
-  return found
+    verdict_of[first, second], verdict_of[second, first] = verdict, None if verdict is None else -verdict
+  return verdict_of
 
 
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -42,20 +42,32 @@ class Chart(NamedTuple):
     """Whether it is a speed-up."""
     return self.speedup_over is not None
 
+  @property
+  def column(self) -> str:
+    """The name of y in the figure's data."""
+    metric = self.quantity.metric
+    return f"speedup_{'steps' if metric == 'step' else metric}" if self.is_speedup else metric
+
+  @property
+  def log_y(self) -> bool:
+    """Whether the axis of y is logarithmic."""
+    y = self.points["y"].tolist()
+    return self.is_speedup or (self.quantity.metric != "test_accuracy" and min(y) > 0 and max(y) >= HALF * min(y))
+
 
 def charts(tables: Frames, key: str) -> list[Chart]:
   """Return the final metric, speed-ups where the key is `workers`, and the costs of the target."""
   comparison = tables.comparison
   sizes = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in comparison.results}
   costs = [quantity for quantity in frames.costs(comparison) if quantity.metric != "step" or len(sizes) > 1]
-  found = [_chart(tables, key, frames.scores(comparison)[0])]
+  drawn = [_chart(tables, key, frames.scores(comparison)[0])]
   if key == "workers":
     layouts = [each for result in comparison.results for each in result.layouts]
     own_devices = bool(layouts) and all(each.devices == each.workers for each in layouts)
     step, *_, seconds = frames.costs(comparison)
-    found += [_speedup(tables, quantity) for quantity in [step, *[seconds] * (comparison.virtual or own_devices)]]
-  found += [_chart(tables, key, quantity) for quantity in costs]
-  return [chart for chart in found if len(chart.points)]
+    drawn += [_speedup(tables, quantity) for quantity in [step, *[seconds] * (comparison.virtual or own_devices)]]
+  drawn += [_chart(tables, key, quantity) for quantity in costs]
+  return [chart for chart in drawn if len(chart.points)]
 
 
 def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
@@ -136,7 +148,7 @@ def slopes(tables: Frames, chart: Chart) -> list[Slope]:
   values = axes(tables.comparison)[chart.key]
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
     return []
-  found = []
+  fitted = []
   for (panel, group), line in chart.points[~chart.points["level"].astype(bool)].groupby(["panel", "group"], sort=False):
     line = line.sort_values("x")
     y = chart.seeds.loc[line["label"]].dropna(axis=1).to_numpy()  # [points, seeds]
@@ -146,12 +158,8 @@ def slopes(tables: Frames, chart: Chart) -> list[Slope]:
     across = x - x.mean()
     mean, half = summary(across @ np.log(y) / (across @ across))
     interval = None if half is None else (mean - half, mean + half)
-    found.append(Slope(str(group), str(panel), mean, interval, bool(line["early"].any())))
-  return found
-
-
-def _spans(values: Sequence[float], times: float) -> bool:
-  return min(values) > 0 and max(values) >= times * min(values)
+    fitted.append(Slope(str(group), str(panel), mean, interval, bool(line["early"].any())))
+  return fitted
 
 
 def is_log_key(values: Sequence[Any]) -> bool:
@@ -159,7 +167,7 @@ def is_log_key(values: Sequence[Any]) -> bool:
   if not numeric(values) or min(values) <= 0:
     return False
   doubled = all(b >= 2 * a for a, b in pairwise(values))
-  return _spans(values, DECADE) or (len(values) > 2 and doubled)
+  return max(values) >= DECADE * min(values) or (len(values) > 2 and doubled)
 
 
 def title(tables: Frames, chart: Chart) -> str:
@@ -177,8 +185,13 @@ def _finding(tables: Frames, chart: Chart) -> str:
   quantity, points = chart.quantity, chart.points[~chart.points["level"].astype(bool)]
   word = words(chart.key, list(axes(tables.comparison)))
   if chart.is_speedup:
-    texts = [text for group in dict.fromkeys(points["group"]) for text in _speedups(chart, str(group))]
-    return "; ".join(f"{group}: {text}" for group, text in zip(dict.fromkeys(points["group"]), texts, strict=True))
+    texts = []
+    for group, line in points.groupby("group", sort=False):
+      last = line[line["x"] == line["x"].max()]
+      ends = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (last["y"].min(), last["y"].max())))
+      texts.append(f"{group} {ends}{EARLY * bool(last['early'].any())}")
+    most = f"{points['tick'].iloc[points['x'].argmax()]} over {chart.speedup_over} workers"
+    return f"Speed-up in {quantity.title} with {most}: {formats.listed(texts, labels=False)}"
   sign = -1 if quantity.metric == "test_accuracy" else 1
   best = {group: line.loc[(sign * line["y"]).idxmin()] for group, line in points.groupby("group", sort=False)}
   extreme = "Highest" if sign < 0 else "Lowest"
@@ -190,15 +203,16 @@ def picture(tables: Frames, chart: Chart) -> Figure:
   """Return the figure of a chart."""
   quantity, points, text = chart.quantity, chart.points, title(tables, chart)
   key = words(chart.key, list(axes(tables.comparison)))
-  kind = quantity.metric.removeprefix("test_").removesuffix("_sent")
-  name = f"grid_{f'speedup_{_unit(chart)}' if chart.is_speedup else kind}_vs_{key}".replace(" ", "_")
-  notes, ends = [], points[["group", "panel", "tick", "y"]].to_dict("records")
+  name = f"grid_{chart.column.removeprefix('test_').removesuffix('_sent')}_vs_{key}".replace(" ", "_")
+  notes, limits = [], _limits(chart)
   if level := list(dict.fromkeys(points["group"][points["level"].astype(bool)])):
     notes.append(f"Dashed: {formats.listed(level)} read{'s' * (len(level) == 1)} no {key}.")
   if points["partial"].any():
     notes.append("Open markers: the mean is of only the seeds that have the figure.")
-  if silent := [] if quantity.metric != "bytes_sent" else _silent(tables):
-    notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
+  if quantity.metric == "bytes_sent" and (silent := tables.runs["label"][tables.runs["silent"].astype(bool)].tolist()):
+    notes.append(f"Send nothing, so not on these axes: {formats.listed(list(dict.fromkeys(silent)), 6)}.")
+  if (points["low"] < limits[0]).any() or (points["high"] > limits[1]).any():
+    notes.append("An interval whose bar ends at the edge goes on beyond the axis.")
   if chart.is_speedup:
     notes += [f"Of {quantity.title} only: the time of a step is not in it."] if quantity.metric == "step" else []
     groups = dict.fromkeys(result.info["group"] for result in tables.comparison.results)
@@ -206,30 +220,19 @@ def picture(tables: Frames, chart: Chart) -> Figure:
       notes.append(f"Not every seed met the target with {chart.speedup_over} workers: {formats.listed(without)}.")
   if early := list(dict.fromkeys(points["label"][points["early"].astype(bool)])):
     notes.append(f"{EARLY} {EARLY_TEXT}, so that the cost is mostly invented: {formats.listed(early, 6)}.")
-  found = [slope for slope in slopes(tables, chart) if not slope.early]
-  if 0 < len(found) <= 8:
-    texts = [f"{slope.group}{f', {slope.panel}' if slope.panel else ''} {slope}" for slope in found]
+  fitted = [slope for slope in slopes(tables, chart) if not slope.early]
+  if 0 < len(fitted) <= 8:
+    texts = [f"{slope.group}{f', {slope.panel}' if slope.panel else ''} {slope}" for slope in fitted]
     notes.append(f"Slopes in logarithmic axes (95 % interval over the seeds): {'; '.join(texts)}.")
-  unit = "speedup" if chart.is_speedup else quantity.unit
-  values = "; ".join(f"{line['group']} {line['panel']} {line['tick']}: {_value(unit, line['y'])}" for line in ends)
-  y = f"speedup_{_unit(chart)}" if chart.is_speedup else quantity.metric
   columns = points[["group", "panel", "tick", "y", "low", "high"]]
-  columns = columns.rename(columns={"group": "algorithm", "tick": key, "y": y})
+  values = "; ".join(
+    f"{line['group']} {line['panel']} {line['tick']}: "
+    + (f"{line['y']:.3g}" if chart.is_speedup else formats.figure(quantity.unit, line["y"]))
+    for line in columns.to_dict("records")
+  )
+  columns = columns.rename(columns={"group": "algorithm", "tick": key, "y": chart.column})
   return Figure(name, _finding(tables, chart) or text, text, f"{text}. {values}.", notes,
                 lambda narrow: _drawn(tables, chart, narrow), columns)  # fmt: skip
-
-
-def _unit(chart: Chart) -> str:
-  return "steps" if chart.quantity.metric == "step" else chart.quantity.metric
-
-
-def _value(unit: str, value: float) -> str:
-  return f"{value:.3g}" if unit == "speedup" else formats.figure(unit, value)
-
-
-def _silent(tables: Frames) -> list[str]:
-  """Return the labels that send nothing."""
-  return list(dict.fromkeys(tables.runs["label"][tables.runs["silent"].astype(bool)]))
 
 
 def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
@@ -241,7 +244,6 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   keys = axes(comparison)
   values, groups = keys[chart.key], list(dict.fromkeys(result.info["group"] for result in comparison.results))
   log_x = is_log_key(values) or (chart.is_speedup and numeric(values))
-  log_y = chart.is_speedup or (chart.quantity.metric != "test_accuracy" and _spans(points["y"].tolist(), HALF))
   places = values if numeric(values) else list(range(len(values)))
   texts = json.dumps(list(map(value_text, values)))
   word = words(chart.key, list(keys))
@@ -254,7 +256,8 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   )  # fmt: skip
   y_title = f"speed-up over {chart.speedup_over} workers" if chart.is_speedup else chart.quantity.title
   unit = "speedup" if chart.is_speedup else chart.quantity.metric
-  scale = alt.Scale(type="log" if log_y else "linear", zero=False, padding=8, nice=False, domain=_limits(chart, log_y))
+  log_y = chart.log_y
+  scale = alt.Scale(type="log" if log_y else "linear", zero=False, padding=8, nice=False, domain=_limits(chart))
   axis = alt.Axis(title=y_title + ", log scale" * log_y, tickCount=5, labelExpr=figure.label_format(unit, log_y))
   channels = figure.by_label("group", groups, alt.Legend(orient="bottom", columns=2 if narrow else 4))
   base = alt.Chart().encode(x=x, y=alt.Y("y:Q", scale=scale, axis=axis), color=channels["color"])
@@ -286,14 +289,14 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   return figure.specification(drawn, points=shown)
 
 
-def _limits(chart: Chart, log_y: bool) -> list[float]:
+def _limits(chart: Chart) -> list[float]:
   """Return limits of y: around all means, and as far as the bars go unless that hides the means."""
   points = chart.points
   means = points["y"].to_numpy()
   ends = np.concatenate([points["low"].fillna(points["y"]), points["high"].fillna(points["y"])])
   if chart.is_speedup:
     means = np.append(means, [1.0, points["x"].max() / points["x"].min()])
-  if log_y:
+  if chart.log_y:
     means, ends = np.log(means), np.log(np.maximum(ends, 1e-300))
   low, high = means.min(), means.max()
   room = high - low or 0.1 * abs(high) or 1.0
@@ -301,17 +304,7 @@ def _limits(chart: Chart, log_y: bool) -> list[float]:
   low, high = low - 0.06 * room, high + 0.06 * room
   if chart.quantity.metric == "test_accuracy" and not chart.is_speedup:
     low, high = max(low, -0.02), min(high, 1.0 + 0.02 * room)
-  return [float(math.exp(low)), float(math.exp(high))] if log_y else [float(low), float(high)]
-
-
-def _speedups(chart: Chart, group: str) -> Iterable[str]:
-  """Yield the speed-up of an algorithm with the most workers."""
-  points = chart.points[chart.points["group"] == group]
-  if chart.is_speedup and len(points):
-    last = points[points["x"] == points["x"].max()]
-    low, high = f"{last['y'].min():.2g}", f"{last['y'].max():.2g}"
-    shown = (low if low == high else f"{low} to {high}") + EARLY * bool(last["early"].any())
-    yield f"speed-up in {chart.quantity.title} {shown} with {last['tick'].iloc[0]} over {chart.speedup_over} workers"
+  return [float(math.exp(low)), float(math.exp(high))] if chart.log_y else [float(low), float(high)]
 
 
 class SlopeTable(NamedTuple):

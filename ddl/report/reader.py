@@ -162,14 +162,14 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """By label, the folders of the runs whose seeds all labels have that have any."""
+  """Return by label the folders of the runs whose seeds all labels have that have any."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
 
 
 def _aligned(whole: Comparison) -> Comparison:
-  """Of the seeds that all labels have; the same where all have the same, or none is common."""
+  """Return the comparison of the seeds that all labels have; the same where all have the same, or none is common."""
   names = {tuple(each) for each in whole.seeds.values() if each}
   if len(names) < 2:
     return whole
@@ -189,12 +189,12 @@ def _aligned(whole: Comparison) -> Comparison:
 
 
 def seed_of(run: str) -> int:
-  """The seed of a run by its folder or name."""
+  """Return the seed of a run by its folder or name."""
   return int(run_name(run).rpartition(" ")[2])
 
 
 def _completed(path: Path, info: Any) -> dict[str, Any]:
-  """The content with what files of older versions lack. ValueError where that cannot be known from the file alone."""
+  """Return the content with what files of older versions lack; ValueError where the file does not determine it."""
   lacking = [key for key in NEEDED if not isinstance(info, dict) or key not in info]
   if not lacking:
     lacking = sorted({f"algorithms.{key}" for each in info["algorithms"] for key in ENTRY if key not in each})
@@ -211,12 +211,12 @@ def _completed(path: Path, info: Any) -> dict[str, Any]:
 
 
 def run_name(path: str | Path) -> str:
-  """easgd/seed-0 as "seed 0"."""
+  """Return easgd/seed-0 as "seed 0"."""
   return Path(path).name.replace("-", " ")
 
 
 def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
-  """The layouts of an algorithm's runs, from their folders."""
-  found = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
-  known = [each for each in found if isinstance(each, dict) and {"devices", "processes"} <= each.keys()]
-  return {Layout(workers, each["devices"], each["processes"], each.get("together", 1)) for each in known}
+  """Return the layouts of an algorithm's runs, from their folders."""
+  layouts = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
+  known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
+  return {Layout(workers, layout["devices"], layout["processes"], layout.get("together", 1)) for layout in known}

@@ -94,10 +94,10 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
   return Spans(*(column[real] for column in columns))
 
 
-def _joined(found: Spans, rounding: float) -> Spans:
+def _joined(timeline: Spans, rounding: float) -> Spans:
   """Sort the spans by worker and time, and join the consecutive ones of one exchange."""
-  order = np.lexsort((found.begin, found.worker, found.beneath))
-  worker, begin, end, kind, beneath = (column[order] for column in found)
+  order = np.lexsort((timeline.begin, timeline.worker, timeline.beneath))
+  worker, begin, end, kind, beneath = (column[order] for column in timeline)
   first = np.ones(len(order), bool)
   first[1:] = (worker[1:] != worker[:-1]) | (kind[1:] != EXCHANGING) | (kind[:-1] != EXCHANGING)
   first[1:] |= begin[1:] - end[:-1] > rounding
@@ -204,10 +204,10 @@ def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) 
   return [*parts, (since, until, WAITING, False)]
 
 
-def shares(found: Spans) -> dict[str, float]:
+def shares(timeline: Spans) -> dict[str, float]:
   """Share of the workers' time by kind, the largest first."""
-  length = np.where(found.beneath, 0.0, found.end - found.begin)
-  parts = np.bincount(found.kind, length, len(KINDS)) / length.sum()
+  length = np.where(timeline.beneath, 0.0, timeline.end - timeline.begin)
+  parts = np.bincount(timeline.kind, length, len(KINDS)) / length.sum()
   return {KINDS[index]: float(parts[index]) for index in np.argsort(-parts, kind="stable") if parts[index] > 0}
 
 
@@ -257,8 +257,8 @@ def single_run(label: str, events: Events, clock: str) -> Figure:
 
 def _picture(shown: Schedule, clock: str = "virtual time") -> Figure:
   events = shown.record if isinstance(shown.record, Events) else None
-  found = spans(shown.record)
-  beneath, parts = bool(found.beneath.any()), shares(found)
+  timeline = spans(shown.record)
+  beneath, parts = bool(timeline.beneath.any()), shares(timeline)
   caption = ["The start of the run. First seed.", "A row is a worker.", MARKS[events is not None, beneath]]
   waiting = f"waiting {formats.share(parts.get(KINDS[WAITING], 0.0))}"
   title, part = f"{waiting} of the time", f"in the first {len(shown.record[0])} steps"
@@ -272,20 +272,20 @@ def _picture(shown: Schedule, clock: str = "virtual time") -> Figure:
     caption += [f"{name}: {count:,}." for name, count in counts.items() if count]
   times = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
   caption.append(f"The workers' time {part}{', bars beneath left out' * beneath}: {times}.")
-  workers, names = int(found.worker.max()) + 1, formats.listed(shown.labels)
+  workers, names = int(timeline.worker.max()) + 1, formats.listed(shown.labels)
   if workers > ROWS:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
   subtitle = f"Schedule of {names}"
   alt = f"{subtitle}: one row per worker from 0 to {end_of(shown):.3g} s. {caption[-1]}"
   return Figure(f"schedule_{shown.folder}", f"{names}: {title}", subtitle, alt, caption,
-                lambda narrow: _drawn(shown, found, narrow, clock), drawn_spans(shown, found))  # fmt: skip
+                lambda narrow: _drawn(shown, timeline, narrow, clock), drawn_spans(shown, timeline))  # fmt: skip
 
 
-def drawn_spans(shown: Schedule, found: Spans) -> DataFrame:
+def drawn_spans(shown: Schedule, timeline: Spans) -> DataFrame:
   """Return the spans of the rows, those that cross the end of the axis whole; seconds."""
   import pandas as pd
 
-  frame = pd.DataFrame(found._asdict())
+  frame = pd.DataFrame(timeline._asdict())
   frame = frame[(frame["begin"] < end_of(shown)) & (frame["worker"] < ROWS)]
   frame.insert(1, "kind", [KINDS[kind] for kind in frame.pop("kind")])
   return frame
@@ -312,14 +312,14 @@ def end_of(shown: Schedule) -> float:
   return float(np.nanmedian(last))
 
 
-def _drawn(shown: Schedule, found: Spans, narrow: bool, clock: str) -> dict[str, Any]:
+def _drawn(shown: Schedule, timeline: Spans, narrow: bool, clock: str) -> dict[str, Any]:
   """Return a row of bars per worker; beside it, or below it, the histogram of the staleness."""
   import altair as alt
   import pandas as pd
 
   events = shown.record if isinstance(shown.record, Events) else None
-  end, frame = end_of(shown), drawn_spans(shown, found)
-  rows = min(ROWS, int(found.worker.max()) + 1)
+  end, frame = end_of(shown), drawn_spans(shown, timeline)
+  rows = min(ROWS, int(timeline.worker.max()) + 1)
   beneath = frame["beneath"].astype(bool)
   top = frame["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)

@@ -183,14 +183,14 @@ def expected(tables: Frames) -> list[Sentence]:
   pairs = tables.comparison.info["expected"]
   if not pairs:
     return []
-  found: dict[int, list[str]] = {-1: [], 1: [], 0: []}
+  verdicts: dict[int, list[str]] = {-1: [], 1: [], 0: []}
   for sooner, later in pairs:
-    found[order(tables, sooner, later)].append(f"{sooner} before {later}")
+    verdicts[order(tables, sooner, later)].append(f"{sooner} before {later}")
   words = {-1: "", 1: "the other way round: ", 0: "not significantly different: "}
-  texts = [words[sign] + formats.listed(names, 20) for sign, names in found.items() if names]
+  texts = [words[sign] + formats.listed(names, 20) for sign, names in verdicts.items() if names]
   single = " in the one seed, which shows no spread" if tables.single else ""
   subject = (
-    f"{len(found[-1])} of {len(pairs)} expected orderings in {formats.NAMES[tables.comparison.seconds]} came out"
+    f"{len(verdicts[-1])} of {len(pairs)} expected orderings in {formats.NAMES[tables.comparison.seconds]} came out"
   )
   return [(f"{subject}{single}", "; ".join(texts) + ".")]
 
