@@ -97,8 +97,8 @@ def _entrant(
     seeds.append(int(run.rpartition("-")[2]))
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)
-    hit = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
-    hits.append(np.nan if hit is None else hit)
+    met = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
+    hits.append(met.step if met else np.nan)
   experiment, algorithm = components.experiment, components.algorithm
   pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
   return Entrant(experiment, algorithm, pattern, seeds, steps, hits, members)

@@ -27,7 +27,7 @@ from ddl.library.resume import NOT_RECORDED
 from ddl.library.words import in_calls
 from ddl.perf import cluster_file
 from ddl.ranges import NonNegativeInt, check_all
-from ddl.report import run_schedule
+from ddl.report import schedule
 from ddl.run import folder as run_dir
 from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
@@ -80,7 +80,7 @@ def train(
     experiment = Experiment.from_config(chosen)
     options = library_resume.with_recorded(options, record)
     options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
-    training.train(experiment, _hooked(options, hooks, run_schedule.draw))
+    training.train(experiment, _hooked(options, hooks, schedule.draw))
   return Run(Path(options.workdir), trust_code=True)  # whose code has been run
 
 

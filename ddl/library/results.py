@@ -19,9 +19,7 @@ from ddl.library import resume as library_resume
 from ddl.library.words import in_calls
 from ddl.names import short_name
 from ddl.perf.units import counted
-from ddl.report import clusters, findings, formats, frames, grid_page, page, reader, wording
-from ddl.report import seeds as seed_sets
-from ddl.report import table as table_rows
+from ddl.report import clusters, formats, frames, page, reader, sentences, tables
 from ddl.run import build as made
 from ddl.run import checkpoints, inputs
 from ddl.run import folder as run_dir
@@ -30,7 +28,7 @@ from ddl.run.metrics import Evaluator, with_perplexity
 if TYPE_CHECKING:
   import pandas as pd
 
-  from ddl.report.figures.picture import Picture
+  from ddl.report.figure import Figure
 
 Value = TypeVar("Value")
 SHOWN = 12  # algorithms in the text of a comparison
@@ -47,7 +45,7 @@ class Named(dict[str, Value]):
 
   def __repr__(self) -> str:
     """The names, and what they are for."""
-    names = textwrap.fill(", ".join(map(repr, self)), wording.WIDTH, initial_indent="  ", subsequent_indent="  ")
+    names = textwrap.fill(", ".join(map(repr, self)), tables.WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(filter(None, [f"{counted(len(self), self.what)} by name:", names, self.use]))
 
   def __missing__(self, name: str) -> Value:
@@ -90,31 +88,29 @@ def of_sweep(folder: Path) -> str:
 
 
 def of_comparison(folder: Path) -> str:
-  """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+  """Return its folder, labels, seeds and target, who is best, and its table if that is short."""
   try:
-    found = reader.read(folder)
-    table = table_rows.rows(found)
-    labels = formats.listed([row.label for row in table], SHOWN)
-    seeds = formats.listed([str(seed) for seed in found.info["seeds"]], SHOWN)
-    goal = f"{formats.NAMES[found.metric]} {found.goal}"
-    first = (grid_page if found.info["grid"] else findings).headline
+    results = frames.build(reader.read(folder))
+    comparison = results.comparison
+    seeds = formats.listed([str(seed) for seed in comparison.info["seeds"]], SHOWN)
     texts = [
-      f"{counted(len(table), 'label')}: {labels}",
-      f"{'seed' if len(found.info['seeds']) == 1 else 'seeds'}: {seeds}; target: {goal}",
-      first(table, found),
-      *([f"{seed_sets.APART}: {told}"] if (told := seed_sets.apart(found)) else []),
-      *(f"{each.sentence.partition('; ')[0].rstrip('.')}." for each in clusters.on_clusters(found)),
-      *map(run_dir.change_text, found.info.get("changed_inputs", [])),
+      f"{counted(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
+      f"{'seed' if len(comparison.info['seeds']) == 1 else 'seeds'}: {seeds}; "
+      f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
+      f"{'; '.join(sentences.headlines(results))}.",
+      *map(sentences.plain, sentences.caveats(results)),
+      *(f"{text.partition('; ')[0].rstrip('.')}." for text in clusters.sentences_of(results)),
+      *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
     ]
     text = "\n".join(
-      textwrap.fill(each, wording.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+      textwrap.fill(each, tables.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
       for each in texts
     )
-    if len(table) <= SHOWN:
-      signs = [(table_rows.EARLY, wording.BEFORE), (table_rows.FELL, wording.AGAIN)]
-      told = [f"; {sign}: {words.lower()}" for sign, words in signs if any(sign in row.signs for row in table)]
-      marks = textwrap.fill("".join([wording.MARKS, *told]), wording.WIDTH)
-      text = "\n".join([text, "", *wording.text_lines(found, table), marks])
+    if len(results.labels) <= SHOWN:
+      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in sentences.marked_labels(results)]
+      text = "\n".join(
+        [text, "", *tables.text_lines(results), textwrap.fill("".join([tables.MARKS, *signs]), tables.WIDTH)]
+      )
   except DAMAGED as error:
     text = f"  nothing to show: {error}"
   return f"Compared in {folder}\n{text}"
@@ -204,7 +200,7 @@ class Compared:
   trust_code: bool = False  # as of a run
 
   def __repr__(self) -> str:
-    """Its folder, labels, seeds and target, the first sentence of the page, and its table if that is short."""
+    """Its folder, labels, seeds and target, who is best, and its table if that is short."""
     return of_comparison(self.folder)
 
   @cached_property
@@ -229,6 +225,10 @@ class Compared:
     return reader.read(self.folder)
 
   @cached_property
+  def _results(self) -> frames.Frames:
+    return frames.build(self._read)
+
+  @cached_property
   def metrics(self) -> "pd.DataFrame":
     """Every evaluation of every run; columns: see `ddl.report.frames.metrics_frame`."""
     return frames.metrics_frame(self._read)
@@ -236,21 +236,21 @@ class Compared:
   @cached_property
   def table(self) -> "pd.DataFrame":
     """A row per label, with intervals; columns: see `ddl.report.frames.table_frame`."""
-    return frames.table_frame(self._read)
+    return self._results.table
 
   @cached_property
   def pairs(self) -> "pd.DataFrame":
     """A row per quantity and pair of labels; columns: see `ddl.report.frames.pairs_frame`."""
-    return frames.pairs_frame(self._read)
+    return self._results.pairs
 
   @cached_property
-  def figures(self) -> "Named[Picture]":
+  def figures(self) -> "Named[Figure]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    found = page.pictures(self.folder, self._read)
+    drawn = page.pictures(self.folder, self._read)
     use = (
       "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
     )
-    return Named("figure", {each.name: each for section in found for each in section}, use)
+    return Named("figure", {figure.name: figure for figure in drawn}, use)
 
 
 @dataclass(frozen=True, repr=False)

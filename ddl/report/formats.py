@@ -1,4 +1,4 @@
-"""Numbers as text: percent, thousands, megabytes, with their spread in the same unit."""
+"""Numbers and lists as text: percent, thousands, megabytes, with their interval in the same unit."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -24,17 +24,17 @@ SAMPLED = "counted is what these workers would exchange with a server; here all 
 
 
 def decimals(value: float, significant: int) -> int:
-  """How many decimals show that many significant digits of the value."""
+  """Return the number of decimals that show this many significant digits."""
   return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
-  """`mean` or `mean ± half` of a quantity of NAMES: fractions become percent, bytes get a decimal prefix."""
+  """Return `mean` or `mean ± half`: fractions become percent, bytes get a decimal prefix. kind: of NAMES."""
   return _text([mean] if half is None else [mean, half], " ± ", *_unit(kind, mean))
 
 
 def with_interval(kind: str, mean: float, ends: tuple[float, float] | None) -> str:
-  """`mean ± half`, or `mean (low to high)` where the interval was cut at one of its ends."""
+  """Return `mean ± half`, or `mean (low to high)` where the interval was cut at one of its ends."""
   if ends is None or math.isclose(mean - ends[0], ends[1] - mean, rel_tol=1e-6, abs_tol=1e-12):
     return figure(kind, mean, ends and (ends[1] - ends[0]) / 2)
   scale, unit, places = _unit(kind, mean)
@@ -42,24 +42,24 @@ def with_interval(kind: str, mean: float, ends: tuple[float, float] | None) -> s
 
 
 def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
-  """`low to high`, in the unit of the mean."""
+  """Return `low to high`, in the unit of the mean."""
   return _text(ends, " to ", *_unit(kind, mean))
 
 
 def seconds(value: float) -> str:
-  """In the unit that suits it."""
+  """Return seconds with a prefix."""
   return figure("seconds", value)
 
 
 def _unit(kind: str, value: float) -> tuple[float, str, int]:
-  """The unit that suits the value: its scale, its name and the decimals."""
+  """Return the scale, the name and the decimals of the unit for a value."""
   if kind in ("seconds", "virtual_seconds"):
-    scale, unit = next((each for each in SECONDS if abs(value) >= each[0]), SECONDS[-1] if value else SECONDS[0])
+    scale, unit = next((unit for unit in SECONDS if abs(value) >= unit[0]), SECONDS[-1] if value else SECONDS[0])
     return scale, unit, decimals(value / scale, 3)
   if kind == "test_accuracy":
     return 0.01, "%", 2
   if kind == "bytes_sent":
-    scale, unit = next((each for each in BYTES if abs(value) >= each[0]), BYTES[-1])
+    scale, unit = next((unit for unit in BYTES if abs(value) >= unit[0]), BYTES[-1])
     return scale, unit, decimals(value / scale, 3) if scale > 1 else 0
   if kind in ("step", "examples"):
     return (1e6, "M", decimals(value / 1e6, 3)) if abs(value) >= 1e7 else (1.0, "", 0)
@@ -71,42 +71,42 @@ def _text(values: Sequence[float], between: str, scale: float, unit: str, places
 
 
 def rate(bandwidth: float) -> str:
-  """Bytes per second."""
+  """Return bytes per second with a prefix."""
   return f"{figure('bytes_sent', bandwidth)}/s"
 
 
 def target(kind: str, value: float) -> str:
-  """A target as the config has it: 95 % rather than 95.00 %."""
+  """Return a target as the config has it: 95 % rather than 95.00 %."""
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
 
 
 def named(label: str) -> str:
-  """A label in a sentence, quoted where it would look like two."""
+  """Return a label for a sentence, quoted where it would look like two."""
   return quoted(label) if ", " in label else label
 
 
 def listed(names: Sequence[str], most: int = 12, labels: bool = True) -> str:
-  """ "a, b and c", or the first ones and the number of others; labels that would look like two are quoted."""
-  names = [named(name) if labels else name for name in names]  # not for the comma of a figure
+  """Return "a, b and c", or the first ones and the number of others; labels with commas are quoted."""
+  names = [named(name) if labels else name for name in names]  # the comma of a figure needs no quotes
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def between(values: Iterable[int], noun: str = "") -> str:
-  """8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
+  """Return 8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
   least, most = min(values := list(values)), max(values)
   end = counted(most, noun) if noun else f"{most:,}"
   return end if least == most else f"{least:,} to {end}"
 
 
 def share(part: float) -> str:
-  """A share in percent; only 1 reads as 100 % and only 0 as 0 %."""
+  """Return a share in percent; only 1 reads as 100 % and only 0 as 0 %."""
   if part in (0, 1):
     return f"{100 * part:.0f} %"
   return "under 0.1 %" if part < 0.0005 else "over 99.9 %" if part >= 0.9995 else f"{100 * part:.1f} %"
 
 
 def signed(value: float) -> str:
-  """A number with two decimals and a true minus."""
+  """Return a number with two decimals and a true minus."""
   return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")

@@ -12,12 +12,13 @@ from ddl.files import read_json
 from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
+DataFrame = Any  # pandas', of which pyright does not know what indexing returns
 SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
 )  # fmt: skip
-
+PREDICTED = "predicted_seconds"  # the prefix of a column for each cluster
 
 NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
 ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
@@ -27,7 +28,12 @@ class Run(NamedTuple):
   """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
 
   name: str  # its folder's name with a space: "seed 0"
-  columns: dict[str, np.ndarray]
+  columns: dict[str, np.ndarray]  # COLUMNS, and PREDICTED_cluster
+
+  @property
+  def seed(self) -> int:
+    """Its seed."""
+    return seed_of(self.name)
 
 
 class Layout(NamedTuple):
@@ -66,7 +72,12 @@ class Comparison(NamedTuple):
   @property
   def seeds(self) -> dict[str, list[str]]:
     """By label, the names of the runs that there should be."""
-    return {each.info["label"]: list(map(run_name, each.info["runs"])) for each in self.results}
+    return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
+
+  @property
+  def clusters(self) -> dict[str, dict[str, Any]]:
+    """By name, the clusters of `compare --cluster` as in comparison.json."""
+    return {entry["name"]: entry for entry in self.info.get("clusters", [])}
 
   @property
   def higher_is_better(self) -> bool:
@@ -125,18 +136,40 @@ def read(folder: Path) -> Comparison:
     names = [run.name for run in runs]
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
     results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
+  _add_predicted_seconds(path, info, results)
   return _aligned(Comparison(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
 
 
+def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[Result]) -> None:
+  """Add the seconds predicted for each cluster to the runs; NaN for seeds that not all labels have."""
+  paths = {entry["label"]: entry["runs"] for entry in info["algorithms"]}
+  common = common_runs(paths)
+  for cluster in info.get("clusters", []):
+    for result in results:
+      label = result.info["label"]
+      clocks = cluster["algorithms"][label]["seconds"]
+      predicted = paths[label] if len(clocks) == len(paths[label]) else common[label]
+      clock_of = dict(zip(map(run_name, predicted), clocks, strict=True))
+      for run in result.runs:
+        count = len(run.columns["step"])
+        clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
+        if len(clock) != count:
+          raise ValueError(
+            f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines; "
+            "run compare --cluster again"
+          )
+        run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
+
+
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """By label, the folders of the runs whose seeds all labels have that have any."""
+  """Return by label the folders of the runs whose seeds all labels have that have any."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
 
 
 def _aligned(whole: Comparison) -> Comparison:
-  """Of the seeds that all labels have; the same where all have the same, or none is common."""
+  """Return the comparison of the seeds that all labels have; the same where all have the same, or none is common."""
   names = {tuple(each) for each in whole.seeds.values() if each}
   if len(names) < 2:
     return whole
@@ -156,12 +189,12 @@ def _aligned(whole: Comparison) -> Comparison:
 
 
 def seed_of(run: str) -> int:
-  """The seed of a run by its folder or name."""
+  """Return the seed of a run by its folder or name."""
   return int(run_name(run).rpartition(" ")[2])
 
 
 def _completed(path: Path, info: Any) -> dict[str, Any]:
-  """The content with what files of older versions lack. ValueError where that cannot be known from the file alone."""
+  """Return the content with what files of older versions lack; ValueError where the file does not determine it."""
   lacking = [key for key in NEEDED if not isinstance(info, dict) or key not in info]
   if not lacking:
     lacking = sorted({f"algorithms.{key}" for each in info["algorithms"] for key in ENTRY if key not in each})
@@ -178,12 +211,12 @@ def _completed(path: Path, info: Any) -> dict[str, Any]:
 
 
 def run_name(path: str | Path) -> str:
-  """easgd/seed-0 as "seed 0"."""
+  """Return easgd/seed-0 as "seed 0"."""
   return Path(path).name.replace("-", " ")
 
 
 def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
-  """The layouts of an algorithm's runs, from their folders."""
-  found = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
-  known = [each for each in found if isinstance(each, dict) and {"devices", "processes"} <= each.keys()]
-  return {Layout(workers, each["devices"], each["processes"], each.get("together", 1)) for each in known}
+  """Return the layouts of an algorithm's runs, from their folders."""
+  layouts = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
+  known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
+  return {Layout(workers, layout["devices"], layout["processes"], layout.get("together", 1)) for layout in known}

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from ddl.names import short_name
 from ddl.perf.units import counted
 from ddl.report import formats
-from ddl.report.cells import Cell
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
@@ -22,21 +21,21 @@ RATE = "optimizer.learning_rate"
 
 class Settings(NamedTuple):
   shared: dict[str, str]  # by section
-  columns: dict[str, list[Cell]]  # what differs, a cell per algorithm
+  columns: dict[str, list[str]]  # what differs, a text per algorithm
   note: str  # the origin of the learning rates if it is the same for all; else a column has it
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
-  """The settings in the content of a comparison.json."""
+  """Return the settings in the content of a comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
-  flat = [{k: short_name(v) if k.endswith(".name") else v for k, v in each.items()} for each in flat]
-  keys = dict.fromkeys(key for each in flat for key in each)
-  found = {key: [_text(each[key]) if key in each else "" for each in flat] for key in keys}
+  flat = [{k: short_name(v) if k.endswith(".name") else v for k, v in values.items()} for values in flat]
+  keys = dict.fromkeys(key for values in flat for key in values)
+  texts_of = {key: [_text(values[key]) if key in values else "" for values in flat] for key in keys}
   columns, note = {}, ""
-  if RATE in found:
-    columns["learning rate"] = found.pop(RATE)
+  if RATE in texts_of:
+    columns["learning rate"] = texts_of.pop(RATE)
     origins = [_origin(entry.get("tuned")) for entry in entries]
     if len(set(origins)) > 1:
       columns["the rate is from"] = origins
@@ -46,7 +45,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
     ", ".join(f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()) or "none" for entry in entries
   ]
   shared: dict[str, str] = {}
-  for key, texts in found.items():
+  for key, texts in texts_of.items():
     section, _, rest = key.partition(".")
     if len(set(texts)) > 1:
       columns[_words(key) + (f" ({UNITS[key]})" if key in UNITS else "")] = texts
@@ -58,35 +57,28 @@ def settings(info: Mapping[str, Any]) -> Settings:
   budgets = {math.prod(budget) for budget in zip(*(of_labels(info, key) for key in BUDGET), strict=True)}
   shared["examples"] = f"{formats.between(budgets)} of all workers together"
   shared["seed" if len(info["seeds"]) == 1 else "seeds"] = ", ".join(map(str, info["seeds"]))
-  return Settings(shared, {head: list(map(Cell, texts)) for head, texts in columns.items()}, note)
-
-
-def varying(info: Mapping[str, Any]) -> dict[str, list[Cell]]:
-  """Of "workers" and "batch" those that labels set differently, but for a grid's keys, which labels name."""
-  keys = [key for key in ("workers", "batch") if key not in info["grid"]]
-  found = {key: [Cell(str(value)) for value in of_labels(info, key)] for key in keys}
-  return {key: values for key, values in found.items() if len(set(values)) > 1}
+  return Settings(shared, columns, note)
 
 
 def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
-  """The value of a key for each label."""
+  """Return the value of a key for each label."""
   return [entry["settings"][key] for entry in info["algorithms"]]
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config without keys that are None."""
+  """Return the config without keys that are None."""
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-  found = {}
+  flat = {}
   for key, value in tree.items():
-    found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-  return found
+    flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+  return flat
 
 
 def _origin(tuned: Mapping[str, Any] | None) -> str:
-  """The origin of a learning rate, and the other keys tuned with it."""
+  """Return the origin of a learning rate, and the other keys tuned with it."""
   if not tuned or RATE not in tuned["keys"]:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
@@ -96,7 +88,7 @@ def _origin(tuned: Mapping[str, Any] | None) -> str:
 
 
 def _words(key: str) -> str:
-  """optimizer.momentum as "momentum of optimizer"."""
+  """Return optimizer.momentum as "momentum of optimizer"."""
   section, _, rest = key.rpartition(".")
   return (f"{rest} of {section}" if section else rest).replace("_", " ")
 

@@ -1,132 +1,234 @@
-"""Statistics of curves and seeds: Student intervals, bands, the crossing of a target."""
+"""Statistics of curves and seeds: Student intervals, the crossing of a target, paired tests corrected by Holm.
+
+For labels a and b the test is of d_s = x_as - x_bs over the seeds s that both have, or, for costs, which scale with the
+difficulty of a seed, of d_s = log x_as - log x_bs. Algorithms share a seed's initial parameters, order of examples and
+step times, which correlates their figures and makes the differences spread less than the figures do.
+
+Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 65-70.
+Hedges (1981), "Distribution theory for Glass's estimator of effect size", doi 10.3102/10769986006002107.
+Lakens (2013), "Calculating and reporting effect sizes", doi 10.3389/fpsyg.2013.00863.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
-Curve = tuple[np.ndarray, np.ndarray]  # x [points] increasing, y [points]
 Span = tuple[float, float]  # the ends of an interval
-RANGE: Mapping[str, Span] = {  # of metrics columns whose true mean cannot be outside, however few the seeds
+RANGE: Mapping[str, Span] = {  # of metrics whose true mean cannot lie outside
   "test_accuracy": (0.0, 1.0),
   "test_perplexity": (1.0, math.inf),
   "distance": (0.0, math.inf),
 }
+LEVEL = 0.05  # of a family of tests
+POWER = 0.8
+MOST = 1000  # largest number of additional seeds that `more_seeds` returns
+COUNTED = 50_000  # examples; a finer resolution is far below the spread over seeds
+ROUNDING = 1e-12  # relative; smaller differences count as 0
 
 
 def half_width(values: np.ndarray) -> np.ndarray:
-  """Of the 95 % confidence interval over the first axis: t(0.975, n - 1) s / sqrt(n), s the sample deviation."""
+  """Return the half-width of Student's 95 % interval over the first axis: t(0.975, n - 1) s / sqrt(n)."""
   return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
 
 
 def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
-  """Mean and half-width of the 95 % confidence interval, None for fewer than two values; NaN gives NaN."""
+  """Return the mean and the half-width of its 95 % interval, None for fewer than two values."""
   values = np.asarray(values, np.float64)
   if values.size < 2:
     return (float(values[0]) if values.size else float("nan")), None
   return float(values.mean()), float(half_width(values))
 
 
-def interval_ends(quantity: str, mean: Any, half: Any) -> tuple[Any, Any]:
-  """The ends of mean -+ half, cut where the quantity cannot be: an accuracy is 100 % at most.
-
-  The true mean lies inside RANGE, so that Student's interval holds it exactly as often without the part outside; no
-  other interval is put in its place. Every interval of a mean, in tables, files and pictures, is from here; those of
-  paired differences, which may have either sign, stay symmetric.
-  """
-  least, most = RANGE.get(quantity, (-math.inf, math.inf))
+def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
+  """Return mean -+ half, cut to RANGE: the true mean lies inside, so the coverage stays the same."""
+  least, most = RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
 
 def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, Span | None]:
-  """Geometric mean and its 95 % confidence interval, exp(mean(log v) -+ t s(log v) / sqrt(n)), which stays above 0.
+  """Return the geometric mean and its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
 
-  For costs, which are tested by their ratio: the ratio of two geometric means is the geometric mean of the ratios.
-  The interval is None for fewer than two values. Where a value is 0 it is the arithmetic mean, without an interval.
+  The interval is None for fewer than two values. With a value of 0 return the arithmetic mean and no interval.
   """
-  values = np.sort(np.asarray(values, np.float64))  # so that the order of seeds does not change the last digit
+  values = np.sort(np.asarray(values, np.float64))  # the order of seeds must not change the last digit
   if not (values > 0).all():
     return float(values.mean()), None
   mean, half = summary(np.log(values))
   return float(np.exp(mean)), None if half is None else (float(np.exp(mean - half)), float(np.exp(mean + half)))
 
 
-def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> float | None:
-  """The step at which a curve first meets the target (>=, or <= where lower is better); None if it never does.
+class Crossing(NamedTuple):
+  """Where a curve first meets the target."""
 
-  Between the last evaluation before, at step a with the value v, and the first that meets it, at step b with w, the
-  curve is taken as linear: a + (b - a) (target - v) / (w - v). Where the first evaluation meets it, that is the step.
-  Values that are not finite are no evaluations.
+  step: float  # interpolated linearly between the evaluations before and after
+  unseen: bool  # met before the first evaluation after the start, so that the step is mostly invented
+  missed_again: bool  # at a later evaluation
+
+
+def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> Crossing | None:
+  """Return where a curve first meets the target (>=, or <= where lower is better), None if it never does.
 
   Args:
-    steps, values: [evaluations], steps increasing.
+    steps, values: [evaluations], steps increasing; values that are not finite are ignored.
   """
-  steps, values, met = _met(steps, values, target, higher_is_better)
+  finite = np.isfinite(values)
+  steps, values = steps[finite], values[finite]
+  met = values >= target if higher_is_better else values <= target
   if not met.any():
     return None
   after = int(np.argmax(met))
+  again = not met[after:].all()
   if after == 0 or values[after] == target:
-    return float(steps[after])
+    return Crossing(float(steps[after]), bool(after == 0 and steps[0] > 0 and values[after] != target), again)
   share = (target - values[after - 1]) / (values[after] - values[after - 1])
-  return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+  step = float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+  return Crossing(step, after == 1 and steps[0] == 0, again)
 
 
-def unseen(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> bool:
-  """Whether a curve has passed the target at its first evaluation after the start: `crossing` is mostly invented then.
+def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray] | None:
+  """Return the mean of curves (x, y) at every x that all of them cover, up to the first value that is not finite.
 
-  All that is known then is an upper bound, the step of that evaluation. A curve that meets the target exactly there is
-  not interpolated.
+  Between its own points a curve is interpolated linearly. None without curves.
   """
-  steps, values, met = _met(steps, values, target, higher_is_better)
-  first = int(np.argmax(met))
-  return bool(met.any() and first == (1 if steps[0] == 0 else 0) and values[first] != target)
+  prefixes = [(x[: _finite(y)], y[: _finite(y)]) for x, y in curves if _finite(y)]
+  if not prefixes:
+    return None
+  start, end = max(x[0] for x, _ in prefixes), min(x[-1] for x, _ in prefixes)
+  grid = np.unique(np.concatenate([x for x, _ in prefixes]))
+  grid = grid[(grid >= start) & (grid <= end)]
+  return grid, np.mean([np.interp(grid, x, y) for x, y in prefixes], axis=0)
 
 
-def falls_back(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> bool:
-  """Whether a curve that has met the target is evaluated short of it later: `crossing` is the first of several."""
-  _, _, met = _met(steps, values, target, higher_is_better)
-  return bool(met.any() and not met[int(np.argmax(met)) :].all())
+def _finite(values: np.ndarray) -> int:
+  """Return the length of the finite prefix."""
+  bad = ~np.isfinite(values)
+  return int(np.argmax(bad)) if bad.any() else len(values)
 
 
-def _met(
-  steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The evaluations, and which of them meet the target."""
-  finite = np.isfinite(values)
-  steps, values = steps[finite], values[finite]
-  return steps, values, values >= target if higher_is_better else values <= target
+class Pair(NamedTuple):
+  """Two labels over their common seeds: first minus second, or first over second."""
+
+  mean: float  # of a ratio the geometric one; NaN without a common seed
+  interval: Span | None  # Student's, 95 %, of this pair only; None for fewer than two seeds and without a test
+  ratio: bool
+  seeds: int  # common ones
+  p: float | None = None  # of the two-sided test
+  p_holm: float | None = None  # adjusted for all tested pairs of the family
+  effect: float | None = None  # `hedges_gz`
+  more_seeds: int | None = None  # `more_seeds`
 
 
-def finite_prefix(x: np.ndarray, y: np.ndarray) -> Curve:
-  """Return the curve up to the first point where x or y is not finite: values after a divergence are not data."""
-  bad = ~(np.isfinite(x) & np.isfinite(y))
-  end = int(np.argmax(bad)) if bad.any() else len(x)
-  return x[:end], y[:end]
-
-
-def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-  """Mean and 95 % half-width over seeds, at every x where some seed was evaluated and which all the seeds cover.
-
-  Between its own points a seed is interpolated linearly; nothing is extrapolated.
+def paired_tests(
+  figures: Mapping[str, Mapping[str, float]],
+  ratio: bool,
+  family: Iterable[tuple[str, str]],
+  resolution: float = 0.0,
+  untested: Collection[tuple[str, str]] = (),
+) -> dict[tuple[str, str], Pair]:
+  """Test pairs of labels as one family: the probability that any pair of equals differs significantly is at most 5 %.
 
   Args:
-    curves: one (x, y) a seed, finite, at least one point each.
-
-  Returns:
-    (x, mean, half), each [points]; half is None for a single seed. The arrays are empty where no x is common to all.
+    figures: by label and by seed; a pair is tested over the common seeds.
+    ratio: test the ratio of two labels where all their figures are above 0, else the difference.
+    family: the pairs, chosen before the figures are known.
+    resolution: the unit of figures that are rounded, such as 1 / 360 for accuracies on 360 examples. Rounding gives a
+      difference the variance 2 resolution^2 / 12; a smaller spread over few seeds is not believed.
+    untested: pairs of the family that have only a mean.
   """
-  start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-  grid = np.unique(np.concatenate([x for x, _ in curves]))
-  grid = grid[(grid >= start) & (grid <= end)]
-  values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [seeds, points]
-  if len(curves) == 1:
-    return grid, values[0], None
-  return grid, values.mean(axis=0), half_width(values)
+  pairs, sizes = {}, {}
+  for pair in family:
+    pairs[pair], sizes[pair] = _paired(figures[pair[0]], figures[pair[1]], ratio, resolution)
+    if pair in untested:
+      pairs[pair] = Pair(pairs[pair].mean, None, pairs[pair].ratio, pairs[pair].seeds)
+  tested = [pair for pair in pairs if pairs[pair].p is not None]
+  for pair, p_holm in zip(tested, holm([pairs[pair].p for pair in tested]), strict=True):
+    differs = p_holm < LEVEL and pairs[pair].mean != pairs[pair].ratio
+    count = None
+    if not differs and sizes[pair] > 0:
+      count = more_seeds(sizes[pair], pairs[pair].seeds, LEVEL / len(tested))
+    pairs[pair] = pairs[pair]._replace(p_holm=p_holm, more_seeds=count)
+  return pairs
 
 
-def mean_curve(curves: Sequence[Curve]) -> Curve | None:
-  """The mean over seeds up to where one of them is not finite; None where there is none."""
-  found = [each for each in (finite_prefix(*curve) for curve in curves) if len(each[0])]
-  return band(found)[:2] if found else None
+def _paired(
+  first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
+) -> tuple[Pair, float]:
+  """Return the uncorrected pair, and |mean| / s of its differences: 0 where the mean is 0 or nothing spreads."""
+  common = [seed for seed in first if seed in second]
+  if not common:
+    return Pair(math.nan, None, ratio, 0), 0.0
+  a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
+  ratio = ratio and min(a.min(), b.min()) > 0
+  if ratio:
+    a, b = np.log(a), np.log(b)
+  differences = a - b
+  scale = 1.0 if ratio else np.maximum(np.abs(a), np.abs(b))
+  differences[np.abs(differences) <= ROUNDING * scale] = 0.0
+  count, mean = len(common), float(differences.mean())
+  deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6)) if count > 1 else math.nan
+  half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count) if count > 1 else math.nan
+  with np.errstate(over="ignore"):  # two seeds may have an interval from 0 to infinity
+    shown, low, high = np.exp([mean, mean - half, mean + half]).tolist() if ratio else (mean, mean - half, mean + half)
+  pair = Pair(shown, (low, high) if count > 1 else None, ratio, count)
+  if count == 1:
+    return pair, 0.0
+  if deviation <= ROUNDING * np.max(scale):  # the same difference with every seed
+    return pair._replace(p=float(mean == 0)), 0.0
+  size = mean / deviation
+  p = 2 * float(special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
+  return pair._replace(p=p, effect=hedges_gz(size, count)), abs(size)
+
+
+def share_resolution(values: Sequence[float]) -> float:
+  """Return 1 / N for the smallest N of which all shares are multiples, so that N examples were counted; 0 for none."""
+  counts = np.arange(1, COUNTED + 1)
+  for value in values:
+    shares = value * counts
+    counts = counts[np.abs(shares - np.round(shares)) <= 1e-9 * counts]
+  return 1 / float(counts[0]) if len(counts) else 0.0
+
+
+def holm(values: Sequence[Any]) -> list[float]:
+  """Return adjusted p: of the k-th smallest of m, counted from 0, the largest (m - j) p_j of all j <= k, at most 1."""
+  p = np.asarray(values, np.float64)
+  order = np.argsort(p, kind="stable")
+  adjusted = np.empty_like(p)
+  adjusted[order] = np.minimum(np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order]), 1.0)
+  return adjusted.tolist()
+
+
+def hedges_gz(size: float, seeds: int) -> float | None:
+  """Return Hedges' g_z = J mean(d) / s(d), J = G(m/2) / (sqrt(m/2) G((m-1)/2)), m = n - 1; None for two seeds."""
+  m = seeds - 1
+  if m < 2:
+    return None
+  return float(size * math.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / math.sqrt(m / 2))
+
+
+def power(size: float, seeds: int, level: float) -> float:
+  """Return P(|T| > t(1 - level / 2, n - 1)), T noncentral t with n - 1 degrees of freedom around size sqrt(n)."""
+  df, center = seeds - 1, size * math.sqrt(seeds)
+  critical = special.stdtrit(df, 1 - level / 2)
+  below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN where too small for a float
+  return float(1 - below + lower)
+
+
+def detectable(seeds: int, level: float) -> float:
+  """Return the smallest |mean(d)| / s(d) that a test of this level detects with a power of 0.8."""
+  most = next(2.0**k for k in range(64) if power(2.0**k, seeds, level) >= POWER)
+  return optimize.root_scalar(lambda size: power(size, seeds, level) - POWER, bracket=(0.0, most), xtol=1e-3).root
+
+
+def more_seeds(size: float, seeds: int, level: float) -> int:
+  """Return the fewest additional seeds with which the test has a power of 0.8; MOST + 1 for more than MOST.
+
+  Args:
+    size: |mean(d)| / s(d) as observed, above 0, which is taken to stay as it is.
+    seeds: of the observation.
+    level: for a family of m pairs 5 % / m, the strictest that Holm's procedure asks for.
+  """
+  return 1 + bisect_left(range(1, MOST + 1), POWER, key=lambda count: power(size, seeds + count, level))

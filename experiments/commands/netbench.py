@@ -79,8 +79,8 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
 
 def _draw(net: network.Network, measured: Measured, names: list[str], folder: Path) -> None:
   """Train each algorithm over the link, and draw accuracy over seconds."""
-  from ddl.report.figures.picture import save_all
-  from experiments.netbench import accuracy  # here: matplotlib takes a while to import
+  from ddl.report.figure import save_all
+  from experiments.netbench import accuracy  # here: it imports the report
 
   picture = accuracy.picture(net, accuracy.train(net, measured, names, folder))
   save_all(folder, [picture])

@@ -98,7 +98,7 @@ def main(line: CommandLine) -> int:
     print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in ends), sep="\n")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
-  from ddl.report.figures import scale_page  # here: matplotlib takes a while to import
+  from ddl.report import scale_page
 
   page = scale_page.write(
     folder, drawn, cluster, job.work, title=title, weak=weak, counted=job.counted, jitter=JITTER.value,

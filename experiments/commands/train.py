@@ -7,7 +7,7 @@ from absl import flags
 from ddl.config import unread_keys
 from ddl.config.experiment import Experiment
 from ddl.config.registry import has_server
-from ddl.report import run_schedule
+from ddl.report import schedule
 from ddl.run.train import train
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
@@ -38,7 +38,7 @@ def main(line: CommandLine) -> int:
     from experiments.dryrun.explain import explain  # here: most runs need none of it
 
     options = replace(options, hooks=(*options.hooks, explain))
-  options = replace(options, hooks=(*options.hooks, run_schedule.draw))
+  options = replace(options, hooks=(*options.hooks, schedule.draw))
   unread_keys.check_virtual("train", line.paths, [line.config.algorithm.name])
   train(Experiment.from_config(line.config), options)
   return 0

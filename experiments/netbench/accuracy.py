@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl.report.figures.picture import Picture
-from ddl.report.figures.style import COLOURS, DASHES, MARKERS, PHONE, SLIDE, blank
+from ddl.report.figure import NARROW, WIDE, Figure, by_label, label_format, specification
 from ddl.run.folder import METRICS
 from experiments.netbench.cases import CASES, Case, Measured
 from experiments.netbench.group import Group
@@ -41,34 +40,31 @@ def _experiment(case: Case, clock: Mapping[str, int], rounds: int) -> dict[str, 
   return {"algorithm": algorithm, "batch": 256, "optimizer": optimizer, **steps}
 
 
-def picture(network: Network, curves: Curves) -> Picture:
+def picture(network: Network, curves: Curves) -> Figure:
   """Draw test accuracy over seconds."""
+  import pandas as pd
+
   link = f"{bandwidth_text(network.rate)} and {1e3 * network.latency:g} ms"
-  title = f"Digits over a link of {link}"
+  subtitle = f"Digits over a link of {link}"
   ends = "; ".join(f"{label} {points[-1][1]:.3f} after {points[-1][0]:.3g} s" for label, points in curves.items())
   caption = f"The same steps of each algorithm on {network.hosts} hosts, in real seconds without evaluations."
+  first = min(curves, key=lambda label: curves[label][-1][0])
   rows = [(label, *point) for label, points in curves.items() for point in points]
-  columns = ("algorithm", "seconds", "test_accuracy")
-  data: dict[str, list[Any]] = {key: [row[i] for row in rows] for i, key in enumerate(columns)}
-  name = f"netbench_{network.rate / 1e6:g}mbit"
-  return Picture(name, title, f"{title}: {ends}.", [caption], lambda wide: _draw(title, curves, wide), data)
+  data = pd.DataFrame(rows, columns=["algorithm", "seconds", "test_accuracy"])
+  name, title = f"netbench_{network.rate / 1e6:g}mbit", f"{first} completes its steps first"
+  return Figure(name, title, subtitle, f"{subtitle}: {ends}.", [caption], lambda narrow: _drawn(data, narrow), data)
 
 
-def _draw(title: str, curves: Curves, wide: bool) -> Any:
-  from matplotlib import ticker
+def _drawn(data: Any, narrow: bool) -> dict[str, Any]:
+  import altair as alt
 
-  figure = blank(SLIDE if wide else PHONE)
-  axes = figure.subplots()
-  for i, (label, points) in enumerate(curves.items()):
-    axes.plot(
-      *zip(*points[1:], strict=True), color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
-      dashes=DASHES[i % len(DASHES)] or (None, None), markersize=5 if wide else 4, linewidth=2, label=label,
-    )  # fmt: skip
-  axes.set_xscale("log")
-  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-  axes.set(xlabel="seconds", ylabel="test accuracy")
-  axes.set_title(title, loc="left")
-  axes.grid(True)
-  place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
-  figure.legend(frameon=False, **place)
-  return figure
+  labels = data["algorithm"].unique().tolist()
+  channels = by_label("algorithm", labels, alt.Legend(orient="bottom", columns=2 if narrow else 4))
+  seconds = alt.Axis(labelExpr=label_format("seconds", log=True))
+  drawn = alt.Chart(alt.NamedData("curves")).mark_line(point={"size": 25}).encode(
+    x=alt.X("seconds:Q", scale=alt.Scale(type="log", nice=False), axis=seconds),
+    y=alt.Y("test_accuracy:Q", title="test accuracy", axis=alt.Axis(labelExpr=label_format("test_accuracy"))),
+    **channels,
+  )  # fmt: skip
+  drawn = drawn.properties(width=NARROW - 60 if narrow else WIDE - 60, height=220 if narrow else 300)
+  return specification(drawn, curves=data[data["seconds"] > 0])

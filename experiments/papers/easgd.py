@@ -17,8 +17,7 @@ from ddl.algorithms.collective.round_robin_easgd import round_robin_easgd
 from ddl.algorithms.server.original_easgd import original_easgd
 from ddl.api import Algorithm, Visit
 from ddl.as_optax import as_optax
-from ddl.report.figures.picture import png
-from ddl.report.figures.style import COLOURS, INK, PAPER, blank
+from ddl.report.figure import COLOURS, INK, png
 from experiments.papers.page import Config, Section, remarks, table
 
 STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
@@ -133,25 +132,49 @@ def section(config: Config) -> Section:
 
 
 def draw(config: Config) -> bytes:
-  """The maps side by side, as PNG."""
-  return png(lambda: _figure(config))
+  """Draw the maps side by side, as PNG."""
+  import altair as alt
+  import pandas as pd
 
-
-def _figure(config: Config) -> Any:
-  figure = blank((12.0, 4.4))
-  axes = figure.subplots(1, len(config.maps), sharey=True)
-  for each, (name, workers) in zip(axes, config.maps, strict=True):
+  maps, lines, panels = [], [], []
+  for name, workers in config.maps:
     etas, alphas, found = _map(name, workers, config.points)
-    shown = each.pcolormesh(etas, alphas, found.T, cmap="RdBu_r", vmin=0.5, vmax=1.5, shading="nearest")
-    each.contour(etas, alphas, found.T - STABLE, levels=[0.0], colors=[INK], linewidths=3.2)
-    each.plot([], [], color=INK, linewidth=3.2, label="measured boundary")
-    eta, dashes = np.linspace(0, 2, 200), (0, (4, 2))
-    each.plot(eta, published(eta), color=COLOURS[4], linewidth=2, linestyle=dashes, label="published inequality")
+    stable = found <= STABLE  # [etas, alphas]
+    edge = np.zeros_like(stable)
+    edge[1:] |= stable[1:] != stable[:-1]
+    edge[:, 1:] |= stable[:, 1:] != stable[:, :-1]
+    eta, alpha = np.meshgrid(etas, alphas, indexing="ij")
+    cells = {"map": name, "eta": eta.ravel(), "alpha": alpha.ravel(), "radius": found.ravel(), "edge": edge.ravel()}
+    maps.append(pd.DataFrame(cells))
+    eta = np.linspace(0, 2, 200)
+    curves = {"published inequality": published(eta)}
     if name == "easgd":
-      each.plot(eta, synchronous(eta, workers), color=COLOURS[2], linewidth=2, linestyle=dashes, label="derived here")
-    each.set_title(TITLES[name].format(workers), size=11)
-    each.set(xlabel="eta h", xlim=(0, 2.4), ylim=(0, 1))
-    each.legend(loc="upper right", fontsize=8.5, facecolor=PAPER, framealpha=1)
-  axes[0].set_ylabel("alpha")
-  figure.colorbar(shown, ax=axes, label="spectral radius of a round", extend="both")
-  return figure
+      curves["derived here"] = synchronous(eta, workers)
+    lines += [pd.DataFrame({"map": name, "eta": eta, "alpha": y, "line": line}) for line, y in curves.items()]
+    panels.append(TITLES[name].format(workers))
+  titles = dict(zip((name for name, _ in config.maps), panels, strict=True))
+  cells, curves = (pd.concat(frames).assign(map=lambda frame: frame["map"].map(titles)) for frames in (maps, lines))
+  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
+  cells = cells.assign(eta=cells["eta"] - across / 2, alpha=cells["alpha"] - up / 2)
+  cells = cells.assign(to=cells["eta"] + across, top=cells["alpha"] + up)
+  names = ["measured boundary", "published inequality", "derived here"]
+  x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
+  y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))
+  drawn = []
+  for number, panel in enumerate(panels):
+    wide, first = number == len(panels) - 1, number == 0
+    radius = alt.Color("radius:Q", scale=alt.Scale(scheme="redblue", reverse=True, domain=[0.5, 1.5], clamp=True),
+                       legend=alt.Legend(title="spectral radius of a round") if wide else None)  # fmt: skip
+    key = alt.Color("line:N", scale=alt.Scale(domain=names, range=[INK, COLOURS[4], COLOURS[2]]),
+                    legend=alt.Legend(orient="bottom") if first else None)  # fmt: skip
+    base = alt.Chart(alt.NamedData("cells")).transform_filter(alt.datum.map == panel)
+    base = base.encode(x=x, x2="to:Q", y=y, y2="top:Q")
+    curve = alt.Chart(alt.NamedData("curves")).transform_filter(alt.datum.map == panel)
+    layers = [
+      base.mark_rect(clip=True).encode(color=radius),
+      base.transform_filter("datum.edge").mark_rect(clip=True, color=INK),
+      curve.mark_line(strokeDash=[5, 3], strokeWidth=2, clip=True).encode(x=x, y=y, color=key),
+    ]
+    layered = alt.layer(*layers).resolve_scale(color="independent")
+    drawn.append(layered.properties(width=250, height=250, title=panel))
+  return png(alt.hconcat(*drawn), cells=cells, curves=curves)

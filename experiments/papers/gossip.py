@@ -16,8 +16,7 @@ from ddl.algorithms.gossip.d_psgd import d_psgd, matrices
 from ddl.as_optax import as_optax
 from ddl.engine.consensus import agree
 from ddl.group import Group
-from ddl.report.figures.picture import png
-from ddl.report.figures.style import COLOURS, MARKERS, PAPER, blank
+from ddl.report.figure import COLOURS, png
 from experiments.papers.page import Config, Section, remarks, table
 
 
@@ -74,29 +73,33 @@ def _decay(graph: str, workers: int, rounds: int) -> Decay:
 
 
 def draw(config: Config) -> bytes:
-  """Measured distances and predicted slopes, as PNG."""
-  return png(lambda: _figure(config))
+  """Draw measured distances and predicted slopes, as PNG."""
+  import altair as alt
+  import pandas as pd
 
-
-def _figure(config: Config) -> Any:
-  figure = blank((9.6, 4.6))
-  axes = figure.subplots()
-  for k, (graph, found) in enumerate(decays(config).items()):
+  points, lines = [], []
+  for graph, found in decays(config).items():
     rounds = np.arange(config.rounds + 1)
     d = np.where(found.distances > config.zero, found.distances, np.nan) / found.distances[0]
     last = int(np.flatnonzero(np.isfinite(d))[-1])
-    if found.predicted:
-      slope = d[last] * found.predicted ** (rounds - last)
-      axes.plot(rounds, slope, color=COLOURS[k], linewidth=1.4)
     law = f"{found.predicted:.3f} a round" if found.predicted else f"the mean after {last + 1} rounds"
     label = f"{graph.replace('_', ' ')}: {law}"
-    axes.plot(
-      rounds, d, MARKERS[k], color=COLOURS[k], markersize=5, markeredgecolor=PAPER, markeredgewidth=0.5, label=label
-    )
-  axes.set_yscale("log")
-  axes.yaxis.set_major_formatter("{x:g}")
-  axes.set(xlabel="rounds without gradients", ylabel="distance from the mean, of the start", ylim=(1e-9, 3))
-  axes.set_title(f"{config.workers} workers: measured (marks), at the second eigenvalue (lines)", size=12, loc="left")
-  axes.grid(True)
-  axes.legend(frameon=False, fontsize=10)
-  return figure
+    points.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": d}).dropna())
+    if found.predicted:
+      slope = d[last] * found.predicted ** (rounds - last)
+      lines.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": slope}))
+  y = alt.Y("distance:Q", title="distance from the mean, of the start", axis=alt.Axis(format="~g", tickCount=9),
+            scale=alt.Scale(type="log", domain=[1e-9, 3], nice=False))  # fmt: skip
+  x = alt.X("rounds:Q", title="rounds without gradients", scale=alt.Scale(nice=False))
+  labels = [str(each["graph"].iloc[0]) for each in points]
+  colours = alt.Scale(domain=labels, range=COLOURS[: len(labels)])
+  shape = alt.Shape("graph:N", scale=alt.Scale(domain=labels))
+  base = alt.Chart().encode(
+    x=x, y=y, color=alt.Color("graph:N", scale=colours, legend=alt.Legend(orient="bottom", columns=3))
+  )
+  drawn = alt.layer(
+    base.mark_line(strokeWidth=1.4, clip=True).properties(data=alt.NamedData("lines")),
+    base.mark_point(size=30, filled=True, clip=True).encode(shape=shape).properties(data=alt.NamedData("points")),
+  )
+  title = f"{config.workers} workers: measured (marks), at the second eigenvalue (lines)"
+  return png(drawn.properties(width=630, height=300, title=title), points=pd.concat(points), lines=pd.concat(lines))

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl.report import findings, page, reader, table
-from ddl.report.figures.picture import Picture
+from ddl.report import figure, frames, page, reader, sentences
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
 # label: (name, period, rate of learning, final accuracy, bytes per step)
@@ -108,37 +107,44 @@ def rising(*accuracies, **columns):
 
 @contextlib.contextmanager
 def undrawn():
-  """Pages have empty pictures, which are most of the time of a report."""
+  """Pages have empty figures, which are most of the time of a report."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Picture, "wide", "data:image/svg+xml;base64,")
-    patch.setattr(Picture, "narrow", "data:image/svg+xml;base64,")
-    patch.setattr(Picture, "content", lambda picture, kind: b"")
+    patch.setattr(figure.Figure, "svg", "")
+    patch.setattr(figure.Figure, "content", lambda self, kind, *svg: b"")
+    patch.setattr(figure, "bundle", lambda: "")
     yield
 
 
 def undrawn_page(folder: Path) -> str:
-  """The text of a comparison's page, without its pictures."""
+  """The text of a comparison's page, without its figures."""
   with undrawn():
     return page.write_report(folder).read_text()
 
 
-def rows_of(folder: Path):
-  comparison = reader.read(folder)
-  return {row.label: row for row in table.rows(comparison)}
+def frames_of(folder: Path) -> frames.Frames:
+  return frames.build(reader.read(folder))
+
+
+def table_of(folder: Path):
+  """The table of results by label."""
+  return frames_of(folder).table.set_index("label")
 
 
 def finding_of(folder: Path) -> dict[str, str]:
-  """The findings by what they are about, those about nothing in particular joined."""
-  comparison, found = reader.read(folder), {}
-  for subject, text in findings.finding(comparison, table.rows(comparison)):
-    found[subject] = f"{found[subject]} {text}" if subject in found else text
+  """The findings and caveats by their subjects."""
+  found = frames_of(folder)
+  return dict(sentences.findings(found) + sentences.caveats(found))
+
+
+def quantity(folder: Path, metric: str) -> frames.Quantity:
+  (found,) = [each for each in frames_of(folder).quantities if each.metric == metric]
   return found
 
 
-def ranked(folder: Path, name: str) -> tuple[list[str], list[str]]:
-  """Labels: by their mean, and those beside the first that none is significantly better than."""
-  first, rivals, _ = table.ranking(list(rows_of(folder).values()), name)
-  return [row.label for row in first], [row.label for row in rivals]
+def ranked(folder: Path, metric: str) -> tuple[list[str], list[str]]:
+  """Labels by their mean, and those beside the first that none is significantly better than."""
+  found = frames.ranking(frames_of(folder), quantity(folder, metric))
+  return found.ranked, found.rivals
 
 
 class Tags(HTMLParser):

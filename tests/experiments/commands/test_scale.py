@@ -22,7 +22,7 @@ from ddl.perf.device import Part
 from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.scaling import Transport
-from ddl.report.figures import scale_page
+from ddl.report import scale_page
 from ddl.run.build import build
 from experiments.commands.scale import counts
 

@@ -12,7 +12,7 @@ from helpers.comparisons import undrawn
 import ddl
 from ddl.comparison import label_runs, predict
 from ddl.names import slug
-from ddl.report.figures import picture
+from ddl.report import figure
 from ddl.run.exit_codes import Failed
 
 CONFIG = """
@@ -69,7 +69,7 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
   monkeypatch.chdir(tmp_path)
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
     with monkeypatch.context() as patch:
-      patch.setattr(*((predict, "add_clusters") if late == "predictions" else (picture, "save_all")), broken)
+      patch.setattr(*((predict, "add_clusters") if late == "predictions" else (figure, "save_all")), broken)
       with pytest.raises(Failed) as failed:
         ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
     code, told = failed.value.args

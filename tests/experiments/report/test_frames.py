@@ -1,4 +1,4 @@
-"""The figures of a comparison as pandas frames, and as CSV and JSON beside its report."""
+"""The frames of a comparison: runs, table and pairs; rankings, marks, and the files."""
 
 import json
 import math
@@ -6,33 +6,152 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.comparisons import comparison, realistic, rising
+from helpers.comparisons import comparison, finding_of, frames_of, quantity, ranked, realistic, rising, table_of
+from helpers.comparisons import undrawn_page as page_of
 from scipy import stats
 
-from ddl.report import findings, frames, page, reader
-from ddl.report import table as table_rows
-from ddl.report.figures import curves
+from ddl.report import frames, page, reader, sentences
+from ddl.report.statistics import summary
+from ddl.report.tables import column
+
+COSTS = ("step", "examples", "bytes_sent", "seconds")
+
+
+def at(*evaluations, end=20):
+  """A seed for each: the target of 95 % is met at that evaluation; 0: never."""
+  return [
+    rising(*[0.1] * number, *[0.95] * (end - number)) if number else rising(*[0.1] * end) for number in evaluations
+  ]
+
+
+def runs_of(folder, label):
+  runs = frames_of(folder).runs
+  return runs[runs.label == label].set_index("run")
+
+
+def cells(folder, metric, **how):
+  return column(frames_of(folder), quantity(folder, metric), **how)
 
 
 @pytest.fixture
 def small(tmp_path):
   """Two labels that meet the target at steps 20, 30, 50 and 10, 20, 30; one that meets it with one seed of three."""
-
-  def at(*numbers):
-    return [rising(*[0.1] * number, *[0.95] * (7 - number)) for number in numbers]
-
-  runs = {"easgd": at(2, 3, 5), "local_sgd": at(1, 2, 3), "never": [*at(4), *[rising(*[0.1] * 7)] * 2]}
+  runs = {"easgd": at(2, 3, 5, end=7), "local_sgd": at(1, 2, 3, end=7), "never": at(4, 0, 0, end=7)}
   folder = comparison(tmp_path, runs)
   info = json.loads((folder / "comparison.json").read_text())
   clock = [0.1 * number for number in range(7)]
-  info["clusters"] = [
-    {"name": "near", "title": "", "source": "", "bandwidth": 1e9, "latency": 1e-6, "link": "between nodes",
-     "flop_per_example": 1.0, "params_bytes": 1.0, "break_even": {"winner": "local_sgd", "crossings": [],
-     "searched": [1.0, 2.0], "ends": [{"ratio": 1, "first": "easgd", "second": "local_sgd"}] * 2},
-     "algorithms": {label: {"seconds": [clock] * 3, "step_seconds": 1.0, "seconds_per_step": 0.01} for label in runs}}
-  ]  # fmt: skip
+  info["clusters"] = [{"name": "near", "algorithms": {label: {"seconds": [clock] * 3} for label in runs}}]
   (folder / "comparison.json").write_text(json.dumps(info))
   return folder
+
+
+def test_costs_are_those_of_the_first_crossing_of_the_target(tmp_path):
+  seeds = [rising(0.1, 0.5, 0.95, 0.2, 0.96), rising(0.1, 0.95, 0.5, 0.5, 0.97)]
+  folder = comparison(tmp_path, {"local_sgd": seeds})
+  row, runs = table_of(folder).loc["local_sgd"], runs_of(folder, "local_sgd")
+  assert (row.seeds, row.finished, row.reached) == (2, 2, 2)
+  mean, ratio = math.sqrt(20 * 10), math.exp(12.7062047361747 * math.log(20 / 10) / 2)  # t(0.975, 1) s / sqrt(2)
+  shown = [row.step_to_target, row.step_to_target_low, row.step_to_target_high]
+  np.testing.assert_allclose(shown, (mean, mean / ratio, mean * ratio))
+  assert runs.step_to_target.to_dict() == {"seed 0": 20, "seed 1": 10}
+  per_step = [row[f"{name}_to_target"] / mean for name in ("examples", "bytes_sent", "seconds")]
+  np.testing.assert_allclose(per_step, (128, 100, 0.5))
+  accuracy, half = summary([0.96, 0.97])
+  assert accuracy + half > 1
+  np.testing.assert_allclose([row.test_accuracy_low, row.test_accuracy_high], (accuracy - half, 1.0))
+
+
+def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_path):
+  good = rising(0.1, 0.5, 0.96, 0.97)
+  folder = comparison(tmp_path, {"easgd": [good, rising(0.1, 0.5, math.nan), None, good[:2]]})
+  row = table_of(folder).loc["easgd"]
+  assert (row.seeds, row.finished, row.reached) == (4, 1, 1)
+  assert row.test_accuracy == 0.97 and row.test_accuracy_mark == row.step_to_target_mark == "partial"
+  problems = ["", "diverged at step 20", "no metrics", "stopped at step 10"]
+  assert runs_of(folder, "easgd").problem.tolist() == problems
+  assert all(text in " ".join(sentences.notes(frames_of(folder))) for text in problems)
+  text = page.table(folder)
+  assert "(97.00 %)" in text and "1/4 reached" in text and "*" not in text.splitlines()[2]
+
+
+def test_what_counts_as_a_whole_run(tmp_path):
+  whole, short = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.99)
+  rounds = [line for line in rising(0.1, 0.5, 0.96, 0.97) if line["step"] in (0, 30)]  # rounds of 30 steps end at 30
+  folder = comparison(tmp_path / "a", {"easgd": [rounds] * 2, "local_sgd": [whole, whole[:4]], "dasgd": [short] * 2})
+  problems = frames_of(folder).runs.groupby("label").problem.apply(list)
+  assert problems.to_dict() == {
+    "easgd": ["", ""], "local_sgd": ["", "stopped at step 30"], "dasgd": ["stopped at step 10"] * 2
+  }  # fmt: skip
+  odd = {
+    "lost": [rising(0.1, 0.5, 0.96, train_loss=math.nan)],
+    "blind": [[{k: v for k, v in line.items() if k != "test_accuracy"} for line in rising(0.1, 0.5, 0.6)]],
+  }
+  problems = frames_of(comparison(tmp_path / "b", odd)).runs.problem.tolist()
+  assert problems == ["diverged at step 10", "has no test accuracy"]
+
+
+def test_costs_of_one_curve_are_equal_however_often_it_is_evaluated(tmp_path):
+  """Linear from 0.1 by 0.03 a step: the target is met at 28.33 steps."""
+  often, seldom = rising(0.1, 0.4, 0.7, 1.0, 1.0), rising(0.1, 0.4, 0.7, 1.0, 1.0)
+  del seldom[1:3]
+  folder = comparison(tmp_path, {"easgd": [seldom] * 2, "local_sgd": [often] * 2})
+  for name, per_step in (("step", 1), ("examples", 128), ("bytes_sent", 100), ("seconds", 0.5)):
+    np.testing.assert_allclose(frames_of(folder).runs[f"{name}_to_target"], per_step * 85 / 3, rtol=1e-12)
+    assert ranked(folder, name)[1]  # not significantly different
+
+
+FAST, SLOW = (0.1, 0.95, 0.96, 0.96, 0.96), (0.1, 0.2, 0.3, 0.4, 0.95)
+NEXT = (0.1, 0.2, 0.95, 0.96, 0.96)  # meets 0.95 at step 20 where FAST meets it at 10
+
+
+@pytest.mark.parametrize(
+  ("easgd", "local_sgd", "sooner", "rivals"),
+  [
+    ([SLOW] * 3, [FAST] * 3, "local_sgd", []),
+    ([SLOW] * 3, [FAST, SLOW, SLOW], "local_sgd", ["easgd"]),
+    ([FAST] * 3, [FAST] * 3, "easgd", ["local_sgd"]),
+    ([NEXT] * 3, [FAST] * 3, "local_sgd", []),
+  ],
+)
+def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, easgd, local_sgd, sooner, rivals):
+  seeds = {"easgd": [rising(*each) for each in easgd], "local_sgd": [rising(*each) for each in local_sgd]}
+  folder = comparison(tmp_path, seeds)
+  for name in COSTS:
+    (first, _), found = ranked(folder, name)
+    assert (first, found) == (sooner, rivals)
+  for subject in ("Fewest examples to 95 %", "Fastest to 95 %"):
+    assert finding_of(folder)[subject].startswith(f"{sooner} (") == (not rivals)
+  marks = table_of(folder).step_to_target_mark.dropna().to_dict()
+  assert marks == dict.fromkeys(rivals, "best" if easgd == local_sgd else "tied") | {sooner: "best"}
+  for line in page.table(folder).splitlines()[2:4]:
+    label, *texts = line.split()
+    assert texts[4][-1] == {"best": "*", "tied": "~", None: "0"}[marks.get(label)]
+
+
+def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
+  late = at(4, 10, 19)
+  folder = comparison(tmp_path, {"local_sgd": at(2, 5, 10), "easgd": late, "dasgd": late[::-1]})
+  table = table_of(folder)
+  assert table.step_to_target_high["local_sgd"] > table.step_to_target["easgd"] > table.step_to_target_low["easgd"]
+  # dasgd has the same figures for other seeds
+  assert table.step_to_target_mark.dropna().to_dict() == {"local_sgd": "best", "dasgd": "tied"}
+  assert ranked(folder, "examples") == (["local_sgd", "easgd", "dasgd"], ["dasgd"])
+
+
+def test_those_not_significantly_different_from_the_best_are_so_among_themselves(tmp_path):
+  """The best mean spreads so much that none differs significantly from it; but one of the others beats the other."""
+  seeds = {"wide": at(1, 2, 12), "near": at(6, 6, 6), "far": at(8, 8, 8)}
+  assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
+
+
+def test_one_test_example_with_every_seed_is_not_a_significant_difference_of_accuracy(tmp_path):
+  runs = {
+    label: [rising(0.1, (count + more) / 360) for count in (340, 345, 349)] for label, more in (("a", 1), ("b", 0))
+  }
+  folder = comparison(tmp_path, runs)
+  pair = frames.pair(frames_of(folder), quantity(folder, "test_accuracy"), "a", "b")
+  assert pair["p"] == pytest.approx(0.0513, abs=1e-4)  # t = sqrt(18), 2 df
+  assert table_of(folder).test_accuracy_mark.to_dict() == {"a": "best", "b": "tied"}
 
 
 def test_the_frame_of_metrics_has_every_evaluation(small):
@@ -43,84 +162,205 @@ def test_the_frame_of_metrics_has_every_evaluation(small):
   assert list(found.columns) == ["label", "seed", *known, "predicted_seconds_near"]
   assert found["step"].dtype == found["seed"].dtype == np.int64
   one = found[(found.label == "easgd") & (found.seed == 2)]
-  assert one.step.tolist() == [0, 10, 20, 30, 40, 50, 60]
   np.testing.assert_allclose(one.test_accuracy, [0.1] * 5 + [0.95] * 2)
   np.testing.assert_allclose(one.bytes_sent, 100 * one.step)
   np.testing.assert_allclose(one.predicted_seconds_near, one.step / 100)
   assert one.train_loss.isna().tolist() == [True] + [False] * 6
 
 
-def test_the_frame_of_results_is_the_table_of_the_page(small):
-  found = reader.read(small)
-  frame, rows = frames.table_frame(found), {row.label: row for row in table_rows.rows(found)}
-  assert frame.label.tolist() == ["easgd", "local_sgd", "never"] and frame.reached.tolist() == [3, 3, 1]
-  names = {"step_to_target": "step", "examples_to_target": "examples", "seconds_to_target": "seconds",
-           "bytes_sent_to_target": "bytes_sent", "test_accuracy": "test_accuracy"}  # fmt: skip
-  wanted = [f"{name}{end}" for name in (*names, "predicted_seconds_to_target_near") for end in ("", "_low", "_high")]
-  assert {*wanted, *(f"{name}_mark" for name in names)} <= set(frame.columns)
-  for name, column in names.items():
-    marks = table_rows.marks(list(rows.values()), column)
-    for _, line in frame.iterrows():
-      estimate = rows[line.label].estimates[column]
-      assert line[name] == estimate.mean
-      if estimate.interval:
-        assert (line[f"{name}_low"], line[f"{name}_high"]) == estimate.interval
-      if line.label != "never" or column == "test_accuracy":
-        assert (None if pd.isna(line[f"{name}_mark"]) else line[f"{name}_mark"]) == marks.get(line.label)
-  assert frame.step_to_target_mark.tolist()[2] == "partial" and math.isnan(frame.step_to_target_low[2])
-  np.testing.assert_allclose(frame.predicted_seconds_to_target_near, frame.step_to_target / 100)
+def test_the_frame_of_results(small):
+  table = table_of(small)
+  assert table.reached.tolist() == [3, 3, 1] and table.step_to_target_mark["never"] == "partial"
+  assert math.isnan(table.step_to_target_low["never"])
+  np.testing.assert_allclose(table.predicted_seconds_to_target_near, table.step_to_target / 100)
+  for label, steps in {"easgd": (20, 30, 50), "local_sgd": (10, 20, 30)}.items():
+    np.testing.assert_allclose(table.step_to_target[label], stats.gmean(steps))
 
 
 def test_the_frame_of_pairs_against_scipy(small):
-  frame = frames.pairs_frame(reader.read(small)).set_index(["quantity", "first", "second"])
+  frame = frames_of(small).pairs.set_index(["quantity", "first", "second"])
   assert len(frame) == 6 * 3 and set(frame.loc["predicted_seconds"].cluster) == {"near"}
-  logs = np.log([[20, 30, 50], [10, 20, 30]])
-  wanted = stats.ttest_rel(*logs)
-  for quantity in ("step", "examples", "bytes_sent", "seconds", "predicted_seconds"):
-    line = frame.loc[(quantity, "easgd", "local_sgd")]
-    low, high = wanted.confidence_interval(0.95)
-    np.testing.assert_allclose(
-      line[["estimate", "low", "high", "p", "p_holm"]].astype(float),
-      [50 ** (1 / 3) / 10 ** (1 / 3) * 6 ** (1 / 3) / 6 ** (1 / 3), math.exp(low), math.exp(high), wanted.pvalue,
-       wanted.pvalue],
-      rtol=1e-9,
-    )  # fmt: skip
+  wanted = stats.ttest_rel(*np.log([[20, 30, 50], [10, 20, 30]]))
+  low, high = np.exp(wanted.confidence_interval(0.95))
+  for name in (*COSTS, "predicted_seconds"):
+    line = frame.loc[(name, "easgd", "local_sgd")]
+    found = line[["estimate", "low", "high", "p", "p_holm"]].astype(float)
+    np.testing.assert_allclose(found, [5 ** (1 / 3), low, high, wanted.pvalue, wanted.pvalue], rtol=1e-9)
     assert (line.scale, line.seeds, line.missing_first, line.missing_second) == ("ratio", 3, 0, 0)
-    unmet = frame.loc[(quantity, "easgd", "never")]
+    unmet = frame.loc[(name, "easgd", "never")]
     assert (unmet.seeds, unmet.missing_first, unmet.missing_second) == (1, 0, 2)
     assert math.isnan(unmet.p) and unmet.significant is pd.NA and unmet.more_seeds is pd.NA
   score = frame.loc[("test_accuracy", "easgd", "local_sgd")]
   assert (score.scale, score.estimate, score.p, score.significant) == ("difference", 0.0, 1.0, False)
+  found = frames_of(small)
+  step = quantity(small, "step")
+  one, other = frames.pair(found, step, "easgd", "local_sgd"), frames.pair(found, step, "local_sgd", "easgd")
+  assert one["estimate"] == pytest.approx(1 / other["estimate"]) and one["low"] == pytest.approx(1 / other["high"])
 
 
-def test_the_files_have_the_figures_of_the_frames_and_of_the_page(tmp_path, monkeypatch):
-  monkeypatch.setattr(curves, "pictures", lambda comparison: [])
+def test_the_files_are_the_frames(tmp_path):
   folder = realistic(tmp_path)
-  page.write_report(folder)
-  found = reader.read(folder)
-  table, told = table_rows.rows(found), json.loads((folder / "findings.json").read_text())
-  made = {
-    "table": frames.table_frame(found),
-    "pairs": frames.pairs_frame(found),
-    "metrics": frames.metrics_frame(found),
-  }
+  page_of(folder)
+  found, told = frames_of(folder), json.loads((folder / "findings.json").read_text())
+  made = {"table": found.table, "pairs": found.pairs, "metrics": frames.metrics_frame(found.comparison)}
   for name, frame in made.items():
-    again = pd.read_csv(folder / f"{name}.csv", dtype=frame.dtypes.to_dict())
-    pd.testing.assert_frame_equal(again, frame, rtol=1e-14)
-  assert [(each["subject"] or "", each["text"]) for each in told["findings"]] == findings.finding(found, table)
+    assert (folder / f"{name}.csv").read_text() == frame.to_csv(index=False)
+  shown = {each["subject"]: each["text"] for each in told["findings"]}
+  assert finding_of(folder).items() <= shown.items()
   assert told["target"] == {"metric": "test_accuracy", "value": 0.95}
   for name in ("table", "pairs"):
     assert [list(line) for line in told[name]] == [list(made[name].columns)] * len(made[name])
-    for column in made[name]:
-      for value, wanted in zip((line[column] for line in told[name]), made[name][column], strict=True):
+    for key in made[name]:
+      for value, wanted in zip((line[key] for line in told[name]), made[name][key], strict=True):
         assert value is None if pd.isna(wanted) or wanted in (math.inf, -math.inf) else value == wanted
 
 
 def test_comparisons_without_results_or_of_one_seed_have_frames(tmp_path):
-  nothing = reader.read(comparison(tmp_path / "nothing", {"easgd": [], "local_sgd": [None]}))
-  assert len(frames.metrics_frame(nothing)) == 0 and frames.table_frame(nothing).step_to_target.isna().all()
-  assert (frames.pairs_frame(nothing).seeds == 0).all()
-  one = reader.read(comparison(tmp_path / "one", {label: [rising(0.1, 0.96)] for label in ("easgd", "local_sgd")}))
-  assert frames.pairs_frame(one).p.isna().all() and frames.table_frame(one).step_to_target_low.isna().all()
-  alone = reader.read(comparison(tmp_path / "alone", {"easgd": [rising(0.1, 0.96)] * 2}))
-  assert len(frames.pairs_frame(alone)) == 0 and "p_holm" in frames.pairs_frame(alone)
+  nothing = frames_of(comparison(tmp_path / "nothing", {"easgd": [], "local_sgd": [None]}))
+  assert len(frames.metrics_frame(nothing.comparison)) == 0 and nothing.table.step_to_target.isna().all()
+  assert (nothing.pairs.seeds == 0).all()
+  one = frames_of(comparison(tmp_path / "one", {label: [rising(0.1, 0.96)] for label in ("easgd", "local_sgd")}))
+  assert one.pairs.p.isna().all() and one.table.step_to_target_low.isna().all() and one.single
+  alone = frames_of(comparison(tmp_path / "alone", {"easgd": [rising(0.1, 0.96)] * 2}))
+  assert len(alone.pairs) == 0 and "p_holm" in alone.pairs
+
+
+HIGH, LOW = (0.999, 0.97, 0.998), (0.001, 0.02, 0.0)  # accuracies at the end of three seeds
+
+
+def test_intervals_of_accuracies_are_cut_and_those_of_differences_are_not(tmp_path):
+  runs = {"easgd": [rising(0.1, 0.5, end) for end in HIGH], "local_sgd": [rising(0.1, 0.05, end) for end in LOW]}
+  folder = comparison(tmp_path, runs)
+  for label, seeds, cut in (("easgd", HIGH, 1), ("local_sgd", LOW, 0)):
+    mean, half = summary(seeds)
+    ends = [mean - half, mean + half]
+    assert not 0 <= ends[cut] <= 1
+    ends[cut] = float(cut)
+    assert table_of(folder).loc[label, ["test_accuracy_low", "test_accuracy_high"]].tolist() == pytest.approx(ends)
+  mean, half = summary(HIGH)
+  text = cells(folder, "test_accuracy")[0].text
+  assert text == f"{100 * mean:.2f} ({100 * (mean - half):.2f} to 100.00) %" and text in page.table(folder)
+  pair = frames.pair(frames_of(folder), quantity(folder, "test_accuracy"), "easgd", "local_sgd")
+  assert pair["high"] > 1 and pair["high"] - pair["estimate"] == pytest.approx(pair["estimate"] - pair["low"])
+
+
+def test_a_cell_has_the_interval_of_a_cost_in_small_print_and_of_a_score_beside_it(tmp_path):
+  """Met at steps 10, 30 and 60: Student's interval of these would begin below 0."""
+  folder = comparison(tmp_path, {"easgd": at(1, 3, 6)})
+  (cell,) = cells(folder, "step")
+  ratio = math.exp(4.302652729911275 * np.std(np.log([10, 30, 60]), ddof=1) / math.sqrt(3))  # t(0.975, 2)
+  mean = 18000 ** (1 / 3)
+  assert cell.text == "26" and cell.details == (f"{mean / ratio:.0f} to {mean * ratio:.0f}",)
+  (plain,), (score,) = cells(folder, "step", intervals=False), cells(folder, "test_accuracy")
+  assert plain.details == score.details == () and score.text == "95.00 ± 0.00 %"
+
+
+SOON, LATE = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
+
+
+def test_a_target_reached_before_the_first_evaluation_is_marked(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [SOON] * 2, "local_sgd": [SOON, LATE], "dasgd": [LATE] * 2})
+  assert table_of(folder).early.tolist() == [2, 1, 0] and set(runs_of(folder, "easgd")["first"]) == {1280}
+  for name in COSTS:
+    assert [cell.text.endswith(sentences.EARLY) for cell in cells(folder, name)] == [True, True, False]
+  assert not any(sentences.EARLY in cell.text for cell in cells(folder, "test_accuracy"))
+  for text in (page.table(folder), page_of(folder), (folder / "findings.json").read_text()):
+    text = " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
+    assert sentences.EARLY_TEXT in text and "local_sgd (1 of 2 seeds)" in text and "1,280" in text
+
+
+# Of one seed of each the mean keeps 95 %: 96, then 95.5 %.
+KEPT, LOST = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.94, 0.97)
+
+
+def test_a_target_that_is_missed_again_is_marked(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [LOST, KEPT], "local_sgd": [KEPT] * 2, "dasgd, delay 2": [LOST] * 2})
+  assert table_of(folder).fell_back.tolist() == [1, 0, 2]
+  for name in COSTS:
+    assert [cell.text.endswith(sentences.FELL) for cell in cells(folder, name)] == [False, False, True]
+  text = " ".join(page.table(folder).split())
+  assert f'{sentences.FELL_TEXT}: "dasgd, delay 2" (2);' in text and sentences.FELL_TEXT in page_of(folder)
+
+
+def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
+  """Of three seeds one never meets the target, so that the mean of all would not."""
+  never, low = rising(*[0.1] * 5), rising(0.1, 0.5, 0.94, 0.94, 0.94)
+  high, late = rising(0.1, 0.5, 0.99, 0.951, 0.951), rising(0.1, 0.5, 0.93, 0.94, 0.96)
+  folder = comparison(tmp_path, {"both": [LOST, LOST, never], "none": [high, high, low], "mean": [high, late]})
+  assert table_of(folder)[["reached", "fell_back"]].values.tolist() == [[2, 2], [2, 0], [2, 0]]
+  assert [cell.text.endswith(sentences.FELL) for cell in cells(folder, "step")] == [True, False, False]
+  apart = [rising(0.1, 0.97, 0.94, 0.97, 0.97), rising(0.1, 0.5, 0.97, 0.97, 0.949)]  # each, and their mean does not
+  assert cells(comparison(tmp_path / "apart", {"easgd": apart}), "step")[0].text.endswith(sentences.FELL)
+
+
+@pytest.fixture
+def longer(tmp_path):
+  """Label a is ahead in the three seeds that all have, and behind by the mean over its five."""
+  return comparison(tmp_path, {"a": at(4, 6, 5, 19, 19), "b": at(6, 9, 7), "c": at(8, 12, 10)})
+
+
+def test_labels_are_ranked_and_tested_on_the_seeds_that_all_have(longer):
+  found = frames_of(longer)
+  assert found.comparison.info["seeds"] == [0, 1, 2] and found.comparison.whole is not None
+  assert found.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
+  alone = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
+  assert table_of(longer).step_to_target["a"] == alone.step_to_target["a"]
+  told = finding_of(longer)[sentences.APART]
+  assert told.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
+  assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in told
+  head, _, *lines = page.table(longer).splitlines()
+  assert "own seeds" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
+  assert "the 3 seeds that all have, of up to 5." in page_of(longer)
+  assert len(set(frames.metrics_frame(found.comparison).query("label == 'a'").seed)) == 5  # all that there is
+  assert sentences.APART not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
+
+
+def test_without_a_common_seed_nothing_is_ranked(tmp_path):
+  folder = comparison(tmp_path, {"a": at(4, 6), "b": at(6, 9)})
+  info = json.loads((folder / "comparison.json").read_text())
+  for number, run in enumerate(info["algorithms"][1]["runs"]):
+    (folder / run).rename(folder / f"b/seed-{number + 7}")
+  info["algorithms"][1]["runs"] = ["b/seed-7", "b/seed-8"]
+  (folder / "comparison.json").write_text(json.dumps(info))
+  assert reader.read(folder).disjoint and ranked(folder, "step") == ([], [])
+  assert table_of(folder).test_accuracy_mark.isna().all()
+  assert "--config.compare.seeds=0,1,7,8" in finding_of(folder)[sentences.APART]
+  assert "2 seeds, none common to all." in page_of(folder) and page.table(folder)
+
+
+def test_a_pair_is_tested_only_where_both_have_a_figure_of_every_seed(tmp_path):
+  """By the two seeds in which both met the target, the pair of a and c would be significantly different."""
+  folder = comparison(tmp_path, {"a": at(2, 4, 3), "b": at(2, 3, 3), "c": at(4, 8, 0), "d": at(4, 0, 6)})
+  lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "bytes_sent")).set_index(["first", "second"])
+  assert lines.index[lines.p.notna()].tolist() == [("a", "b")] and lines.p["a", "b"] == lines.p_holm["a", "b"]
+  described = lines.loc[("a", "c")]
+  assert described.seeds == 2 and described.estimate == pytest.approx(0.5, rel=0.1)
+  empty = ("low", "high", "p", "p_holm", "significant", "effect_size", "more_seeds")
+  assert all(pd.isna(described[name]) for name in empty)
+
+
+def test_a_diverged_seed_takes_its_label_out_of_the_tests(tmp_path):
+  broken = rising(0.1, 0.2, 0.3)
+  broken[-1]["train_loss"] = float("nan")
+  runs = {label: [rising(0.1, 0.4, high + 0.02 * n) for n in range(3)] for label, high in (("a", 0.9), ("b", 0.8))}
+  folder = comparison(tmp_path, runs | {"c": [*[rising(0.1, 0.3, 0.5 + 0.01 * n) for n in range(2)], broken]})
+  lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "test_accuracy"))
+  assert [(line.first, line.second) for line in lines[lines.p.notna()].itertuples()] == [("a", "b")]
+
+
+def test_one_run_under_two_labels_is_not_tested(tmp_path):
+  same = at(4, 6, 5)
+  folder = comparison(tmp_path, {"a": same, "twin": same, "b": at(6, 9, 7)})
+  lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "step")).set_index(["first", "second"])
+  assert lines.p.notna().to_dict() == {("a", "twin"): False, ("a", "b"): True, ("twin", "b"): True}
+  assert table_of(folder).step_to_target_mark.tolist()[:2] == ["best", "best"]
+  assert any("a and twin" in note for note in sentences.notes(frames_of(folder)))
+
+
+def test_gradient_noise_has_columns(tmp_path):
+  lines = rising(0.1, 0.5, 0.9, 0.96)
+  for line, scale in zip(lines, (20.0, None, 40.0, 60.0), strict=True):
+    line.update({"grad_norm2": 0.5, "grad_noise": 10.0} | ({} if scale is None else {"noise_scale": scale}))
+  frame = frames.metrics_frame(reader.read(comparison(tmp_path, {"easgd": [lines]})))
+  assert frame["grad_norm2"].tolist() == [0.5] * 4 and frame["grad_noise"].tolist() == [10.0] * 4
+  assert np.isnan(frame["noise_scale"][1]) and frame["noise_scale"][3] == 60.0

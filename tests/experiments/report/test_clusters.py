@@ -9,13 +9,12 @@ import shutil
 
 import jax
 import pytest
-from helpers.comparisons import undrawn, undrawn_page
+from helpers.comparisons import comparison, frames_of, rising, undrawn, undrawn_page
 
 import ddl
 from ddl.config.options import RunOptions
-from ddl.report import clusters, formats, reader
-from ddl.report import page as report
-from ddl.report.cells import column
+from ddl.report import clusters, curves, formats, frames, reader
+from ddl.report.tables import column
 
 
 def numbers(text):
@@ -81,9 +80,9 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   page = (path / "report.html").read_text()
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
-  for picture, name in zip(report.pictures(path, reader.read(path)).clusters, entries, strict=True):
-    assert f"<!-- predicted time on {name['name']}, " in picture.svg
-    assert f"predicted_seconds_{name['name']}" in picture.data
+  for picture, entry in zip(curves.on_clusters(frames_of(path)), entries, strict=True):
+    assert f"predicted time on {entry['name']}" in picture.svg and picture.svg.startswith("<svg")
+    assert f"predicted_seconds_{entry['name']}" in picture.data
   assert "One node of h100_ib400 holds all workers" in page
 
 
@@ -91,23 +90,26 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   path = folder[0]
   before = (path / "report.html").read_text()
   assert undrawn_page(path) == before
-  for each in clusters.on_clusters(reader.read(path)):
-    for row in each.table:
-      figures = each.entry["algorithms"][row.label]["seconds"]
-      reached = row.estimates["virtual_seconds"].seeds.values()
-      assert all(clock[0] < seconds <= clock[-1] for seconds, clock in zip(reached, figures, strict=True))
-      assert 0 < row.estimates["virtual_seconds"].interval[0] < row.estimates["virtual_seconds"].mean
-    winner = min(each.table, key=lambda row: row.estimates["virtual_seconds"].mean).label
-    assert each.entry["break_even"]["winner"] == winner  # both by the geometric mean
-    assert each.sentence.startswith(f"On {each.entry['name']} with 2 workers: {winner} reaches 50 % first")
+  found = frames_of(path)
+  for name, entry in found.comparison.clusters.items():
+    column_of = f"predicted_seconds_to_target_{name}"
+    for label, seconds in found.runs.groupby("label")[column_of]:
+      clocks = entry["algorithms"][label]["seconds"]
+      assert all(clock[0] < cost <= clock[-1] for cost, clock in zip(seconds, clocks, strict=True))
+    table = found.table.set_index("label")
+    assert (table[f"{column_of}_low"] > 0).all() and (table[f"{column_of}_low"] < table[column_of]).all()
+    winner = table[column_of].idxmin()
+    assert entry["break_even"]["winner"] == winner  # both by the geometric mean
+    (sentence,) = [text for text in clusters.sentences(path) if text.startswith(f"On {name} ")]
+    assert sentence.startswith(f"On {name} with 2 workers: {winner} reaches 50 % first")
 
 
 def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
-  found = reader.read(folder[0])
-  words, label = "to choose, round or decompose", found.results[1].info["label"]
-  assert not any(words in note for note in clusters.section(found)["notes"])
-  found.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
-  assert [note for note in clusters.section(found)["notes"] if words in note and note.endswith(f": {label}.")]
+  found = frames_of(folder[0])
+  label, notes = found.labels[1], clusters.section(found).notes
+  found.comparison.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
+  (more,) = set(clusters.section(found).notes) - set(notes)
+  assert label in more
 
 
 def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
@@ -124,18 +126,59 @@ def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
 
 
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
-  info = json.loads((folder[0] / "comparison.json").read_text())
+  path = tmp_path / "compare"
+  shutil.copytree(folder[0], path)
+  info = json.loads((path / "comparison.json").read_text())
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
-  comparison = reader.read(folder[0])._replace(info=info)
-  with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync_SGD/seed-1"):
-    clusters.on_clusters(comparison)
+  (path / "comparison.json").write_text(json.dumps(info))
+  with pytest.raises(ValueError, match="ethernet_10g has 3 times of sync SGD, seed 1"):
+    reader.read(path)
 
 
 def test_a_target_that_no_algorithm_reaches(folder):
-  found = clusters.on_clusters(reader.read(folder[0])._replace(target=1.1))
-  assert "no algorithm reaches 110 %" in found[0].sentence
-  cells = column(found[0].table, "virtual_seconds")
+  found = frames.build(reader.read(folder[0])._replace(target=1.1))
+  assert "no algorithm reaches 110 %" in clusters.sentences_of(found)[0]
+  cells = column(found, clusters.quantity("ethernet_10g"))
   assert [cell.text for cell in cells] == ["never", "never"]
+
+
+def at(*evaluations):
+  """A seed for each: the target is met at that evaluation; 0: never."""
+  return [rising(*[0.1] * number, *[0.95] * (20 - number)) if number else rising(*[0.1] * 20) for number in evaluations]
+
+
+def on_cluster(path, runs, seeds=None):
+  """The sentence on a cluster whose steps take a millisecond. seeds: label -> how many have predicted seconds."""
+  comparison(path, runs)
+  info = json.loads((path / "comparison.json").read_text())
+  clock = [1e-3 * line["step"] for line in at(0)[0]]
+  counts = {label: len(each) for label, each in runs.items()} | (seeds or {})
+  info["clusters"] = [
+    {"name": "near", "bandwidth": 1e9, "link": "between nodes",
+     "break_even": {"winner": "sync", "crossings": [], "searched": [1.0, 2.0],
+                    "ends": [{"ratio": 1, "first": "sync", "second": "slow"}] * 2},
+     "algorithms": {label: {"seconds": [clock] * count} for label, count in counts.items()}}
+  ]  # fmt: skip
+  (path / "comparison.json").write_text(json.dumps(info))
+  return clusters.sentences(path)[0].partition(": ")[2]
+
+
+def test_a_cluster_names_no_first_where_others_are_sooner_in_some_seeds(tmp_path):
+  runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0), "late": at(0, 0, 0, 0, 19)}
+  told = on_cluster(tmp_path / "one", runs)
+  assert told.startswith("only sync reaches 95 % with every seed, after 170 ms; local does in 3 of 5 seeds, 4.2 times ")
+  assert "sooner" in told and "late does in 1 of 5 seeds, 1.1 times later" in told and "first" not in told
+  told = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
+  assert told.startswith("of the 2 that reach 95 % with every seed, sync does first") and "; local does in 3 of" in told
+  told = on_cluster(tmp_path / "none", {"sync": runs["sync"], "never": at(*[0] * 5)})
+  assert told == "only sync reaches 95 % with every seed, after 170 ms."
+
+
+def test_clusters_have_seconds_of_the_seeds_that_all_have(tmp_path):
+  assert on_cluster(tmp_path, {"sync": at(*[9] * 4), "slow": at(*[12] * 2)}, {"sync": 2}).startswith("sync ")
+  frame = frames.metrics_frame(reader.read(tmp_path))
+  assert frame.query("seed > 1").predicted_seconds_near.isna().all()
+  assert frame.query("seed < 2").predicted_seconds_near.notna().all()
 
 
 SMALL = (

@@ -11,9 +11,20 @@ from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import ScalingPoint, Scenario, StepWork
 from ddl.perf.timeline import Timeline
 from ddl.perf.units import bytes_text, seconds_text
-from ddl.report import templates
-from ddl.report.figures.picture import Picture, save_all
-from ddl.report.figures.style import COLOURS, GRID, MARKERS, MUTED, PHONE, SLIDE, blank
+from ddl.report import page
+from ddl.report.figure import (
+  COLOURS,
+  GRID,
+  MUTED,
+  NARROW,
+  WIDE,
+  Figure,
+  by_label,
+  label_format,
+  save_all,
+  specification,
+)
+from ddl.report.reader import DataFrame
 
 KINDS = {"backward": COLOURS[0], "forward": COLOURS[5], "message, hidden": COLOURS[2], "message, exposed": COLOURS[1]}
 
@@ -45,42 +56,39 @@ def bars(shown: Timeline) -> list[Bar]:
   return out
 
 
-def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Picture | None:
+def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
   """Draw the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
+  import pandas as pd
+
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
   shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
-  title = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
+  subtitle = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   took, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
   caption = f"A step takes {took}; its messages take {sent}, of which {hidden} are hidden behind computation."
-  found = bars(shown)
-  data = {name: [getattr(bar, name) for bar in found] for name in Bar._fields}
-  name, alt = f"step_{curve.algorithm}", f"{title}. {caption}"
-  return Picture(name, title, alt, [caption], lambda wide: _draw_step(title, found, wide), data)
+  title = f"{curve.algorithm} hides {hidden} of {sent} of messages behind computation"
+  data = pd.DataFrame(bars(shown))
+  return Figure(f"step_{curve.algorithm}", title, subtitle, f"{subtitle}. {caption}", [caption],
+                lambda narrow: _drawn_step(data, narrow), data)  # fmt: skip
 
 
-def _draw_step(title: str, found: list[Bar], wide: bool) -> Any:
-  from matplotlib import ticker
+def _drawn_step(data: DataFrame, narrow: bool) -> dict[str, Any]:
+  """Return a row per layer: its computation above its message."""
+  import altair as alt
 
-  figure = blank(SLIDE if wide else PHONE)
-  axes = figure.subplots()
-  scale, unit = (1.0, "s") if max(bar.end for bar in found) >= 1 else (1e3, "ms")
-  for kind, colour in KINDS.items():
-    mine = [bar for bar in found if bar.kind == kind]
-    above = 0.42 if "message" in kind else 0.0  # a layer's computation is drawn above its message
-    axes.barh(
-      [bar.layer + 0.58 + above for bar in mine], [scale * (bar.end - bar.start) for bar in mine], height=0.42,
-      left=[scale * bar.start for bar in mine], align="edge", color=colour, label=kind,
-    )  # fmt: skip
-  axes.set_ylim(max(bar.layer for bar in found) + 1.5, 0.5)  # the first layer on top
-  axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
-  axes.set(xlabel=f"{unit} from the start of the backward pass", ylabel="layer")
-  axes.set_title(title if wide else title.partition(",")[0], loc="left")
-  axes.grid(True, axis="x")
-  place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
-  figure.legend(frameon=False, **place)
-  return figure
+  top = data["layer"] - 0.42 + 0.42 * data["kind"].str.contains("message")
+  legend = alt.Legend(orient="bottom", columns=2 if narrow else 4, symbolType="square")
+  colour = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())))
+  time = alt.Axis(title="from the start of the backward pass", labelExpr=label_format("seconds"), tickCount=6)
+  layers = int(data["layer"].max())
+  rows = alt.Axis(title="layer", values=list(range(1, layers + 1)), format="d", grid=False)
+  limits = [layers + 0.6, 0.4]  # the first layer on top
+  drawn = alt.Chart(alt.NamedData("bars")).mark_rect().encode(
+    x=alt.X("start:Q", axis=time), x2="end:Q", y=alt.Y("top:Q", axis=rows, scale=alt.Scale(domain=limits, nice=False)),
+    y2="bottom:Q", color=colour,
+  ).properties(width=NARROW - 50 if narrow else WIDE - 60, height=260)  # fmt: skip
+  return specification(drawn, bars=data.assign(top=top, bottom=top + 0.42))
 
 
 class Chart(NamedTuple):
@@ -91,12 +99,15 @@ class Chart(NamedTuple):
   label: str
   value: Callable[[ScalingPoint], float]
   shares: bool  # from 0 to 1
+  extreme: str = "highest"  # of the best algorithm
 
 
 CHARTS = (
   Chart("speedup", "Speed-up over one worker", "speed-up", lambda point: point.speedup, False),
   Chart("efficiency", "Efficiency: speed-up per worker", "efficiency", lambda point: point.efficiency, True),
-  Chart("communication", "Waiting for communication", "share of a step", lambda point: point.waiting, True),
+  Chart(
+    "communication", "Waiting for communication", "share of communication", lambda point: point.waiting, True, "lowest"
+  ),
 )
 
 
@@ -104,7 +115,7 @@ def write(
   folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, *, title: str, weak: bool, counted: str,
   jitter: float, command: str,
 ) -> Path:  # fmt: skip
-  """Writes scale.html, and the pictures into figures/; returns the page's path.
+  """Write scale.html, and the pictures into figures/; return the page's path.
 
   Args:
     counted: where the model's FLOP are from.
@@ -115,7 +126,7 @@ def write(
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *(step for step in steps if step)]
   save_all(folder, pictures)
   head = scale_text.head(curves)
-  text = templates.template("scale.html").render(
+  text = page.template("scale.html").render(
     title=title,
     weak=weak,
     cluster=cluster,
@@ -171,19 +182,21 @@ def _link(link: Link) -> str:
   return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
 
 
-def picture_of(chart: Chart, curves: Sequence[Curve]) -> Picture:
+def picture_of(chart: Chart, curves: Sequence[Curve]) -> Figure:
   """Return the figure of a chart, with its description."""
-  ends = "; ".join(
-    f"{curve.algorithm} {chart.value(line_of(curve)[0]):.3g} to {chart.value(line_of(curve)[-1]):.3g}"
-    for curve in curves
-  )
+  import pandas as pd
+
+  ends = {curve.algorithm: [chart.value(point) for point in line_of(curve)] for curve in curves}
+  texts = "; ".join(f"{name} {values[0]:.3g} to {values[-1]:.3g}" for name, values in ends.items())
   workers = [point.workers for point in line_of(curves[0])]
-  alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {ends}."
+  alt = f"{chart.title} for {workers[0]} to {workers[-1]} workers: {texts}."
   points = [(c.algorithm, "predicted", p.workers, chart.value(p)) for c in curves for p in line_of(c)]
   points += [(c.algorithm, "measured", *point) for c in curves for point in measured_points(chart, c)]
-  columns = ("algorithm", "seconds", "workers", chart.name)
-  data = dict(zip(columns, map(list, zip(*points, strict=True)), strict=True))
-  return Picture(chart.name, chart.title, alt, [], lambda wide: _draw(chart, curves, wide), data)
+  data = pd.DataFrame(points, columns=["algorithm", "seconds", "workers", chart.name])
+  best = (min if chart.name == "communication" else max)(ends, key=lambda name: ends[name][-1])
+  value = f"{100 * ends[best][-1]:.3g} %" if chart.shares else f"{ends[best][-1]:.3g}"
+  title = f"{best} has the {chart.extreme} {chart.label} at {workers[-1]:,} workers ({value})"
+  return Figure(chart.name, title, chart.title, alt, [], lambda narrow: _drawn(chart, curves, data, narrow), data)
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
@@ -194,57 +207,45 @@ def line_of(curve: Curve) -> list[ScalingPoint]:
   return [first._replace(workers=1, speedup=1.0, efficiency=1.0, waiting=0.0), first]
 
 
-def _draw(chart: Chart, curves: Sequence[Curve], wide: bool) -> Any:
-  from matplotlib import ticker
+def _drawn(chart: Chart, curves: Sequence[Curve], data: DataFrame, narrow: bool) -> dict[str, Any]:
+  """Return lines over the numbers of workers, with rings where steps were measured."""
+  import altair as alt
+  import pandas as pd
 
-  picture = blank(SLIDE if wide else PHONE)
-  axes = picture.subplots()
   workers = sorted({point.workers for point in (*curves[0].points, *line_of(curves[0]))})
+  names = [curve.algorithm for curve in curves]
+  channels = by_label("algorithm", names, alt.Legend(orient="bottom", columns=2 if narrow else 4))
+  axis = alt.Axis(title="workers", values=workers, format=",d", labelOverlap="parity")
+  x = alt.X("workers:Q", axis=axis, scale=alt.Scale(type="log", base=2, domain=[workers[0], workers[-1]], nice=False))
+  scale = alt.Scale(domain=[0, 1]) if chart.shares else alt.Scale(type="log", base=2)
+  y = alt.Y("y:Q", axis=alt.Axis(title=chart.label, format=".0%" if chart.shares else "~g"), scale=scale)
+  base = alt.Chart(data.rename(columns={chart.name: "y"})).encode(x=x, y=y, **channels)
+  predicted = base.transform_filter(alt.datum.seconds == "predicted")
+  layers = [predicted.mark_line(strokeWidth=2, point={"size": 25}),
+            base.transform_filter(alt.datum.seconds == "measured").mark_point(size=110, strokeWidth=1.5)]  # fmt: skip
   if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
-    axes.axvspan(workers[0], curves[0].possible[0].workers, color=GRID, label="does not fit into memory")
+    span = pd.DataFrame(
+      {"workers": [workers[0]], "to": [curves[0].possible[0].workers], "text": "does not fit into memory"}
+    )
+    area = alt.Chart(span).encode(x="workers:Q", x2="to:Q")
+    text = alt.Chart(span).mark_text(align="left", baseline="top", dx=4, color=MUTED).encode(
+      x="workers:Q", y=alt.value(4), text="text")  # fmt: skip
+    layers = [area.mark_rect(color=GRID), text, *layers]
   if not chart.shares:
-    axes.plot(workers, workers, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), label="ideal")
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-  for i, curve in enumerate(curves):
-    axes.plot(
-      [point.workers for point in line_of(curve)], [chart.value(point) for point in line_of(curve)],
-      color=COLOURS[i % len(COLOURS)],
-      marker=MARKERS[i % len(MARKERS)], markersize=5 if wide else 4, linewidth=2,
-      linestyle="-" if i < len(COLOURS) else "--", label=curve.algorithm,
-    )  # fmt: skip
-    if points := measured_points(chart, curve):
-      axes.plot(
-        *zip(*points, strict=True), linestyle="none", marker="o", markersize=9, fillstyle="none", markeredgewidth=1.5,
-        color=COLOURS[i % len(COLOURS)], label=f"{curve.algorithm}, measured",
-      )  # fmt: skip
-  axes.set_xscale("log", base=2)
-  axes.set_xticks(_ticks(workers, 8 if wide else 5), minor=False)
-  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-  axes.minorticks_off()
-  if chart.shares:
-    axes.set_ylim(0, 1.03)
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0, symbol=" %"))
-  axes.set(xlabel="workers", ylabel=chart.label)
-  axes.set_title(chart.title, loc="left")
-  axes.grid(True)
-  place = {"loc": "outside right upper"} if wide else {"loc": "outside lower left", "ncols": 2}
-  picture.legend(frameon=False, **place)
-  return picture
+    ideal = pd.DataFrame({"workers": workers, "y": workers})
+    layers.insert(
+      0, alt.Chart(ideal).mark_line(color=MUTED, strokeDash=[2, 3], strokeWidth=1).encode(x="workers:Q", y="y:Q")
+    )
+  drawn = alt.layer(*layers).properties(width=NARROW - 50 if narrow else WIDE - 60, height=220 if narrow else 300)
+  return specification(drawn)
 
 
 def measured_points(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
   """Return (workers, speed-up or efficiency) of measured runs, relative to one worker; [] if that was not measured."""
-  alone, one = curve.measured.get(1), curve.points[0]
-  if alone is None or one.workers != 1 or chart.name == "communication":
+  seconds, one = curve.measured.get(1), curve.points[0]
+  if seconds is None or one.workers != 1 or chart.name == "communication":
     return []
-  base = one.examples_per_second * one.seconds / alone
+  base = one.examples_per_second * one.seconds / seconds
   points = [point for point in curve.points if point.workers in curve.measured]
   rates = {p.workers: p.examples_per_second * p.seconds / curve.measured[p.workers] for p in points}
   return [(n, rate / base / (n if chart.shares else 1)) for n, rate in rates.items()]
-
-
-def _ticks(workers: Sequence[int], most: int) -> list[int]:
-  """At most `most` of them, with the last one."""
-  every = -(-len(workers) // most)
-  return list(workers[::-1][::every])[::-1]

@@ -1,4 +1,4 @@
-"""The paired test of all pairs of labels, Holm's correction, the effect size and the seeds that a difference needs."""
+"""Intervals, the crossing of a target, paired tests with Holm's correction, effect sizes and power."""
 
 import itertools
 import math
@@ -9,16 +9,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ddl.report.paired_test import MOST, hedges_gz, holm, more_seeds, paired_tests, power, share_resolution
+from ddl.report.statistics import (
+  LEVEL,
+  MOST,
+  POWER,
+  crossing,
+  detectable,
+  hedges_gz,
+  holm,
+  interval_ends,
+  log_summary,
+  mean_curve,
+  more_seeds,
+  paired_tests,
+  power,
+  share_resolution,
+  summary,
+)
 
 
 def seeds(values):
   return {f"seed {number}": float(value) for number, value in enumerate(values)}
 
 
+def all_pairs(figures, ratio=False, **how):
+  """All pairs."""
+  return paired_tests(figures, ratio, list(itertools.combinations(figures, 2)), **how)
+
+
 def pair(first, second, ratio=False):
-  """Of two labels alone, which need no correction."""
-  return paired_tests({"a": seeds(first), "b": seeds(second)}, ratio)["a", "b"]
+  """Of two labels only, which need no correction."""
+  return all_pairs({"a": seeds(first), "b": seeds(second)}, ratio)["a", "b"]
+
+
+def significant(found):
+  return found.p_holm is not None and found.p_holm < LEVEL
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
@@ -28,12 +53,12 @@ def test_the_test_is_scipys_of_the_figures_or_of_their_logarithms(size):
   found, wanted = pair(first, second), stats.ttest_rel(first, second)
   np.testing.assert_allclose(found.interval, wanted.confidence_interval(0.95), rtol=1e-10)
   np.testing.assert_allclose((found.mean, found.p, found.p_holm), (np.mean(first - second), *[wanted.pvalue] * 2))
-  assert found.seeds == size and found.sign == (np.sign(found.mean) if wanted.pvalue < 0.05 else 0)
+  assert found.seeds == size
   ratio = pair(np.exp(first), np.exp(second), ratio=True)
   np.testing.assert_allclose(np.log([ratio.mean, *ratio.interval]), [found.mean, *found.interval], rtol=1e-10)
-  assert ratio.ratio and ratio.p == pytest.approx(found.p) and ratio.sign == found.sign
+  assert ratio.ratio and ratio.p == pytest.approx(found.p)
   shuffled = dict(reversed(seeds(second).items())) | {"seed 99": 1e9}
-  again = paired_tests({"a": seeds(first), "b": shuffled}, ratio=False)["a", "b"]
+  again = all_pairs({"a": seeds(first), "b": shuffled})["a", "b"]
   assert again == found  # by the seeds' names, of those that both have
 
 
@@ -58,26 +83,21 @@ def test_all_pairs_are_one_family():
   """a and b would be significantly different by themselves."""
   noise = np.random.default_rng(2).normal(size=(4, 5))
   figures = {label: seeds(gap + each) for label, gap, each in zip("abcd", (0.0, 2.2, 1.1, 60.0), noise, strict=True)}
-  found = paired_tests(figures, ratio=False)
-  assert len(found) == 12
+  found = all_pairs(figures)
   names = list(itertools.combinations("abcd", 2))
   plain = [stats.ttest_rel(*(list(figures[label].values()) for label in each)).pvalue for each in names]
   np.testing.assert_allclose([found[each].p for each in names], plain, rtol=1e-9)
   np.testing.assert_allclose([found[each].p_holm for each in names], by_hand(plain), rtol=1e-9)
-  for each in names:
-    assert abs(found[each].sign) == (found[each].p_holm < 0.05)
-    assert found[each[::-1]] == found[each].reversed() and found[each].reversed().sign == -found[each].sign
-  alone = paired_tests({label: figures[label] for label in "ab"}, ratio=False)["a", "b"]
+  alone = all_pairs({label: figures[label] for label in "ab"})["a", "b"]
   assert alone.p == found["a", "b"].p < 0.05 < found["a", "b"].p_holm
-  assert alone.sign == -1 and found["a", "b"].sign == 0
-  assert alone.more_seeds is None and found["a", "b"].more_seeds >= 1  # by the rule of the marks: none, or some
+  assert alone.more_seeds is None and found["a", "b"].more_seeds >= 1
 
 
 def test_one_of_equals_is_told_apart_in_at_most_five_percent_of_comparisons():
   rng, wrong = np.random.default_rng(5), 0
   for _ in range(400):
     figures = {label: seeds(values) for label, values in zip("abcde", rng.normal(size=(5, 4)), strict=True)}
-    wrong += any(each.sign for each in paired_tests(figures, ratio=False).values())
+    wrong += any(significant(each) for each in all_pairs(figures).values())
   assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # without the correction it is about 0.25
 
 
@@ -128,10 +148,9 @@ def test_accuracies_on_few_examples_do_not_spread_less_than_their_rounding():
   first, second = ({f"seed {n}": (count + more) / 360 for n, count in enumerate((340, 345, 349))} for more in (1, 0))
   values = [*first.values(), *second.values()]
   assert share_resolution(values) == 1 / 360
-  found = paired_tests({"a": first, "b": second}, ratio=False, resolution=1 / 360)["a", "b"]
-  assert found.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and found.sign == 0
-  many = paired_tests({"a": first, "b": second}, ratio=False)["a", "b"]
-  assert many.p < 1e-6 and many.sign == 1
+  found = all_pairs({"a": first, "b": second}, resolution=1 / 360)["a", "b"]
+  assert found.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not significant(found)
+  assert all_pairs({"a": first, "b": second})["a", "b"].p < 1e-6
   assert share_resolution([*values, 0.123456789]) == 0.0 and share_resolution([1.0, 0.0]) == 1.0
   assert share_resolution([]) == 1.0  # of nothing
 
@@ -144,8 +163,9 @@ FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, 
 def test_the_other_way_round_is_the_other_sign(figures, ratio):
   first, second = zip(*figures, strict=True)
   found, back = pair(first, second, ratio), pair(second, first, ratio)
-  assert (found.sign, found.p, found.more_seeds) == (-back.sign, back.p, back.more_seeds)
-  assert found.reversed().ratio == back.ratio and found.reversed().mean == pytest.approx(back.mean, rel=1e-9, abs=1e-12)
+  assert (found.p, found.more_seeds, found.ratio) == (back.p, back.more_seeds, back.ratio)
+  turned = (1 / found.mean if found.mean else math.inf) if found.ratio else -found.mean
+  assert turned == pytest.approx(back.mean, rel=1e-9, abs=1e-12)
   if found.interval:
     low, high = found.interval
     slack = 1e-9 * (1 + abs(found.mean))
@@ -154,23 +174,23 @@ def test_the_other_way_round_is_the_other_sign(figures, ratio):
 
 def test_of_one_seed_and_of_none():
   one = pair([2.0], [1.0])
-  assert (one.mean, one.seeds, one.sign) == (1.0, 1, 1)  # the order, without a test
+  assert (one.mean, one.seeds) == (1.0, 1)
   assert one.interval is one.p is one.p_holm is one.effect is one.more_seeds is None
-  none = paired_tests({"a": seeds([1.0]), "b": {"seed 7": 2.0}, "c": {}}, ratio=True)
-  assert {(each.seeds, each.sign, each.p) for each in none.values()} == {(0, 0, None)}
+  none = all_pairs({"a": seeds([1.0]), "b": {"seed 7": 2.0}, "c": {}}, ratio=True)
+  assert {(each.seeds, each.p) for each in none.values()} == {(0, None)}
 
 
 def test_the_same_difference_with_every_seed_is_significant_unless_it_is_rounding():
   found = pair([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
-  assert (found.p, found.sign, found.effect, found.more_seeds) == (0.0, -1, None, None)
+  assert (found.mean, found.p, found.effect, found.more_seeds) == (-1.0, 0.0, None, None)
   for ratio in (False, True):
     equal = pair([0.3, 0.6, 0.9], [0.1 * 3, 0.2 * 3, 0.3 * 3], ratio)
-    assert (equal.p, equal.sign, equal.more_seeds) == (1.0, 0, None)
+    assert (equal.p, equal.more_seeds) == (1.0, None)
 
 
 def test_pairs_without_two_common_seeds_do_not_count_as_tests():
   figures = {"a": seeds([1.0, 1.1, 1.3]), "b": seeds([2.0, 2.2, 2.1]), "never": {}, "once": seeds([5.0])}
-  found = paired_tests(figures, ratio=True)
+  found = all_pairs(figures, ratio=True)
   assert found["a", "b"].p_holm == found["a", "b"].p
   assert found["a", "never"].seeds == 0 and found["a", "once"].seeds == 1 and found["a", "once"].p is None
 
@@ -178,6 +198,110 @@ def test_pairs_without_two_common_seeds_do_not_count_as_tests():
 def test_costs_that_scale_with_the_seed_are_compared_by_their_ratio():
   """Each seed takes ten times the bytes with the second; how long a seed takes spreads more than that."""
   first, second = [1.0, 9.0, 3.0], [10.0, 80.0, 33.0]
-  assert pair(first, second).sign == 0 and pair(first, second, ratio=True).sign == -1
+  assert not significant(pair(first, second)) and significant(pair(first, second, ratio=True))
   zero = pair([0.0, 9.0, 3.0], second, ratio=True)
   assert zero == pair([0.0, 9.0, 3.0], second) and not zero.ratio
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
+def test_summary_is_the_student_interval(size):
+  values = np.random.default_rng(size).normal(3.0, 2.0, size)
+  mean, half = summary(values)
+  low, high = stats.t.interval(0.95, size - 1, loc=values.mean(), scale=stats.sem(values))
+  np.testing.assert_allclose([mean - half, mean + half], [low, high], rtol=1e-12)
+
+
+def test_summary_of_few_and_of_nan():
+  assert summary([0.7]) == (0.7, None)
+  assert math.isnan(summary([])[0]) and summary([])[1] is None
+  assert math.isnan(summary([0.5, math.nan])[0])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
+def test_the_interval_of_costs_is_that_of_the_logarithm_and_stays_above_zero(size):
+  values = np.exp(np.random.default_rng(size).normal(-3.0, 2.0, size))
+  mean, (low, high) = log_summary(values)
+  np.testing.assert_allclose(mean, stats.gmean(values), rtol=1e-12)
+  logs = np.log(values)
+  wanted = stats.t.interval(0.95, size - 1, loc=logs.mean(), scale=stats.sem(logs))
+  np.testing.assert_allclose(np.log([low, high]), wanted, rtol=1e-10)
+  assert 0 < low < mean < high
+  assert log_summary(values[::-1]) == (mean, (low, high))
+
+
+def test_costs_of_one_seed_and_of_zero():
+  assert log_summary([4.0]) == (pytest.approx(4.0), None)
+  assert log_summary([0.0, 0.0]) == (0.0, None) and log_summary([0.0, 3.0]) == (1.5, None)
+
+
+STEPS = np.array([0.0, 10.0, 30.0, 40.0, 50.0])
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+  ("values", "target", "step"),
+  [
+    ([0.1, 0.5, 0.9, 0.95, 0.99], 0.8, 25.0),  # 10 + 20 (0.8 - 0.5) / (0.9 - 0.5)
+    ([0.1, 0.5, 0.9, 0.95, 0.99], 0.9, 30.0),  # at an evaluation
+    ([0.8, 0.5, 0.9, 0.95, 0.99], 0.8, 0.0),  # before training
+    ([0.1, 0.5, 0.9, 0.2, 0.99], 0.7, 20.0),  # falls below again
+    ([0.1, 0.5, 0.4, 0.3, 0.45], 0.6, None),
+    ([0.1, 0.5, NAN, 0.8, 0.9], 0.6, 20.0),  # between 10 and 40: 10 + 30 (0.6 - 0.5) / (0.8 - 0.5)
+    ([NAN, NAN, 0.9, 0.95, 0.99], 0.8, 30.0),  # nothing is known of before
+    ([0.1, 0.5, INF, 0.6, 0.7], 0.65, 45.0),
+    ([NAN] * 5, 0.8, None),
+  ],
+)
+def test_the_crossing_is_interpolated_between_the_evaluations_around_it(values, target, step):
+  wanted = None if step is None else pytest.approx(step, rel=1e-12)
+  for curve in ((np.array(values), target, True), (1 - np.array(values), 1 - target, False)):
+    met = crossing(STEPS, *curve)
+    assert (met and met.step) == wanted
+
+
+def test_a_mean_curve_covers_what_all_cover():
+  long = (np.array([0.0, 10.0, 20.0, 40.0]), np.array([0.0, 1.0, 2.0, 4.0]))
+  late = (np.array([5.0, 20.0, 30.0, 50.0]), np.array([1.0, 2.5, 9.0, NAN]))
+  x, mean = mean_curve([long, late])
+  np.testing.assert_array_equal(x, [5, 10, 20, 30])
+  np.testing.assert_allclose(mean, [0.75, 1.25, 2.25, 6.0], rtol=1e-12)
+  assert mean_curve([]) is None
+
+
+def test_an_interval_is_cut_where_the_quantity_cannot_be_and_nowhere_else():
+  assert interval_ends("test_accuracy", 0.99, 0.02) == pytest.approx((0.97, 1.0))
+  assert interval_ends("test_accuracy", 0.01, 0.02) == pytest.approx((0.0, 0.03))
+  assert interval_ends("test_accuracy", 0.5, 0.02) == pytest.approx((0.48, 0.52))
+  assert interval_ends("distance", 0.1, 0.3) == pytest.approx((0.0, 0.4))
+  assert interval_ends("test_loss", 0.1, 0.3) == pytest.approx((-0.2, 0.4))
+  low, high = interval_ends("test_accuracy", np.array([0.5, 0.99]), np.array([0.6, 0.02]))
+  np.testing.assert_allclose((low, high), ([0.0, 0.97], [1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+  "steps, values, expected",
+  [
+    ([0, 10, 20], [0.1, 0.96, 0.97], True),
+    ([0, 10, 20], [0.1, 0.95, 0.97], False),  # exactly there: nothing is interpolated
+    ([0, 10, 20], [0.1, 0.94, 0.97], False),
+    ([0, 10, 20], [0.96, 0.97, 0.97], False),  # the start meets it, at no cost
+    ([10, 20], [0.96, 0.97], True),  # no start is known
+    ([0, 10, 20], [0.1, math.nan, 0.97], True),
+    ([0, 10], [0.1, 0.2], False),
+  ],
+)
+def test_a_target_that_is_passed_at_the_first_evaluation_was_met_unseen(steps, values, expected):
+  for curve in ((np.array(values), 0.95, True), (1 - np.array(values), 1 - 0.95, False)):
+    met = crossing(np.array(steps), *curve)
+    assert bool(met and met.unseen) is expected
+
+
+@pytest.mark.parametrize(("values", "missed"), [([2.0, 0.9, 1.1, 0.8], True), ([2.0, 0.9, 0.8, 0.7], False)])
+def test_a_loss_that_rises_above_its_target_misses_it_again(values, missed):
+  assert crossing(np.arange(4.0), np.array(values), 1.0, False).missed_again is missed
+
+
+@pytest.mark.parametrize(("seeds", "pairs"), [(2, 1), (3, 6), (10, 28)])
+def test_the_detectable_difference_has_the_power(seeds, pairs):
+  size = detectable(seeds, LEVEL / pairs)
+  assert power(size, seeds, LEVEL / pairs) == pytest.approx(POWER, abs=0.01)

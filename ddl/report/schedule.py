@@ -1,8 +1,7 @@
 """Schedules as Gantt charts of the start of a run; with a server also a histogram of the staleness of all visits."""
 
-import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -10,9 +9,14 @@ from ddl.events import lockstep
 from ddl.events.lockstep import StepTimes
 from ddl.events.record import Events, load, previous
 from ddl.report import formats
-from ddl.report.figures.picture import Picture
-from ddl.report.figures.style import COLOURS, IDLE, INK, MUTED, PAPER, blank
-from ddl.report.reader import Comparison
+from ddl.report.figure import COLOURS, IDLE, INK, MUTED, NARROW, WIDE, Figure, label_format, specification
+from ddl.report.reader import Comparison, DataFrame
+from ddl.run.folder import EVENTS
+
+if TYPE_CHECKING:
+  import altair as alt
+
+  from ddl.run.hooks import StepInfo
 
 COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = range(5)
 KINDS = (
@@ -37,24 +41,24 @@ class Schedule(NamedTuple):
 
 
 def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
-  """The schedules of a comparison in virtual time, each once: of all algorithms, in their order.
+  """Return the schedules of a comparison in virtual time, each once, in the order of the algorithms.
 
   Raises:
     FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
   """
-  found: list[Schedule] = []
+  distinct: list[Schedule] = []
   for entry in (result.info for result in comparison.results):
     if not (name := entry["events"] or entry["lockstep"]):
       continue
     record = (load if entry["events"] else lockstep.load)(folder / name)
     if not len(record[0]):
       raise ValueError(f"{folder / name}: the record has no events")
-    same = next((each for each in found if _equal(each.record, record)), None)
+    same = next((each for each in distinct if _equal(each.record, record)), None)
     if same:
       same.labels.append(entry["label"])
     else:
-      found.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
-  return found
+      distinct.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
+  return distinct
 
 
 def _equal(first: Events | StepTimes, second: Events | StepTimes) -> bool:
@@ -90,10 +94,10 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> Spans:
   return Spans(*(column[real] for column in columns))
 
 
-def _joined(found: Spans, rounding: float) -> Spans:
+def _joined(timeline: Spans, rounding: float) -> Spans:
   """Sort the spans by worker and time, and join the consecutive ones of one exchange."""
-  order = np.lexsort((found.begin, found.worker, found.beneath))
-  worker, begin, end, kind, beneath = (column[order] for column in found)
+  order = np.lexsort((timeline.begin, timeline.worker, timeline.beneath))
+  worker, begin, end, kind, beneath = (column[order] for column in timeline)
   first = np.ones(len(order), bool)
   first[1:] = (worker[1:] != worker[:-1]) | (kind[1:] != EXCHANGING) | (kind[:-1] != EXCHANGING)
   first[1:] |= begin[1:] - end[:-1] > rounding
@@ -200,21 +204,15 @@ def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) 
   return [*parts, (since, until, WAITING, False)]
 
 
-def shares(found: Spans) -> dict[str, float]:
+def shares(timeline: Spans) -> dict[str, float]:
   """Share of the workers' time by kind, the largest first."""
-  length = np.where(found.beneath, 0.0, found.end - found.begin)
-  parts = np.bincount(found.kind, length, len(KINDS)) / length.sum()
+  length = np.where(timeline.beneath, 0.0, timeline.end - timeline.begin)
+  parts = np.bincount(timeline.kind, length, len(KINDS)) / length.sum()
   return {KINDS[index]: float(parts[index]) for index in np.argsort(-parts, kind="stable") if parts[index] > 0}
 
 
 ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
-FILL: tuple[dict[str, Any], ...] = (  # of KINDS
-  {"facecolor": COLOURS[0], "edgecolor": PAPER, "linewidth": 0.6},
-  {"facecolor": COLOURS[1]},
-  {"facecolor": IDLE},
-  {"facecolor": PAPER, "edgecolor": MUTED, "hatch": "/////", "linewidth": 0},
-  {"facecolor": COLOURS[5], "edgecolor": PAPER, "linewidth": 0.6},
-)
+FILL = (COLOURS[0], COLOURS[1], IDLE, COLOURS[3], COLOURS[5])  # of KINDS
 ASYNCHRONOUS = (  # what KINDS are with a server or peers
   ": cut where a round begins or a reply is merged", ": messages and the server's work",
   ": for others, the server or a reply", "", "",
@@ -233,27 +231,40 @@ MARKS = {  # by whether all of a record is asynchronous, and whether messages tr
   "that message. Grey is the wait for it: it cannot leave before the slowest worker has reached that point.",
   (False, False): "A worker that has done a round's steps waits for the slowest one, then all exchange.",
 }
+PICTURE = "schedule.png"
 
 
-def pictures(folder: Path, comparison: Comparison) -> list[Picture]:
-  """One picture for each schedule that differs from the others. Raises as `schedules` does."""
+def draw(info: "StepInfo") -> None:
+  """Save the picture of a run's recorded visits in its folder when the run is complete; a hook."""
+  from ddl import hosts  # which needs JAX, as reports do not
+
+  if not info.last or not hosts.is_main() or not (info.folder / EVENTS).exists():
+    return
+  is_real = info.options.runtime != "simulator" or info.options.replay
+  label, events = info.components.experiment.spec.title, load(info.folder / EVENTS)
+  single_run(label, events, "time" if is_real else "virtual time").save(info.folder / PICTURE)
+
+
+def pictures(folder: Path, comparison: Comparison) -> list[Figure]:
+  """Return one figure for each schedule that differs from the others. Raises as `schedules` does."""
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
-def lone(label: str, events: Events, clock: str) -> Picture:
-  """Return the picture of one run's schedule. clock: the name of its time."""
-  shown, found = Schedule([label], "", events), spans(events)
-  return Picture("schedule", label, "", [], lambda wide: _draw(shown, found, wide, clock), _drawn(shown, found))
+def single_run(label: str, events: Events, clock: str) -> Figure:
+  """Return the figure of one run's schedule. clock: the name of its time."""
+  return _picture(Schedule([label], "", events), clock)
 
 
-def _picture(shown: Schedule) -> Picture:
+def _picture(shown: Schedule, clock: str = "virtual time") -> Figure:
   events = shown.record if isinstance(shown.record, Events) else None
-  found = spans(shown.record)
-  beneath, parts = bool(found.beneath.any()), shares(found)
+  timeline = spans(shown.record)
+  beneath, parts = bool(timeline.beneath.any()), shares(timeline)
   caption = ["The start of the run. First seed.", "A row is a worker.", MARKS[events is not None, beneath]]
-  title, part = f"waiting {formats.share(parts.get(KINDS[WAITING], 0.0))}", f"in the first {len(shown.record[0])} steps"
+  waiting = f"waiting {formats.share(parts.get(KINDS[WAITING], 0.0))}"
+  title, part = f"{waiting} of the time", f"in the first {len(shown.record[0])} steps"
   if events:
-    title, part, rounds = _staleness(events)[1], "over the whole run", int(events.round.max()) + 1
+    part, rounds = "over the whole run", int(events.round.max()) + 1
+    title = f"{waiting} of the time, {staleness_text(events)}"
     whole = "The whole run." if rounds <= ROUNDS else f"The start of the run, up to about round {ROUNDS} of {rounds:,}."
     caption[0] = f"{whole} First seed."
     caption.append(f"Staleness is that of {(~events.dropped).sum():,} visits, the whole run's.")
@@ -261,32 +272,33 @@ def _picture(shown: Schedule) -> Picture:
     caption += [f"{name}: {count:,}." for name, count in counts.items() if count]
   times = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
   caption.append(f"The workers' time {part}{', bars beneath left out' * beneath}: {times}.")
-  workers, names = int(found.worker.max()) + 1, formats.listed(shown.labels)
+  workers, names = int(timeline.worker.max()) + 1, formats.listed(shown.labels)
   if workers > ROWS:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
-  alt = f"Schedule of {names}: one row per worker from 0 to {end_of(shown):.3g} s. {caption[-1]}"
-  summary = f"{names} ({title[0].lower()}{title[1:]})"
-  name, drawn = f"schedule_{shown.folder}", _drawn(shown, found)
-  return Picture(name, summary, alt, caption, lambda wide: _draw(shown, found, wide), drawn)
+  subtitle = f"Schedule of {names}"
+  alt = f"{subtitle}: one row per worker from 0 to {end_of(shown):.3g} s. {caption[-1]}"
+  return Figure(f"schedule_{shown.folder}", f"{names}: {title}", subtitle, alt, caption,
+                lambda narrow: _drawn(shown, timeline, narrow, clock), drawn_spans(shown, timeline))  # fmt: skip
 
 
-def _drawn(shown: Schedule, found: Spans) -> dict[str, list[Any]]:
-  """The spans of the rows, those that cross the end of the axis whole; seconds."""
-  rows = (found.begin < end_of(shown)) & (found.worker < ROWS)
-  kinds = [KINDS[kind] for kind in found.kind[rows]]
-  columns = {name: getattr(found, name)[rows].tolist() for name in ("worker", "begin", "end", "beneath")}
-  return {"worker": columns.pop("worker"), "kind": kinds, **columns}
+def drawn_spans(shown: Schedule, timeline: Spans) -> DataFrame:
+  """Return the spans of the rows, those that cross the end of the axis whole; seconds."""
+  import pandas as pd
+
+  frame = pd.DataFrame(timeline._asdict())
+  frame = frame[(frame["begin"] < end_of(shown)) & (frame["worker"] < ROWS)]
+  frame.insert(1, "kind", [KINDS[kind] for kind in frame.pop("kind")])
+  return frame
 
 
-def _staleness(events: Events) -> tuple[np.ndarray, str]:
-  """Of every message that was served, [visits]; and its mean and percentile as text."""
+def staleness_text(events: Events) -> str:
+  """Return the mean and the 99th percentile of the staleness of every message that was served."""
   visits = events.staleness[~events.dropped]
-  high = np.percentile(visits, 99, method="inverted_cdf")
-  return visits, f"Staleness: mean {visits.mean():.3g}, 99th percentile {high}"
+  return f"staleness {visits.mean():.3g} on average, 99th percentile {np.percentile(visits, 99, method='inverted_cdf')}"
 
 
 def end_of(shown: Schedule) -> float:
-  """The last release of a run of few rounds; of a longer one, when half of the workers have made their first ROUNDS."""
+  """Return the last release of a run of few rounds, else when half of the workers completed their first ROUNDS."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
@@ -300,73 +312,73 @@ def end_of(shown: Schedule) -> float:
   return float(np.nanmedian(last))
 
 
-def _draw(shown: Schedule, found: Spans, wide: bool, clock: str = "virtual time") -> Any:
-  end = end_of(shown)
+def _drawn(shown: Schedule, timeline: Spans, narrow: bool, clock: str) -> dict[str, Any]:
+  """Return a row of bars per worker; beside it, or below it, the histogram of the staleness."""
+  import altair as alt
+  import pandas as pd
+
   events = shown.record if isinstance(shown.record, Events) else None
-  rows = min(ROWS, int(found.worker.max()) + 1)
-  picture = blank((9.6, max(4.2, 1.9 + 0.3 * rows)) if wide else (4.3, (5.4 if events else 2.6) + 0.22 * rows))
-  if not events:
-    left = picture.add_subplot()
-  elif wide:
-    left, right = picture.subplots(1, 2, width_ratios=(2.4, 1))
-  else:
-    left, right = picture.subplots(2, 1, height_ratios=(1.2 + 0.22 * rows, 2.0))
-  _rows(left, found, end, rows, ASYNCHRONOUS if events else SYNCHRONOUS)
-  left.set_xlabel(clock)
+  end, frame = end_of(shown), drawn_spans(shown, timeline)
+  rows = min(ROWS, int(timeline.worker.max()) + 1)
+  beneath = frame["beneath"].astype(bool)
+  top = frame["worker"] + np.where(beneath, 0.24, -0.34)
+  bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
+  bars = pd.DataFrame({"kind": frame["kind"], "begin": frame["begin"], "end": frame["end"].clip(upper=end),
+                       "top": top, "bottom": bottom})  # fmt: skip
+  details: dict[str, str] = dict(zip(KINDS, ASYNCHRONOUS if events else SYNCHRONOUS, strict=True))
+  kinds = [kind for kind in KINDS if kind in set(bars["kind"])]
+  legend = alt.Legend(orient="bottom", columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED,
+                      symbolStrokeWidth=0.5, labelLimit=360)  # fmt: skip
+  colour = alt.Color("text:N", legend=legend, scale=alt.Scale(
+    domain=[kind + details[kind] for kind in kinds], range=[FILL[KINDS.index(kind)] for kind in kinds]))  # fmt: skip
+  x = alt.X("begin:Q", scale=alt.Scale(domain=[0, end], nice=False),
+            axis=alt.Axis(title=clock, labelExpr=label_format("seconds"), tickCount=5, grid=False))  # fmt: skip
+  y = alt.Y("top:Q", scale=alt.Scale(domain=[rows - 0.5, -0.5], nice=False),
+            axis=alt.Axis(title="worker", values=list(range(rows)), format="d", grid=False, ticks=False,
+                          domain=False))  # fmt: skip
+  bars = bars.assign(text=[kind + details[kind] for kind in bars["kind"]])
+  rects = alt.Chart(alt.NamedData("bars")).mark_rect(stroke="white", strokeWidth=0.6)
+  layers = [rects.encode(x=x, x2="end:Q", y=y, y2="bottom:Q", color=colour)]
   if events:
-    _marks(left, events, end, rows)
-    _histogram(right, events)
-  handles = [*left.containers, *left.get_lines()]
-  picture.legend(
-    handles, [each.get_label() for each in handles], frameon=False, loc="outside lower left", ncols=2 if wide else 1,
-    fontsize=10 if wide else 9, handlelength=1.6,
-  )  # fmt: skip
-  left.set_title(textwrap.fill(f"Schedule of {formats.listed(shown.labels)}", 48 if wide else 30), loc="left")
-  return picture
+    layers += _marks(events, end, rows)
+  width = NARROW - 50 if narrow else WIDE - (230 if events else 60)
+  gantt = alt.layer(*layers).properties(width=width, height=max(120, 22 * rows))
+  if events is None:
+    return specification(gantt, bars=bars)
+  histogram = _histogram(events).properties(width=NARROW - 60 if narrow else 130, height=max(120, min(200, 22 * rows)))
+  return specification(gantt & histogram if narrow else gantt | histogram, bars=bars)
 
 
-def _rows(axes: Any, found: Spans, end: float, rows: int, details: tuple[str, ...]) -> None:
-  from matplotlib import ticker
+def _marks(events: Events, end: float, rows: int) -> list[Any]:
+  """Return marks where messages were dropped and where workers are back from a failure."""
+  import altair as alt
+  import pandas as pd
 
-  low = np.where(found.beneath, 0.24, -0.34)
-  height = np.where(found.beneath, 0.16, 0.56 if found.beneath.any() else 0.68)
-  length = np.minimum(found.end, end) - found.begin
-  for number, kind in enumerate(map(str.__add__, KINDS, details)):
-    mine = (found.kind == number) & (length > 0) & (found.worker < rows)
-    if mine.any():
-      y = found.worker[mine] + low[mine]
-      axes.barh(y, length[mine], height[mine], found.begin[mine], align="edge", label=kind, **FILL[number])
-  axes.set(xlim=(0, end), ylim=(rows - 0.5, -0.5), ylabel="worker", yticks=range(rows))
-  axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
-  axes.xaxis.set_major_formatter(ticker.EngFormatter(unit="s"))
-  axes.tick_params(axis="y", length=0)
-
-
-def _marks(axes: Any, events: Events, end: float, rows: int) -> None:
-  for what, flag, when, marker in (
-    ("back from a failure", events.restarted, events.start, "^"),
-    ("message dropped", events.dropped, events.released, "X"),
+  marks = []
+  for text, flag, when, shape in (
+    ("back from a failure", events.restarted, events.start, "triangle-up"),
+    ("message dropped", events.dropped, events.released, "cross"),
   ):
-    mine = flag & (when <= end) & (events.worker < rows)
-    if mine.any():
-      axes.plot(
-        when[mine], events.worker[mine], marker, color=INK, markersize=7, markeredgecolor=PAPER, label=what, zorder=4,
-        clip_on=False,
-      )  # fmt: skip
+    drawn = flag & (when <= end) & (events.worker < rows)
+    if drawn.any():
+      data = pd.DataFrame({"begin": when[drawn], "top": events.worker[drawn], "mark": text})
+      mark = alt.Chart(data).mark_point(shape=shape, size=50, filled=True, color=INK, stroke="white", strokeWidth=0.7)
+      marks.append(mark.encode(x="begin:Q", y="top:Q", shape=alt.Shape("mark:N", scale=alt.Scale(
+        domain=[text], range=[shape]), legend=alt.Legend(orient="bottom", symbolType=shape))))  # fmt: skip
+  return [alt.layer(*marks).resolve_scale(shape="independent")] if marks else []
 
 
-def _histogram(axes: Any, events: Events) -> None:
-  from matplotlib import ticker
+def _histogram(events: Events) -> "alt.Chart":
+  """Return the shares of visits by staleness."""
+  import altair as alt
+  import pandas as pd
 
-  visits, title = _staleness(events)
+  visits = events.staleness[~events.dropped]
   width = -(-(int(visits.max()) + 1) // BARS)
   parts = np.bincount(visits // width) / len(visits)
-  axes.bar(
-    np.arange(len(parts)) * width, parts, 0.9 * width, color=COLOURS[0], align="center" if width == 1 else "edge"
-  )
-  axes.set(xlabel="visits of others in between", ylabel="share of visits")
-  axes.set_title(title.replace(": ", "\n"), loc="left", fontsize=11, weight="normal")
-  axes.set_xlim(-0.7 * width, max(len(parts), 4) * width - 0.3 * width)
-  axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-  axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0, symbol=" %"))
-  axes.grid(True, axis="y")
+  data = pd.DataFrame({"staleness": np.arange(len(parts)) * width, "share": parts})
+  data["to"] = data["staleness"] + 0.9 * width
+  return alt.Chart(data).mark_rect(color=COLOURS[0]).encode(
+    x=alt.X("staleness:Q", title="visits of others in between", axis=alt.Axis(format="d", tickMinStep=1, tickCount=4)),
+    x2="to:Q", y=alt.Y("share:Q", title="share of visits", axis=alt.Axis(format=".0%", tickCount=4)), y2=alt.datum(0),
+  )  # fmt: skip

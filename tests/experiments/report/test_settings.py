@@ -23,11 +23,6 @@ def info(*entries):
   return {"algorithms": list(entries), "seeds": [0, 1]}
 
 
-def texts(found):
-  """The columns of the table as texts."""
-  return {head: [cell.text for cell in cells] for head, cells in found.columns.items()}
-
-
 def test_shared_settings_stand_once_and_others_by_label():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
   assert found.shared == {
@@ -41,7 +36,7 @@ def test_shared_settings_stand_once_and_others_by_label():
     "schedule": "constant",
     "seeds": "0, 1",
   }
-  assert list(texts(found).items()) == [
+  assert list(found.columns.items()) == [
     ("learning rate", ["0.3", "0.1"]),
     ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
     ("momentum of optimizer", ["0.9", "0"]),
@@ -58,7 +53,7 @@ def test_the_origin_of_learning_rates():
   )
   assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
   given = "the config, not from a sweep (--tuned)"
-  assert texts(mixed)["the rate is from"] == [
+  assert mixed.columns["the rate is from"] == [
     given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
   ]  # fmt: skip
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
@@ -70,7 +65,7 @@ def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
   entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
   found = settings_table.settings(info(*entries))
   assert found.shared["network"] == "message seconds 0.001"
-  assert texts(found)["exchange seconds of network"] == ["not set", "0.012"]
+  assert found.columns["exchange seconds of network"] == ["not set", "0.012"]
   measured = info(*(each | {"virtual": None} for each in entries))
   assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
   assert "network" not in settings_table.settings(measured).shared
@@ -78,7 +73,7 @@ def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
 
 def test_workers_that_labels_set_are_settings_of_the_labels():
   found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  columns = texts(found)
+  columns = found.columns
   assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
   assert found.shared["examples"] == "51,200 of all workers together"
   assert not {"workers", "batch"} & set(found.shared)

@@ -1,0 +1,189 @@
+"""The tables of a comparison: cells for the page, lines for a terminal, and all pairs of each quantity."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ddl.names import text as value_text
+from ddl.names import words
+from ddl.report import formats, frames, sentences
+from ddl.report.frames import Frames, Quantity
+from ddl.report.reader import Comparison
+from ddl.report.settings import of_labels
+from ddl.report.statistics import LEVEL, MOST
+
+WIDTH = 100  # characters of a line for a terminal
+LABEL = 16  # characters of a label that a wide table keeps
+SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all
+MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
+MARKS = "*: best mean; ~: not significantly worse"
+
+
+class Cell(NamedTuple):
+  """A cell of a table."""
+
+  text: str
+  kind: str = ""  # "best", "tied", "partial" (not over all seeds), or ""
+  details: tuple[str, ...] = ()  # lines in small print
+
+
+def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[Cell]:
+  """Return a column of the table of results, with intervals (of costs in small print) or without."""
+  name, kind = quantity.name, quantity.unit
+  signs = {} if quantity.is_score else sentences.signs(tables)
+  counts = tables.runs.groupby("label")[name].count()
+  cells = []
+  for line in tables.table.to_dict("records"):
+    mean, low, high = line[name], line[f"{name}_low"], line[f"{name}_high"]
+    if math.isnan(mean):
+      ran = not quantity.is_score and (line["finished"] or line["reached"])
+      cells.append(Cell("never" if ran else "no result", "partial"))
+      continue
+    span = (low, high) if intervals and not math.isnan(low) else None
+    details = (formats.interval(kind, mean, span),) if span and not quantity.is_score else ()
+    mark = line[f"{name}_mark"]
+    if mark == "partial":
+      details += (f"{counts[line['label']]}/{line['seeds']} {'finished' if quantity.is_score else 'reached'}",)
+    figure = formats.with_interval(kind, mean, span if quantity.is_score else None)
+    cells.append(Cell(figure + signs.get(line["label"], ""), mark if isinstance(mark, str) else "", details))
+  return cells
+
+
+def varying(comparison: Comparison) -> dict[str, list[Cell]]:
+  """Return columns for "workers" and "batch" where labels set them, and for the seeds where labels have different ones.
+
+  A grid's keys, which labels name, are left out.
+  """
+  keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
+  columns = {key: [Cell(str(value)) for value in of_labels(comparison.info, key)] for key in keys}
+  columns = {key: cells for key, cells in columns.items() if len(set(cells)) > 1}
+  if counts := sentences.seed_counts(comparison):
+    columns["own seeds"] = [Cell(str(count)) for count in counts.values()]
+  return columns
+
+
+def results(tables: Frames) -> dict[str, list[Cell]]:
+  """Return the columns of the table of results, without those of clusters."""
+  columns = varying(tables.comparison)
+  for quantity in (*frames.scores(tables.comparison), *frames.costs(tables.comparison)):
+    title = f"final {quantity.title}" if quantity.is_score else f"{quantity.title} to {tables.comparison.goal}"
+    columns[title] = column(tables, quantity)
+  return columns
+
+
+class PairTable(NamedTuple):
+  """The pairs of a quantity."""
+
+  title: str
+  summary: str
+  labels: list[str]
+  columns: dict[str, list[Cell]]
+  left_out: int  # pairs that only pairs.csv has
+
+
+def pair_tables(tables: Frames) -> list[PairTable]:
+  """Return a table per quantity, the smallest p first; [] where one seed or one algorithm leaves nothing to test."""
+  if tables.single or len(tables.table) < 2:
+    return []
+  return [_pair_table(tables, quantity) for quantity in tables.quantities]
+
+
+def _pair_table(tables: Frames, quantity: Quantity) -> PairTable:
+  pairs = frames.of_quantity(tables.pairs, quantity).sort_values(["p_holm", "p"], kind="stable")
+  tested, goal = pairs["p"].notna(), "" if quantity.is_score else f" to {tables.comparison.goal}"
+  lines = pairs.astype(object).where(pairs.notna(), None).head(SHOWN).to_dict("records")
+  columns = {
+    "difference" if quantity.is_score else "ratio": [_estimate(quantity, line) for line in lines],
+    "p after Holm": [_p(line["p_holm"], line["p"]) for line in lines],
+    "effect size": [Cell("" if line["effect_size"] is None else f"{line['effect_size']:.2f}") for line in lines],
+    "seeds": [_seeds(line) for line in lines],
+    "more seeds": [Cell(_more(line)) for line in lines],
+  }
+  signs = {"ratio": DIVIDED, "difference": MINUS}
+  return PairTable(
+    title=f"{'final ' * quantity.is_score}{quantity.title}{goal}",
+    summary=f"{pairs['significant'].sum()} of {tested.sum()} tested pairs significantly different",
+    labels=[f"{line['first']} {signs[line['scale']]} {line['second']}" for line in lines],
+    columns=columns,
+    left_out=len(pairs) - len(lines),
+  )
+
+
+def _estimate(quantity: Quantity, line: dict[str, Any]) -> Cell:
+  mean, ends = line["estimate"], (line["low"], line["high"])
+  if mean is None:
+    return Cell("none", "partial")
+  if line["scale"] == "ratio":
+    texts = [f"{value:,.{formats.decimals(mean, 3)}f}" for value in (mean, *ends) if value is not None]
+    return Cell(texts[0], details=(" to ".join(texts[1:]),) if texts[1:] else ())
+  details = () if ends[0] is None else (formats.interval(quantity.unit, mean, ends).replace(" %", " points"),)
+  return Cell(formats.figure(quantity.unit, mean).replace(" %", " points"), details=details)
+
+
+def _p(adjusted: float | None, p: float | None) -> Cell:
+  if adjusted is None or p is None:
+    return Cell("no test", "partial")
+  texts = ["below 0.0001" if value < 1e-4 else f"{value:.2g}" for value in (adjusted, p)]
+  return Cell(texts[0], "best" if adjusted < LEVEL else "", (f"{texts[1]} uncorrected",))
+
+
+def _seeds(line: dict[str, Any]) -> Cell:
+  """Return the common seeds, and which of the two labels has no figure of how many."""
+  lacking = [(line[side], line[f"missing_{side}"]) for side in ("first", "second")]
+  return Cell(str(line["seeds"]), details=tuple(f"{label}: {count} without" for label, count in lacking if count))
+
+
+def _more(line: dict[str, Any]) -> str:
+  if line["more_seeds"] is None:
+    return "separate" if line["significant"] else ""
+  return f"more than {MOST:,}" if line["more_seeds_capped"] else f"{line['more_seeds']:,}"
+
+
+def text_table(tables: Frames) -> str:
+  """Return the table for a terminal, at most 100 columns, and the notes on it."""
+  head, rule, *lines = text_lines(tables)
+  brackets = "In brackets: the mean of only the seeds that met the target."
+  paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(sentences.plain, sentences.caveats(tables))]
+  paragraphs += sentences.notes(tables)
+  return "\n".join([head, rule, *lines, rule, *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
+
+
+def text_lines(tables: Frames) -> list[str]:
+  """Return a head, a rule and a line per label; for the marks see MARKS."""
+  comparison = tables.comparison
+  columns = _point_columns(comparison)
+  labels = [result.info["group"] for result in comparison.results] if columns else tables.labels
+  columns |= varying(comparison)
+  for number, quantity in enumerate(frames.scores(comparison)):
+    title = quantity.metric.removeprefix("test_") if number else quantity.title
+    columns[title] = column(tables, quantity, intervals=not number)
+  heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
+  for head, quantity in zip(heads, frames.costs(comparison), strict=True):
+    columns[head] = column(tables, quantity, intervals=False)
+  reached = [
+    f"{line['reached']}/{line['seeds']} reached" if line["finished"] or line["reached"] else "no result"
+    for line in tables.table.to_dict("records")
+  ]
+  lines = [["algorithm", *columns, f"to {comparison.goal}"]]
+  lines += map(list, zip(labels, *map(_marked, columns.values()), reached, strict=True))
+  widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+  widths[0] = min(widths[0], max(LABEL, WIDTH - sum(widths[1:]) - 2 * len(widths[1:])))
+  texts = []
+  for label, *rest in lines:
+    label = label if len(label) <= widths[0] else label[: widths[0] - 2] + ".."
+    texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
+  return [texts[0], "-" * len(texts[0]), *texts[1:]]
+
+
+def _point_columns(comparison: Comparison) -> dict[str, list[Cell]]:
+  """Return columns of the keys of the grid that have several values."""
+  points, keys = [result.info["point"] for result in comparison.results], list(comparison.info["grid"])
+  columns = {words(key, keys): [value_text(point[key]) if key in point else "-" for point in points] for key in keys}
+  return {word: list(map(Cell, texts)) for word, texts in columns.items() if len(set(texts)) > 1}
+
+
+def _marked(cells: Sequence[Cell]) -> list[str]:
+  """Return cells as text, with a mark behind the figure."""
+  texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
+  return [text + {"best": "*", "tied": "~"}.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

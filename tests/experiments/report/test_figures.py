@@ -1,0 +1,234 @@
+"""Figures: their files, the curves that they draw, their axes, and what tells many algorithms apart."""
+
+import csv
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from helpers.comparisons import ALGORITHMS, BATCH, WORKERS, comparison, frames_of, rising
+from helpers.grids import grid
+
+from ddl.report import curves, figure, reader
+from ddl.report.figure import COLOURS, IDLE, MANY, SEQUENCE
+from ddl.report.statistics import summary
+
+
+def drawn(folder, x, y):
+  return curves.curve_figure(frames_of(folder), x, y)
+
+
+def lines_of(folder, y, label, line="mean"):
+  found, _ = curves.data(reader.read(folder), y)
+  return found[(found.label == label) & (found.line == line)]
+
+
+def test_a_csv_holds_what_is_drawn(realistic_page, tmp_path):
+  folder = realistic_page.parent
+  with drawn(folder, "examples", "test_accuracy").save(tmp_path / "a.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  columns = ["label", "line", "examples", "test_accuracy", "test_accuracy_low", "test_accuracy_high"]
+  assert list(rows[0]) == columns
+  runs = reader.read(folder).results[1].runs
+  mine = [row for row in rows if row["label"] == "local_sgd"]
+  mean, half = summary([run.columns["test_accuracy"][7] for run in runs])
+  np.testing.assert_allclose([float(mine[7][name]) for name in columns[3:]], (mean, mean - half, mean + half))
+  assert [float(row["examples"]) for row in mine] == runs[0].columns["examples"].tolist()
+  for label in ALGORITHMS:
+    names = {row["line"] for row in rows if row["label"] == label}
+    assert names == ({"mean", "seed 0", "seed 2", "end of seed 1"} if label == "dasgd d=4" else {"mean"})
+
+
+def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
+  whole = rising(0.1, 0.5, 0.9, 0.96)
+  folder = comparison(tmp_path, {"easgd": [whole, rising(0.1, 0.4, math.nan), whole]})
+  line = lines_of(folder, "test_accuracy", "easgd")
+  assert line.examples.tolist() == [0, 1280]
+  np.testing.assert_allclose(line.y, [0.1, 1.4 / 3])
+  end = lines_of(folder, "test_accuracy", "easgd", "end of seed 1")
+  assert end[["examples", "y"]].values.tolist() == [[1280, 0.4]]
+  for seed in ("seed 0", "seed 2"):
+    rest = lines_of(folder, "test_accuracy", "easgd", seed)
+    assert rest[["examples", "y"]].values.tolist() == [[1280, 0.5], [2560, 0.9], [3840, 0.96]]
+
+
+def test_two_seeds_are_drawn_and_no_band(tmp_path):
+  seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
+  for count in (1, 2, 3):
+    found, _ = curves.data(
+      reader.read(comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})), "test_accuracy"
+    )
+    assert set(found.line) == ({"mean", "seed 0", "seed 1"} if count == 2 else {"mean"})
+    assert found.low.notna().all() == (count == 3)
+
+
+def test_bands_of_accuracies_stay_between_0_and_1(tmp_path):
+  ends = {"easgd": (0.999, 0.97, 0.998), "local_sgd": (0.001, 0.02, 0.0)}
+  folder = comparison(tmp_path, {label: [rising(0.1, 0.05, end) for end in each] for label, each in ends.items()})
+  found, _ = curves.data(reader.read(folder), "test_accuracy")
+  assert found.low.min() == 0 and found.high.max() == 1
+
+
+def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
+  seeds = [rising(0.1, 0.5) for _ in range(3)]
+  for seed, last in zip(seeds, (0.02, 0.08, 0.04), strict=True):
+    seed[0]["test_loss"], seed[1]["test_loss"] = 2.0, last
+  folder = comparison(tmp_path, {"easgd": seeds})
+  assert curves.data(reader.read(folder), "test_loss")[1]
+  line = lines_of(folder, "test_loss", "easgd")
+  np.testing.assert_allclose(line.y, [2.0, 0.04])
+  ratio = 2 ** (4.302652729911275 / math.sqrt(3))  # t(0.975, 2) s / sqrt(n) of the logarithms to base 2
+  np.testing.assert_allclose(line[["low", "high"]].iloc[1], [0.04 / ratio, 0.04 * ratio])
+
+
+def test_the_noise_scale_has_gaps_and_the_global_batch(tmp_path):
+  def noisy(*scales):
+    lines = rising(0.1, 0.5, 0.9, 0.96)
+    for line, scale in zip(lines, scales, strict=True):
+      line.update({} if scale is None else {"noise_scale": scale})
+    return lines
+
+  runs = {
+    "easgd": [noisy(20.0, None, 40.0, 60.0), noisy(20.0, 30.0, 40.0, None)],
+    "local_sgd": [noisy(*[None] * 4)] * 2,
+  }
+  folder = comparison(tmp_path / "a", runs)
+  np.testing.assert_allclose(lines_of(folder, "noise_scale", "easgd").y, [20.0, 30.0, 40.0])
+  assert curves.target_of(reader.read(folder), "noise_scale") == WORKERS * BATCH
+  assert "noise_scale_vs_examples" in [each.name for each in curves.pictures(frames_of(folder))]
+  other = comparison(tmp_path / "b", runs, settings={"easgd": {"workers": 1}})
+  assert curves.target_of(reader.read(other), "noise_scale") is None
+
+
+def limits(folder):
+  return curves.accuracy_limits(curves.data(reader.read(folder), "test_accuracy")[0], [0.95])
+
+
+def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
+  slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
+  low, high = limits(comparison(tmp_path / "a", {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
+  assert 0.9 <= low < 0.94 and 0.975 < high < 0.985
+  low, high = limits(comparison(tmp_path / "b", {"easgd": [rising(0.1, 0.2, 0.3)]}))
+  assert low < 0.2 and 0.95 < high <= 1.005
+
+
+def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
+  """It is named with its end instead; one that is merely worse stays on the axis."""
+  good, worse, bad = rising(0.1, 0.9, 0.97), rising(0.1, 0.8, 0.86), rising(0.1, 0.2, 0.12)
+  runs = {"easgd": [good] * 2, "local_sgd": [worse] * 2, "dasgd": [bad] * 2}
+  folder = comparison(tmp_path, runs)
+  (note,) = [text for text in drawn(folder, "examples", "test_accuracy").caption if "12.00 %" in text]
+  assert "dasgd" in note and "local_sgd" not in note and 0.7 < limits(folder)[0] < 0.86
+
+
+def test_lines_are_cut_at_the_limits(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.3, 0.95, 0.97)] * 3})
+  lines = curves.data(reader.read(folder), "test_accuracy")[0].rename(columns={"examples": "x"})
+  cut = curves._cut(lines, (0.8, 0.96))
+  assert cut.y.min() == pytest.approx(0.8) and cut.high.max() <= 0.96
+  assert cut.x.iloc[0] == pytest.approx(1280 + 1280 * (0.8 - 0.3) / (0.95 - 0.3))
+
+
+def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):
+  runs = {"independent": [rising(0.1, 0.5, 0.96, bytes_sent=0)] * 2, "easgd": [rising(0.1, 0.5, 0.96)] * 2}
+  found = drawn(comparison(tmp_path, runs), "bytes_sent", "test_accuracy")
+  assert set(found.data.label) == {"easgd"} and (found.data.bytes_sent > 0).all()
+  assert "independent (ends at 96.00 %)" in found.caption[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_values_are_drawn_without_a_warning(tmp_path):
+  start = rising(0.1)  # nothing but the line before training
+  odd = rising(0.1, 0.5, 0.9, 0.99999)
+  for line, distance, loss in zip(odd, [0, 1, 1e-3, 0], [-1.0, -2.0, 50.0, 0.0], strict=True):
+    line.update(distance=distance, test_loss=loss, seconds=1000 * line["seconds"])
+  runs = {"easgd": [start, rising(0.1, math.nan)], "local_sgd": [odd, odd], "dasgd": [rising(0.1, 0.5, 1.0)] * 2}
+  folder = comparison(tmp_path, runs, metric="test_loss", value=0.0)
+  found = curves.pictures(frames_of(folder))
+  assert found[-1].name == "distance_vs_examples" and "local_sgd 0.001" in found[-1].alt
+  assert all(each.svg.startswith("<svg") for each in found)
+  lines, log = curves.data(reader.read(folder), "distance")
+  assert log and set(lines.label) == {"local_sgd"}
+  assert not curves.data(reader.read(folder), "test_loss")[1]  # negative losses
+
+
+def test_the_suffix_says_how_a_figure_is_saved(tmp_path):
+  picture = drawn(comparison(tmp_path / "c", {"easgd $x$ <b>&": [rising(0.1, 0.5, 0.96)]}), "examples", "test_accuracy")
+  heads = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"label,"}
+  for kind, head in heads.items():
+    content = picture.save(tmp_path / f"a.{kind}").read_bytes()
+    assert content.startswith(head) and (kind != "pdf" or b"/FontFile2" in content)  # fonts are embedded
+  with pytest.raises(FileNotFoundError, match="figs is no folder"):
+    picture.save(tmp_path / "figs/a.pdf")
+  with pytest.raises(ValueError, match=r"\.pdf.*a\.jpg"):
+    picture.save(tmp_path / "a.jpg")
+  assert "accuracy_vs_examples" in repr(picture) and len(repr(picture)) < 200
+  assert 700 <= int.from_bytes(picture._repr_png_()[16:20], "big") <= 950  # of a notebook
+
+
+def test_a_figure_for_a_paper_has_no_title_and_the_large_axes_only(tmp_path):
+  picture = drawn(comparison(tmp_path / "c", {"easgd": [rising(0.1, 0.5, 0.96)] * 3}), "examples", "test_accuracy")
+  plain, bare, narrow = (
+    picture.save(tmp_path / f"{number}.svg", **how).read_text()
+    for number, how in enumerate(({}, {"title": False}, {"narrow": True}))
+  )
+  title = picture.subtitle.split(", ")[0]
+  assert [title in svg for svg in (plain, bare, narrow)] == [True, False, True]
+  widths = [float(re.search(r'width="([\d.]+)"', svg)[1]) for svg in (plain, narrow)]
+  assert widths[0] == pytest.approx(figure.WIDE, rel=0.05) and widths[1] <= 4.4 * 72
+  assert ["concat" in svg for svg in (plain, narrow)] == [True, False]  # a column has no room for small axes
+  assert picture.save(tmp_path / "again.svg").read_text() == plain
+
+
+def styled(folder, count, groups=None):
+  """Labels a0, a1, ...: each later one needs longer; their styles."""
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
+  places = {label: {"group": group} for label, group in (groups or {}).items()}
+  return figure.styles(frames_of(comparison(folder, runs, places=places)))
+
+
+@pytest.mark.parametrize("count", [1, 8, 12, 40])
+def test_no_two_algorithms_in_front_look_alike(tmp_path, count):
+  found = styled(tmp_path, count)
+  front = found[found.front]
+  assert front.index.tolist() == list(range(count if count <= MANY else len(COLOURS)))  # the soonest
+  assert not front.duplicated(["colour", "dash"]).any() and (found.colour[~found.front] == IDLE).all()
+  assert count == 12 or (len(set(front.colour)) == len(front) and set(front.dash) == {(1, 0)})
+
+
+def test_a_group_has_one_colour(tmp_path):
+  found = styled(tmp_path, 8, {f"a{n}": f"group {n % 4}" for n in range(8)})
+  assert found.colour.tolist() == list(COLOURS[:4]) * 2 and not found.duplicated(["colour", "dash"]).any()
+
+
+@pytest.mark.parametrize("keys", [(4, 3), (6,), (3, 2, 2)])
+def test_a_grid_of_one_algorithm_has_colours_by_its_first_key_and_dashes_by_the_others(tmp_path, keys):
+  names = ("workers", "algorithm.period", "batch")
+  values = {name: tuple(range(1, 1 + size)) for name, size in zip(names, keys, strict=False)}
+  folder = grid(tmp_path, values, lambda group, point, seed: 0.01 / sum(point.values()), groups=("easgd",))
+  found = figure.styles(frames_of(folder))
+  first = [result.info["point"]["workers"] for result in reader.read(folder).results]
+  assert not found.duplicated(["colour", "dash"]).any()
+  by_value = dict(zip(first, found.colour, strict=True))
+  assert [by_value[value] for value in first] == found.colour.tolist()
+  assert [by_value[value] for value in sorted(by_value)] == sorted(by_value.values(), key=SEQUENCE.index)
+
+
+@pytest.mark.parametrize("colour", [*COLOURS[:3], COLOURS[3], *SEQUENCE])
+def test_colours_are_told_from_the_page(colour):
+  """WCAG 2: a contrast of 3 for what is no text."""
+  parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+  linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+  luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+  assert 1.05 / (luminance + 0.05) >= 2.9
+
+
+@pytest.mark.slow
+def test_forty_algorithms_have_a_panel_each_and_a_page_below_two_megabytes(tmp_path):
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), *[0.96] * 12)] * 3 for n in range(40)}
+  folder = comparison(tmp_path, runs)
+  svg = drawn(folder, "examples", "test_accuracy").svg
+  assert all(f">a{n}<" in svg for n in range(40))
+  shown = curves.interactive(frames_of(folder))
+  assert len(json.dumps(shown)) < 500_000

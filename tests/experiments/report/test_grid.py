@@ -1,0 +1,248 @@
+"""Grids: points, speed-ups and slopes against figures by hand; which pairs are tested; the page's section; frames."""
+
+import json
+import math
+from itertools import combinations
+
+import pytest
+from helpers.comparisons import Tags, comparison, frames_of, quantity, rising, table_of, undrawn
+from helpers.grids import grid
+
+from ddl.names import comparable
+from ddl.report import frames, page, tables
+from ddl.report import grid as grids
+from ddl.report.sentences import EARLY
+
+AXES = {"workers": (2, 4), "algorithm.period": (1, 4, 16)}
+LACKS = {"sync": ["algorithm.period"]}
+
+
+def charts(folder, key):
+  found = frames_of(folder)
+  return {grids.title(found, chart): chart for chart in grids.charts(found, key)}
+
+
+def constant(group, point, seed):
+  return 0.01
+
+
+def noisy(group, point, seed):
+  """Period 4 is best for local, at all numbers of workers; it is better than sync by far."""
+  best = {1: 0.004, 4: 0.001, 16: 0.008}[point.get("algorithm.period", 16)]
+  return best * (1 if group == "local" else 3) * (1 + 0.01 * ((seed * 7 + point["workers"]) % 5))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return grid(tmp_path_factory.mktemp("grid"), AXES, noisy, lacks=LACKS, seeds=4)
+
+
+def test_a_line_per_group_and_a_panel_per_value_of_the_other_key(tmp_path):
+  def loss(group, point, seed):
+    return (0.01 if group == "sync" else 0.02) * point["workers"] * (1 + 0.1 * seed)
+
+  path = grid(tmp_path, {"workers": (2, 4, 8), "algorithm.period": (1, 16)}, loss, lacks=LACKS)
+  points = charts(path, "workers")["Final test loss against workers"].points
+  assert list(dict.fromkeys(points.panel)) == ["period 1", "period 16"] and not points.level.any()
+  for _, panel in points.groupby("panel"):
+    sync = panel[panel.group == "sync"]
+    assert sync.x.tolist() == [2, 4, 8] and sync.y.tolist() == pytest.approx([0.022, 0.044, 0.088])
+  points = charts(path, "algorithm.period")["Final test loss against period"].points
+  assert list(dict.fromkeys(points.panel)) == ["workers 2", "workers 4", "workers 8"]
+  sync = points[(points.group == "sync") & (points.panel == "workers 2")]
+  assert sync.level.all() and sync.x.tolist() == [1, 16] and sync.y.tolist() == pytest.approx([0.022] * 2)
+
+
+def test_names_are_categories_in_their_order(tmp_path):
+  path = grid(tmp_path, {"schedule.name": ("linear", "constant"), "partition.repeat": (True, False)}, constant)
+  chart = charts(path, "schedule.name")["Final test loss against schedule"]
+  assert dict(zip(chart.points.x, chart.points.tick, strict=True)) == {0: "linear", 1: "constant"}
+  assert list(dict.fromkeys(chart.points.panel)) == ["repeat True", "repeat False"]
+  assert grids.slopes(frames_of(path), chart) == []
+
+
+@pytest.mark.parametrize(
+  ("values", "log"), [((1, 2, 4), True), ((2, 20), True), ((2, 4), False), ((1, 2, 3), False), ((0, 10), False)]
+)
+def test_log_axes(values, log):
+  assert grids.is_log_key(values) is log
+
+
+def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
+  """The loss falls by equal factors, so that 0.1 is met after log 0.1 / log(last) of the steps."""
+  path = grid(tmp_path, {"workers": (2, 4, 8)}, lambda group, point, seed: 0.01 / (1 + seed), groups=("local",))
+  found = charts(path, "workers")
+  chart = found["Speed-up in steps to 0.1 against workers"]
+  assert chart.speedup_over == 2 and chart.points.x.tolist() == [2, 4, 8]
+  assert chart.points.y.tolist() == pytest.approx([1, 2, 4])  # as many steps fewer as workers more
+  assert chart.points[["low", "high"]].iloc[1].tolist() == pytest.approx([2, 2])
+  assert not any("seconds" in title for title in found if title.startswith("Speed-up"))  # workers share the device
+  late = lambda group, point, seed: 0.5 if point["workers"] == 2 and group == "sync" else 0.01  # noqa: E731
+  chart = charts(grid(tmp_path / "late", {"workers": (2, 4)}, late), "workers")[
+    "Speed-up in steps to 0.1 against workers"
+  ]
+  assert set(chart.points.group) == {"local"}  # sync has no target with the fewest workers
+
+
+def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
+  def loss(group, point, seed):
+    return 0.05 * point["workers"] ** (-0.4, -0.5, -0.6)[seed]
+
+  path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
+  (found,) = grids.slopes(frames_of(path), charts(path, "workers")["Final test loss against workers"])
+  half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
+  assert found.mean == pytest.approx(-0.5) and found.interval == pytest.approx((-0.5 - half, -0.5 + half))
+  two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
+  assert grids.slopes(frames_of(two), charts(two, "workers")["Final test loss against workers"]) == []
+
+
+def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_path):
+  soon, late = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
+  places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
+  sizes = {label: {"workers": n, "steps": 3200 // n} for label, n in zip(places, (1, 2, 4), strict=True)}
+  for name, first in (("early", soon), ("calm", late)):
+    runs = dict(zip(places, ([first] * 2, [late] * 2, [late] * 2), strict=True))
+    path = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
+    (key,) = grids.section(frames_of(path)).keys
+    notes = " ".join(note for picture in (*key.pictures, *key.costs) for note in picture.caption)
+    speedup = next(each for each in key.pictures if "speedup" in each.name)
+    assert (EARLY in speedup.title) == (EARLY in notes) == (name == "early")
+    assert {cell.kind for cell in key.slopes.columns["steps to 95 %"]} == ({"partial"} if name == "early" else {""})
+
+
+def test_a_mean_of_some_seeds_is_marked(tmp_path):
+  path = grid(tmp_path, {"workers": (2, 4)}, lambda group, point, seed: 0.5 if seed == 0 else 0.01, groups=("local",))
+  assert charts(path, "workers")["Steps to 0.1 against workers"].points.partial.tolist() == [True, True]
+
+
+def test_budgets_of_a_grid_with_steps_are_each_its_own(tmp_path):
+  path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
+  assert (table_of(path).finished == 3).all() and grids.section(frames_of(path)).keys[0].title == "workers"
+  assert len(grids.section(frames_of(path)).keys) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_target_that_is_met_at_the_start_is_drawn_without_costs(tmp_path):
+  path = grid(tmp_path, {"workers": (2, 4)}, constant, value=2.0)
+  assert list(charts(path, "workers")) == ["Final test loss against workers"]
+  with undrawn():
+    assert page.write_report(path).exists()
+
+
+def test_the_page_has_a_section_with_a_figure_of_each_key_and_quantity(folder):
+  with undrawn():
+    text = page.write_report(folder).read_text()
+  found = Tags(text)
+  assert not found.open
+  ids = [attrs["id"] for tag, attrs in found.found if tag == "figure" and attrs["id"].startswith("grid_")]
+  quantities = ("loss", "step", "examples", "bytes", "seconds")
+  names = {f"grid_{name}_vs_{key}" for name in quantities for key in ("workers", "period")}
+  assert (
+    set(ids) == names | {"grid_speedup_steps_vs_workers"} == {each.stem for each in folder.glob("figures/grid_*.png")}
+  )
+  kinds = [attrs.get("id") for tag, attrs in found.found if tag == "h2"]
+  assert kinds.index("grid") < kinds.index("curves") < kinds.index("pairs")
+  assert "sync reads no period" in text
+  line = json.loads((folder / "findings.json").read_text())["table"][0]
+  assert (line["group"], line["workers"], line["algorithm.period"]) == ("sync", 2, None)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+  "keys", [AXES, {"workers": (1, 2, 320)}, {"schedule.name": ("a", "b"), "batch": (1, 2), "steps": (1, 2)}]
+)
+def test_figures_of_a_grid_are_drawn(tmp_path, keys):
+  path = grid(tmp_path, keys, lambda group, point, seed: 0.01 / (1 + point.get("workers", 1)) * (1 + 0.1 * seed))
+  for key in grids.section(frames_of(path)).keys:
+    for picture in (*key.pictures, *key.costs):
+      assert picture.title and picture.svg.startswith("<svg") and len(picture.data) > 0
+      assert picture.spec(narrow=True)
+
+
+def test_pages_without_a_grid_have_no_section_and_lose_its_figures(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "dasgd": [rising(0.1, 0.5, 0.96)] * 2})
+  (folder / "figures").mkdir()
+  (folder / "figures/grid_loss_vs_period.png").write_bytes(b"")
+  with undrawn():
+    assert 'id="grid"' not in page.write_report(folder).read_text()
+  assert not list(folder.glob("figures/grid_*"))
+
+
+def test_the_pairs_are_those_at_one_point_and_those_that_differ_in_one_key(folder):
+  found = frames_of(folder)
+  places = {
+    each.info["label"]: frames.Place(each.info["group"], each.info["point"]) for each in found.comparison.results
+  }
+  expected = {pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))}
+  lines = frames.of_quantity(found.pairs, quantity(folder, "test_loss"))
+  assert set(zip(lines["first"], lines["second"], strict=True)) == expected
+  # sync: 1 of workers; local: 3 of workers and 2 x 3 of period; between: 6
+  assert len(expected) == 1 + 3 + 6 + 6 and ("sync, workers 2", "local, workers 4, period 1") not in expected
+  assert len(found.pairs) == 16 * found.pairs.quantity.nunique()
+  least = lines.loc[lines.p.idxmin()]
+  assert least.p_holm == pytest.approx(16 * least.p)  # the correction is for the tested pairs only
+
+
+def test_a_point_that_is_not_tested_against_the_best_is_not_marked(tmp_path):
+  """They differ in two keys: that their intervals lie apart is no test."""
+  points = {"few": {"workers": 2, "algorithm.period": 16}, "many": {"workers": 16, "algorithm.period": 1}}
+  runs = {}
+  for label, factor in {"few": 1.0, "many": 10.0}.items():
+    seeds = [rising(0.1, 0.5 + 0.01 * n, 0.96) for n in range(3)]
+    runs[label] = [[line | {"bytes_sent": factor * line["bytes_sent"]} for line in seed] for seed in seeds]
+  places = {label: {"group": "local", "point": point} for label, point in points.items()}
+  folder = comparison(tmp_path, runs, places=places, grid={"workers": [2, 16], "algorithm.period": [1, 16]})
+  found = frames.ranking(frames_of(folder), quantity(folder, "bytes_sent"))
+  assert (found.ranked, found.rivals, found.unjudged) == (["few", "many"], [], ["many"])
+  table = table_of(folder)
+  assert table.bytes_sent_to_target_mark.dropna().to_dict() == {"few": "best"}
+  assert table.examples_to_target_mark.to_dict() == {"few": "best", "many": "best"}  # the same means
+
+
+def test_a_point_is_marked_by_its_tests_against_any_of_the_best(tmp_path):
+  """Two points are the best alike; another one is tested against the second of them only, and is as good."""
+  good = [rising(0.1, 0.5 + 0.02 * n, at, 0.99) for n, at in enumerate((0.97, 0.98, 0.99))]
+  close = [rising(0.1, 0.5 + 0.02 * n, at, 0.99) for n, at in enumerate((0.975, 0.965, 0.985))]
+  points = {"a": (1, 1), "b": (4, 4), "near b": (4, 8), "far": (1, 8), "bad": (4, 1)}
+  bad = [rising(0.1, 0.12, 0.13 + 0.01 * n, 0.14) for n in range(3)]
+  runs = {"a": good, "b": good, "near b": close, "far": bad, "bad": bad}
+  keys = {"workers": [1, 4], "algorithm.period": [1, 4, 8]}
+
+  def marks(name, labels, **more):
+    places = {
+      label: {"group": "local", "point": {"workers": w, "algorithm.period": p}}
+      for label, (w, p) in (points | more).items()
+      if label in labels
+    }
+    every = keys | {"algorithm.period": sorted({*keys["algorithm.period"], *(p for _, p in more.values())})}
+    path = comparison(
+      tmp_path / name, {label: (runs | {"twin": close})[label] for label in places}, places=places, grid=every
+    )
+    return table_of(path).examples_to_target_mark.dropna().to_dict()
+
+  assert marks("all", points) == {"a": "best", "b": "best", "near b": "tied"}
+  twin = marks("twin", [*points, "twin"], twin=(1, 16))  # it is tested against a only
+  assert twin == {"a": "best", "b": "best", "near b": "tied", "twin": "tied"}
+  assert marks("apart", ("a", "near b")) == {"a": "best"}
+
+
+def test_frames_have_a_column_for_each_key(folder):
+  found = frames_of(folder)
+  table = found.table
+  assert list(table.columns[:4]) == ["label", "group", "workers", "algorithm.period"]
+  pivot = table[table.group == "local"].pivot(index="algorithm.period", columns="workers", values="test_loss")
+  assert pivot.shape == (3, 2) and pivot.loc[4, 2] == pytest.approx(0.001, rel=0.05)
+  assert table[table.group == "sync"]["algorithm.period"].isna().all()
+  metrics = frames.metrics_frame(found.comparison)
+  assert list(metrics.columns[:5]) == ["label", "seed", "group", "workers", "algorithm.period"]
+  assert len(metrics) == 8 * 4 * 5
+
+
+def test_the_table_for_a_terminal_has_the_points_in_columns(folder, tmp_path):
+  head, _, first, *rest = [line.split() for line in page.table(folder).splitlines()]
+  assert head[:3] == ["algorithm", "workers", "period"] and first[:3] == ["sync", "2", "-"]
+  assert ["local", "4", "16"] in [line[:3] for line in rest]
+  keys = {"workers": (2, 16), "algorithm.period": (1, 16), "network.message_seconds": (0.125, 0.0625)}
+  path = grid(tmp_path, keys, noisy, groups=("local SGD", "post-local SGD of a long name"))
+  lines = tables.text_lines(frames_of(path))  # a wide table keeps the begin of each label
+  assert {line[: tables.LABEL].strip() for line in lines[2:]} == {"local SGD", "post-local SGD.."}

@@ -1,0 +1,212 @@
+"""A comparison's page: complete, escaped, in the order of the file, and its interactive chart in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.comparisons import ALGORITHMS, Tags, comparison, finding_of, frames_of, metrics, rising, undrawn_page
+
+from ddl.report import curves, reader, sentences, tables
+from ddl.report import page as report
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(realistic_page):
+  path = realistic_page
+  names = [
+    "accuracy_vs_examples",
+    "accuracy_vs_bytes",
+    "accuracy_vs_seconds",
+    "loss_vs_examples",
+    "distance_vs_examples",
+  ]
+  kinds = ("csv", "pdf", "png", "svg")
+  assert {each.name for each in (path.parent / "figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
+  text = path.read_text()
+  assert len(text) < 2_000_000
+  page = Tags(text)
+  assert not page.open
+  tags = [tag for tag, _ in page.found]
+  assert [attrs["id"] for tag, attrs in page.found if tag == "figure"] == names
+  assert not {"link", "iframe", "object", "embed", "base"} & set(tags)
+  for tag, attrs in page.found:
+    assert tag != "img" or (len(attrs["alt"]) > 40 and attrs["src"].startswith("data:image/svg+xml;base64,"))
+    assert tag == "img" or "src" not in attrs
+    assert not attrs.get("href", "#").partition("#")[0] and not {"poster", "data", "action"} & set(attrs)
+  cells = [attrs for tag, attrs in page.found if tag == "td"]
+  assert len(cells) == 7 * (5 + 6 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
+  assert all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
+  for part in ("2/3 reached", "seed 1 diverged at step 180", "Sends nothing", "2006.00441", "0.10.2", "0a1b2c3"):
+    assert part in text
+  alts = [attrs["alt"] for tag, attrs in page.found if tag == "img"]
+  for alt in alts:
+    ends, _, absent = alt.partition("end at: ")[2].partition(". ")
+    places = [ends.find(f"{label} ") for label in ALGORITHMS if label not in absent]
+    assert places == sorted(places)
+
+
+def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
+  lines = [rising(0.1, 0.5, 0.96)] * 2
+
+  def told(name, *layouts, settings=None):
+    folder = comparison(tmp_path / name, {"easgd": lines, "local_sgd": lines}, settings=settings)
+    for path, (devices, processes) in zip(sorted(folder.glob("*/seed-*")), layouts * 4, strict=False):
+      about = {"layout": {"devices": devices, "processes": processes}}
+      (path / "about.json").write_text(json.dumps(about if devices else {}))
+    (text,) = sentences.clock(reader.read(folder))
+    assert text in re.sub(r"\s+", " ", report.table(folder))
+    return text, finding_of(folder)
+
+  text, finding = told("shared", (2, 1))
+  assert "8 workers on 2 devices, 4 workers per device, and no message" in text
+  assert "Fastest to 95 % as measured with 8 workers on 2 devices" in finding
+  assert "8 workers on 1 or 2 devices, 4 or 8 workers per device, and" in told("two", (1, 1), (2, 1))[0]
+  text, finding = told("unknown", (0, 0))
+  assert "devices" not in text and "Fastest to 95 %" in finding
+  given = {"easgd": {"workers": 1, "batch": 128}, "local_sgd": {"workers": 16, "batch": 8}}
+  assert "1 to 16 workers on 1 device, 1 or 16 workers per device" in told("varying", (1, 1), settings=given)[0]
+
+
+def test_workers_and_batch_are_those_of_the_labels(tmp_path):
+  """In the heading and as columns where labels set them; the number of examples is the same."""
+  lines = [rising(0.1, 0.5, 0.96)] * 2
+  runs, given = {"easgd": lines, "local_sgd": lines, "dasgd": lines}, {"local_sgd": {"workers": 1, "batch": 128}}
+  for name, settings, workers, batch in (("same", {}, "8", "16"), ("varying", given, "1 to 8", "16 to 128")):
+    folder = comparison(tmp_path / name, runs, settings=settings)
+    assert f"; {workers} workers, batch of {batch} per worker, 2 seeds." in undrawn_page(folder)
+    shown = {head: [cell.text for cell in cells] for head, cells in tables.results(frames_of(folder)).items()}
+    columns = (shown.get("workers"), shown.get("batch"))
+    assert columns == ((["8", "1", "8"], ["16", "128", "16"]) if settings else (None, None))
+    head, _, *body = [line.split() for line in report.table(folder).splitlines()[:5]]
+    assert (head[1:3] == ["workers", "batch"]) == bool(settings)
+    assert not settings or [line[1:3] for line in body] == [["8", "16"], ["1", "128"], ["8", "16"]]
+
+
+def test_strings_are_escaped_and_a_regression_is_drawn_by_its_loss(tmp_path):
+  lines = [rising(0.1, 0.6, 0.9, 0.999) for _ in range(2)]
+  for line in [*lines[0], *lines[1]]:
+    del line["test_accuracy"]
+  hostile = "<script>alert('&')</script>"
+  runs = {"local_sgd": lines, f"{hostile} $x$".replace("/", "|"): lines, "dasgd": []}
+  folder = comparison(tmp_path, runs, metric="test_loss", value=0.2, title=hostile, data=hostile, command=hostile)
+  text = undrawn_page(folder)
+  assert "<script>alert" not in text and "&lt;script&gt;" in text and text.count("</script>") == 3
+  assert "keep is 3; the share lies in 0..1" in text and "no result" in text
+  names = ["loss_vs_bytes", "loss_vs_examples", "loss_vs_seconds"]  # all distances are zero
+  assert sorted(each.stem for each in tmp_path.glob("figures/*.png")) == names
+  assert curves.data(reader.read(folder), "test_loss")[1] and "0.001" in report.table(folder)
+
+
+def test_a_comparison_without_results_still_reports(tmp_path):
+  folder = comparison(tmp_path, {"dasgd": [], "easgd": []})
+  assert "No algorithm has a result" in undrawn_page(folder)
+  assert report.table(folder).count("no result") == 2 and not (tmp_path / "figures").exists()
+  (tmp_path / "start").mkdir()
+  assert "stopped at step 0" in undrawn_page(comparison(tmp_path / "start", {"easgd": [rising(0.1)]}))
+
+
+def test_bad_folders_are_refused(tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"comparison\.json"):
+    report.table(tmp_path)
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5)]})
+  with pytest.raises(ValueError, match="'speed'"):
+    report.table(comparison(tmp_path / "speed", {"easgd": [rising(0.1)]}, metric="speed"))
+  with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
+    file.write('{"step": 3')
+  with pytest.raises(ValueError, match=r"metrics\.jsonl: line 3"):
+    report.table(folder)
+  (folder / "comparison.json").write_text("{")
+  with pytest.raises(ValueError, match=r"comparison\.json"):
+    report.write_report(folder)
+
+
+def test_the_table_fits_a_terminal(tmp_path):
+  far = rising(0.1, 0.95, 0.97)
+  for line in far:
+    line.update({name: 1e7 * line[name] for name in ("step", "examples", "bytes_sent", "seconds")})
+  label = "sharded_sync_sgd with a very long label, longer than any terminal is wide, " * 2
+  text = report.table(comparison(tmp_path, {label: [far] * 3, "easgd": [far, far, rising(0.1)]}))
+  assert max(len(line) for line in text.splitlines()) <= 100
+  assert "sharded_syn" in text and "12,800 M" in text and "3/3 reached" in text
+
+
+@pytest.mark.parametrize(("labels", "shown"), [(1, 0), (4, 6), (16, 100)])
+def test_the_section_has_all_pairs_or_says_how_many_more_there_are(tmp_path, labels, shown):
+  rng = np.random.default_rng(0)
+  runs = {
+    f"label {number}": [rising(*[0.1] * at, *[0.95] * (13 - at)) for at in rng.integers(2, 12, 3)]
+    for number in range(labels)
+  }
+  folder = comparison(tmp_path, runs)
+  found = tables.pair_tables(frames_of(folder))
+  assert {len(each.labels) for each in found} == ({shown} if shown else set())
+  assert {each.left_out for each in found} == ({labels * (labels - 1) // 2 - shown} if shown else set())
+  for each in found:
+    shares = [0.0 if "below" in cell.text else float(cell.text) for cell in each.columns["p after Holm"]]
+    assert shares == sorted(shares)
+  assert not Tags(undrawn_page(folder)).open
+
+
+def test_importing_the_report_needs_neither_jax_nor_what_draws():
+  code = "import sys, ddl.report.page; print({'jax', 'altair', 'vl_convert', 'jinja2', 'pandas'} & set(sys.modules))"
+  root = Path(report.__file__).parents[2]
+  done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "set()"
+
+
+def test_the_axes_of_the_chart_are_those_that_have_values(realistic_page, tmp_path):
+  shown = curves.interactive(frames_of(realistic_page.parent))
+  assert list(shown["x"]) == ["examples", "bytes_sent", "step", "seconds"]
+  assert list(shown["y"]) == ["train_loss", "test_loss", "test_accuracy", "distance"]
+  assert shown["x"]["bytes_sent"]["log"] and not shown["x"]["examples"]["log"]
+  assert shown["y"]["test_accuracy"]["target"] == 0.95 and shown["y"]["test_loss"]["target"] is None
+  points = shown["spec"]["datasets"]["curves"]
+  assert {point["label"] for point in points} == set(ALGORITHMS)
+  diverged = [point for point in points if point["label"] == "dasgd d=4" and "test_accuracy" in point]
+  assert max(point["step"] for point in diverged) == 160
+  assert curves.interactive(frames_of(comparison(tmp_path, {"dasgd": []}))) is None
+
+
+ACTIONS = """
+const seen = [], of = (name) => document.getElementById("chart" + name);
+const drawn = () => new Promise((then) => setTimeout(then, 300));
+const marks = () => [...of("-plot").querySelectorAll("svg .mark-line path, canvas")].length;
+await drawn(); await drawn();
+seen.push(!of("").hidden, of("-x").options.length, of("-y").options.length);
+for (const x of of("-x").options) for (const y of of("-y").options) {
+  of("-x").value = x.value; of("-y").value = y.value; of("-y").dispatchEvent(new Event("change")); await drawn();
+  for (const log of ["-x-log", "-y-log"]) { of(log).click(); await drawn(); }
+  seen.push(marks() > 0);
+}
+seen.push(of("-plot").querySelectorAll("input").length, document.documentElement.scrollWidth <= innerWidth);
+document.title = JSON.stringify(seen);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWSER, reason="no Chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_chart_in_a_browser(tmp_path, width):
+  rng = np.random.default_rng(0)
+  labels = ("local", "</script><b>&", "easgd with a long name of many letters")
+  runs = {
+    label.replace("/", "|"): [metrics(rng, 10, 0.02, 0.97, 4000, steps=100) for _ in range(3)] for label in labels
+  }
+  path = report.write_report(comparison(tmp_path, runs))
+  text = path.read_text()
+  assert "<b>&" not in text.replace("&lt;b&gt;&amp;", "")
+  path.write_text(text.replace("</body>", f'<script type="module">{ACTIONS}</script></body>'))
+  done = subprocess.run(
+    [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=90000",
+     f"--window-size={width},1200", f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()],
+    capture_output=True, text=True, timeout=120,
+  )  # fmt: skip
+  assert "Error" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+  title = re.search(r"<title>(.*?)</title>", done.stdout)[1]
+  assert json.loads(title) == [True, 4, 4, *[True] * 16, 1, True]

@@ -1,0 +1,297 @@
+"""Virtual seconds, schedules of asynchronous and synchronous algorithms, and staleness in a report."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from helpers.comparisons import Tags, comparison, finding_of, rising, table_of, undrawn_page
+from helpers.schedules import MESSAGE, SERVICE, VIRTUAL, WORKERS, events_of, tiles, total, virtual
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl.api import Arrivals
+from ddl.config import default_experiment
+from ddl.engine import traffic
+from ddl.events import lockstep
+from ddl.events.barriers import asp, backup, bsp, psp, ssp
+from ddl.events.record import save
+from ddl.events.times import TIMES
+from ddl.report import formats, reader, schedule
+from ddl.report import page as report
+from ddl.report.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
+from ddl.run import virtual_time
+from ddl.run.build import build
+
+BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
+
+
+@settings(deadline=None, max_examples=40)
+@given(BARRIERS, st.integers(0, 9), st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from([0.0, 0.125, 2.0]))
+def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
+  arrivals = Arrivals(blocks=int(lock_free))
+  events = events_of(barrier, seed=seed, death_rate=death_rate, down_seconds=2.0, arrivals=arrivals, service=service)
+  found, count = spans(events), len(events.worker)
+  for worker in range(WORKERS):
+    if (events.worker == worker).any():
+      assert tiles(found, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(found, EXCHANGING), count * (2 * MESSAGE + service))
+  np.testing.assert_allclose(total(found, COMPUTING), (events.arrival - events.start - MESSAGE).sum())
+  assert bool(total(found, LOST)) == bool(events.restarted.any())
+  assert total(found, UNKNOWN) == 0 and not found.beneath.any()
+
+
+def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
+  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=1), service=2.0)):
+    assert list(spans(alone).kind) == [COMPUTING, EXCHANGING] * len(alone.worker)  # an exchange is one span
+  assert total(spans(events_of(service=2.0)), WAITING) > 10
+
+
+def test_in_a_round_robin_all_but_one_wait():
+  events = events_of(arrivals=Arrivals("round_robin"), visits=40)
+  found = spans(events)
+  at_work = total(found, COMPUTING) + total(found, EXCHANGING)
+  np.testing.assert_allclose(at_work, events.released[-1])
+  dead = spans(events_of(arrivals=Arrivals("round_robin"), visits=40, death_rate=0.3, down_seconds=5.0))
+  np.testing.assert_allclose(total(dead, COMPUTING) + total(dead, EXCHANGING) + total(dead, LOST), dead.end.max())
+
+
+def test_in_a_quorum_those_dropped_compute_until_the_round_is_closed():
+  events = events_of(backup(spare=1), visits=30, death_rate=0.1, down_seconds=3.0)
+  found = spans(events)
+  for worker in range(WORKERS):
+    assert tiles(found, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(found, EXCHANGING), (~events.dropped).sum() * (2 * MESSAGE + SERVICE))
+  assert total(found, LOST) > 3.0
+
+
+def test_a_message_sent_before_the_steps_is_beneath_them():
+  events = events_of(delay=1, period=2, step=10.0)
+  found = spans(events)
+  np.testing.assert_allclose(total(found, EXCHANGING, beneath=True), len(events.worker) * (2 * MESSAGE + SERVICE))
+  assert set(found.kind[~found.beneath]) == {COMPUTING}  # the reply is back before the first step is done
+  assert tiles(found, 2, events.released[events.worker == 2].max())
+  busy = spans(events_of(delay=1, service=2.0, death_rate=0.2, down_seconds=2.0))
+  assert total(busy, UNKNOWN) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
+
+
+def test_shares_add_up_to_the_whole():
+  found = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
+  assert sum(found.values()) == pytest.approx(1) and len(found) == 4
+  assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_virtual_seconds_take_the_place_of_measured_ones(tmp_path):
+  fast, slow = rising(0.1, 0.95, 0.96, 0.96), rising(0.1, 0.2, 0.3, 0.96)
+  folder = virtual(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3})
+  table = table_of(folder)
+  assert "seconds_to_target" not in table and table.virtual_seconds_to_target["local_sgd"] == 2.5
+  assert finding_of(folder)["Fastest in virtual time to 95 %"].startswith("local_sgd (2.50 s)")
+  text = report.table(folder)
+  assert "virtual s " in text and "2.50 s*" in text and f"{VIRTUAL}." in re.sub(r"\s+", " ", text)
+
+
+def test_a_line_without_virtual_seconds_is_refused(tmp_path):
+  folder = virtual(tmp_path, {"easgd": [rising(0.1, 0.96)]})
+  with (folder / "easgd/seed-0/metrics.jsonl").open("a") as file:
+    file.write(json.dumps(rising(0.1, 0.2, 0.3)[2]) + "\n")
+  with pytest.raises(ValueError, match=r"easgd, seed 0 .*virtual_seconds"):
+    report.table(folder)
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_an_interval_over_two_seeds_comes_with_a_warning(tmp_path, seeds):
+  told = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
+  assert ("little meaning" in re.sub(r"\s+", " ", told)) == (seeds == 2)
+  assert ("One seed" in told) == (seeds == 1)
+
+
+def test_the_page_draws_each_schedule_once(tmp_path):
+  lines = rising(0.1, 0.5, 0.96)
+  same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
+  runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
+  folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
+  found = schedules(folder, reader.read(folder))
+  assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
+  text = undrawn_page(folder)
+  page = Tags(text)
+  assert not page.open
+  figures = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
+  metrics = ["accuracy_vs_examples", "accuracy_vs_bytes", "accuracy_vs_virtual_seconds", "loss_vs_examples"]
+  assert figures == [*metrics, "schedule_async_sgd", "schedule_backup"]
+  assert sorted(path.stem for path in folder.glob("figures/*.png")) == sorted(figures)
+  visits = same.staleness  # asp drops none
+  high = min(value for value in visits if (visits <= value).mean() >= 0.99)
+  title = schedule.pictures(folder, reader.read(folder))[0].title
+  assert title.startswith("async_sgd and async_msgd: waiting ") and f"{visits.mean():.3g}" in title
+  assert title.endswith(f" {high}")
+  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Failures: {other.restarted.sum()}." in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_schedules_are_drawn_without_a_warning(tmp_path):
+  one, many = events_of(visits=1), events_of(visits=400, workers=40)
+  late = many._replace(staleness=many.staleness * 50)
+  folder = virtual(
+    tmp_path,
+    {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
+    {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
+  )
+  drawn = schedule.pictures(folder, reader.read(folder))
+  assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
+  assert "The first 16 of 40 workers are drawn." in drawn[1].caption
+  assert all("schedule" in picture.alt.lower() and picture.svg.startswith("<svg") for picture in drawn)
+
+
+@pytest.mark.parametrize("turns", [1, 5, 30])
+def test_a_short_run_is_shown_whole(tmp_path, turns):
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of(visits=turns * WORKERS)})
+  (shown,) = schedules(folder, reader.read(folder))
+  (drawn,) = schedule.pictures(folder, reader.read(folder))
+  whole = shown.record.round.max() < schedule.ROUNDS
+  assert whole == (turns < 30) and ("The whole run." in drawn.caption[0]) == whole
+  assert (schedule.end_of(shown) == shown.record.released.max()) == whole
+
+
+def test_bad_records_are_refused(tmp_path):
+  folder = virtual(tmp_path, {"async_sgd": [rising(0.1, 0.96)]}, {"async_sgd": events_of()})
+  record = folder / "async_sgd/seed-0/events.npz"
+  record.write_text("not a record")
+  with pytest.raises(ValueError, match=r"events\.npz: not a record of events"):
+    schedules(folder, reader.read(folder))
+  save(record, type(events_of())(*(array[:0] for array in events_of())))
+  with pytest.raises(ValueError, match=r"events\.npz: the record has no events"):
+    schedules(folder, reader.read(folder))
+
+
+EXCHANGE = 0.5  # seconds
+
+
+def every(period, delay=0, offset=0):
+  launched = lambda step: step >= offset + period and (step - offset) % period == 0  # noqa: E731
+  return lockstep.ExchangeSeconds(launched, delay, EXCHANGE)
+
+
+def record(*exchanges, name="lognormal", overlap=True, local=None, present=False, seed=0, **changes):
+  times = TIMES[name](workers=WORKERS, seed=seed, **{"seconds": 1.0} | changes)
+  settings = {"workers": WORKERS, "steps": 24, "round_steps": 3, "times": times, "exchanges": exchanges}
+  settings |= {"local_seconds": local, "overlap": overlap, "present": present}
+  return lockstep.stack(lockstep.walk(**settings)), lockstep.finish(**settings)
+
+
+some = st.integers(1, 4).flatmap(
+  lambda period: (
+    st.builds(every, st.just(period), st.just(0), st.integers(0, 5))
+    | st.builds(every, st.just(period), st.integers(1, 7), st.integers(-period, 5))
+  )
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(some, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 0.2]), st.sampled_from([None, 0.3]))
+def test_spans_of_lockstep_tile_the_time_of_each_worker(exchanges, overlap, death_rate, local):
+  found, finished = record(
+    *exchanges, overlap=overlap, local=local, jitter=0.4, death_rate=death_rate, down_seconds=3.0
+  )  # fmt: skip
+  drawn = spans(found)
+  np.testing.assert_array_equal(found.released.max(axis=1), finished)
+  for worker in range(WORKERS):
+    assert tiles(drawn, worker, found.released[-1, worker])
+  np.testing.assert_allclose(total(drawn, COMPUTING), (found.done - found.begun - found.lost).sum())
+  np.testing.assert_allclose(total(drawn, LOST), found.lost.sum())
+  sent = np.concatenate([found.launched, found.met], axis=1)
+  exchanged = total(drawn, EXCHANGING) + total(drawn, EXCHANGING, beneath=True)
+  np.testing.assert_allclose(exchanged, WORKERS * np.nansum(sent[..., 1] - sent[..., 0]))
+  sent = sent[np.isfinite(sent[..., 0])]
+  np.testing.assert_array_less(sent[sent[:, 0].argsort()][:-1, 1], sent[sent[:, 0].argsort()][1:, 0] + 1e-9)  # one link
+  assert drawn.beneath.any() == (overlap and np.isfinite(found.launched).any())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(some, min_size=1, max_size=2), st.booleans(), st.integers(0, 99))
+def test_the_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
+  found, finished = record(
+    *exchanges, overlap=overlap, jitter=0.4, death_rate=0.1, down_seconds=3.0, seed=seed, present=True
+  )  # fmt: skip
+  drawn = spans(found)
+  absent = np.isnan(found.free)
+  np.testing.assert_array_equal(np.nanmax(found.released, axis=1), finished)
+  for worker in range(WORKERS):
+    assert tiles(drawn, worker, finished.max() if absent[-1, worker] else found.released[-1, worker])
+    assert absent[:, worker].any() <= (drawn.kind[drawn.worker == worker] == LOST).any()
+
+
+def test_without_a_delay_equal_workers_only_wait_for_the_exchange():
+  drawn = spans(record(every(3), name="constant")[0])
+  assert total(drawn, WAITING) == 0 and not drawn.beneath.any()
+  assert total(drawn, COMPUTING) == 24 * WORKERS and total(drawn, EXCHANGING) == 8 * WORKERS * EXCHANGE
+
+
+def test_a_slow_worker_keeps_the_others_waiting():
+  found, _ = record(every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
+  drawn = spans(found)
+  assert (
+    total(drawn, WAITING) == 24 * 2 * (WORKERS - 1) and not (drawn.worker[drawn.kind == WAITING] == WORKERS - 1).any()
+  )
+
+
+def test_a_delay_hides_the_message_beneath_the_steps():
+  drawn = spans(record(every(3, 1), name="constant")[0])
+  assert (
+    set(drawn.kind[~drawn.beneath]) == {COMPUTING} and total(drawn, EXCHANGING, beneath=True) == 7 * WORKERS * EXCHANGE
+  )
+  apart = spans(record(every(3, 1), name="constant", overlap=False)[0])
+  assert total(apart, EXCHANGING) == 7 * WORKERS * EXCHANGE and not apart.beneath.any()
+
+
+def test_the_record_is_of_the_configs_clock(tmp_path):
+  easgd, network = {"name": "easgd", "period": 4}, {"message_seconds": 0.01}
+  config = default_experiment(algorithm=easgd, workers=4, steps=400, network=network)
+  experiment = build(config)
+  algorithm, params = experiment.algorithm, jax.eval_shape(experiment.model.init, jax.random.key(0))[0]
+  charged = virtual_time.charges(config, traffic.of(algorithm, params, 4))
+  assert charged[:2] == (None, (0.04,))
+  found = virtual_time.lockstep_record(config, algorithm, charged)
+  assert len(found.free) == virtual_time.ROUNDS * 4
+  clock = virtual_time.lockstep_seconds(config, algorithm, charged)
+  np.testing.assert_array_equal(found.released.max(axis=1), [clock(step) for step in range(1, len(found.free) + 1)])
+  assert "all-reduce of all workers 40 ms" in virtual_time.describe(config)
+  config = config.changed({"network": {"exchange_seconds": 0.05}})
+  assert virtual_time.charges(config, traffic.of(algorithm, params, 4))[:2] == (None, (0.05,))
+  assert "exchange of all workers 50 ms" in virtual_time.describe(config)
+  config = config.changed({"times": {"slow": (1.0, 2.5, 2.5, 1.0)}})
+  assert "2 of 4 workers taking 2.5 times as long" in virtual_time.describe(config)
+  lockstep.save(tmp_path / "record", found)
+  for kept, there in zip(lockstep.load(tmp_path / "record"), found, strict=True):
+    np.testing.assert_array_equal(kept, there)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
+  runs = dict.fromkeys(("sync_sgd", "sharded", "late", "async_sgd"), [rising(0.1, 0.5, 0.96)] * 2)
+  folder = virtual(tmp_path, runs, {"async_sgd": events_of()})
+  info = json.loads((folder / "comparison.json").read_text())
+  for each, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
+    each["lockstep"] = f"{each['runs'][0]}/lockstep.npz"
+    lockstep.save(folder / each["lockstep"], record(every(3, delay))[0])
+  (folder / "comparison.json").write_text(json.dumps(info))
+  comparison = reader.read(folder)
+  assert [each.labels for each in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
+  sync, late, _ = schedule.pictures(folder, comparison)
+  assert sync.title.startswith("sync_sgd and sharded: waiting ") and late.title.startswith("late: waiting ")
+  assert sync.caption != late.caption
+  assert all(picture.svg.startswith("<svg") for picture in (sync, late))
+  shown, *_ = schedules(folder, comparison)
+  assert schedule.end_of(shown) == shown.record.released[3 * schedule.ROUNDS - 1].max()
+  text = undrawn_page(folder)
+  assert text.count('<figure id="schedule_') == 3 and (folder / "figures/schedule_late.png").is_file()
+  (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")
+  with pytest.raises(ValueError, match=r"lockstep\.npz: not a record of steps"):
+    schedules(folder, comparison)
+
+
+def test_a_share_reads_as_all_or_nothing_only_where_it_is():
+  told = {0.0: "0 %", 1e-5: "under 0.1 %", 0.0004: "under 0.1 %", 0.25: "25.0 %", 0.9994: "99.9 %"}
+  told |= {0.99999: "over 99.9 %", 1.0: "100 %"}
+  assert {part: formats.share(part) for part in told} == told

@@ -1,0 +1,121 @@
+"""The findings of a report: whom they name, how many they are, and the expected orderings."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers.comparisons import comparison, finding_of, frames_of, metrics, ranked, realistic, rising
+
+from ddl.report import formats, frames, sentences
+
+
+def meets_at(*steps, **columns):
+  return [rising(*[0.1] * step, *[0.96] * (12 - step), **columns) for step in steps]
+
+
+def test_the_cheapest_are_named_with_their_saving_over_synchronous_sgd(tmp_path):
+  frugal = [[line | {"bytes_sent": line["bytes_sent"] / 100} for line in seed] for seed in meets_at(6, 9, 6)]
+  runs = {"sync_sgd": meets_at(8, 11, 8), "local_sgd": meets_at(2, 3, 2), "easgd": frugal}
+  folder = comparison(tmp_path, runs | {"independent": [rising(*[0.1] * 12)] * 3})
+  found, told = frames_of(folder), finding_of(folder)
+  winners = {
+    "Fewest examples to 95 %": "local_sgd",
+    "Fewest bytes per worker to 95 %": "easgd",
+    "Fastest to 95 %": "local_sgd",
+  }
+  for (claim, label), quantity in zip(winners.items(), frames.costs(found.comparison)[1:], strict=True):
+    pair = frames.pair(found, quantity, label, "sync_sgd")
+    assert (
+      pair["significant"] and told[claim].startswith(f"{label} (") and f"{100 * pair['estimate']:.2g} %" in told[claim]
+    )
+  less = {"sync_sgd": meets_at(8, 11, 8), "local_sgd": meets_at(6, 8, 6), "easgd": meets_at(9, 12, 9)}
+  folder = comparison(tmp_path / "less", less)
+  pair = frames.pair(frames_of(folder), frames.Quantity("examples"), "local_sgd", "sync_sgd")
+  assert f"{100 * (1 - pair['estimate']):.0f} % fewer than sync_sgd" in finding_of(folder)["Fewest examples to 95 %"]
+
+
+def test_how_much_more_the_next_one_takes_is_the_ratio_that_was_tested(tmp_path):
+  late = [rising(*[0.1] * number, *[0.95] * (8 - number)) for number in (4, 5, 6)]
+  early = [rising(*[0.1] * number, *[0.99] * (8 - number)) for number in (2, 2, 3)]
+  folder = comparison(tmp_path, {"easgd": late, "local_sgd": early})
+  pair = frames.pair(frames_of(folder), frames.Quantity("examples"), "easgd", "local_sgd")
+  told = finding_of(folder)["Fewest examples to 95 %"]
+  assert [f"{pair[name]:.2f}" for name in ("estimate", "low", "high")] == re.findall(r"\d\.\d\d", told)
+  assert "4.00 points lower" in finding_of(folder)["Highest final test accuracy"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 12, 40])
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_there_are_at_most_five_and_they_name_whom_the_tests_name(tmp_path, count, seeds):
+  rng = np.random.default_rng(count)
+  runs = {
+    f"alg{number}": [metrics(rng, 1, rate, final, 4e4 / 2 ** (number % 9)) for _ in range(seeds)]
+    for number in range(count)
+    for rate, final in [(0.012 + 0.02 * rng.random(), 0.93 + 0.045 * rng.random())]
+  }
+  folder = comparison(tmp_path, runs)
+  found = frames_of(folder)
+  told = dict(sentences.findings(found))
+  assert 1 <= len(told) <= 5 and all(len(text.split()) <= 60 for text in told.values())
+  assert ("One seed only" in told) == (seeds == 1 < count)
+  for metric, word in (("examples", "Fewest examples"), ("bytes_sent", "Fewest bytes"), ("test_accuracy", "Highest")):
+    for claim, text in told.items():
+      if claim.startswith(word):
+        first, rivals = ranked(folder, metric)
+        named = re.findall(r"alg\d+(?= \()", text)
+        level = [first[0], *rivals]
+        clear = len(level) == 1 or (len(level) <= sentences.FEW and len(level) < len(first))
+        assert named == level[: sentences.FEW] and ("no clear winner" in text) != clear
+
+
+def test_those_that_reach_the_target_with_some_seeds_or_none(tmp_path):
+  good, bad = rising(0.1, 0.5, 0.96), rising(0.1, 0.5, 0.6)
+  some = comparison(tmp_path / "some", {"easgd": [good, bad], "local_sgd": [bad, bad]})
+  assert "easgd (1 of 2)" in finding_of(some)["95 % test accuracy"] and ranked(some, "step") == ([], [])
+  assert ranked(some, "test_accuracy")[0] == ["easgd", "local_sgd"]
+  nobody = finding_of(comparison(tmp_path / "nobody", {"easgd": [bad] * 2}))
+  assert "easgd" not in nobody["95 % test accuracy"]
+  only = finding_of(comparison(tmp_path / "only", {"easgd": [good] * 2, "local_sgd": [bad] * 2}))
+  assert only["Fewest examples to 95 %"].startswith("easgd (") and "no other" in only["Fewest examples to 95 %"]
+  assert "No algorithm has a result." in finding_of(comparison(tmp_path / "none", {"easgd": [None]})).values()
+
+
+def test_algorithms_that_send_nothing_do_not_win_in_bytes(tmp_path):
+  runs = {"independent": meets_at(2, 3, 2, bytes_sent=0), "easgd": meets_at(6, 9, 6), "local_sgd": meets_at(8, 11, 8)}
+  folder = comparison(tmp_path, runs)
+  (text,) = [text for claim, text in finding_of(folder).items() if "bytes" in claim]
+  assert text.startswith("easgd (")
+  assert "independent" not in ranked(folder, "bytes_sent")[0]
+
+
+def test_a_diverged_seed_is_no_best(tmp_path):
+  assert not any("dasgd d=4" in text for text in finding_of(realistic(tmp_path)).values())
+
+
+def test_what_is_not_settled_tells_the_fewest_more_seeds(tmp_path):
+  runs = {"a": meets_at(4, 8, 6), "b": meets_at(9, 10, 7), "c": meets_at(5, 8, 6)}
+  folder = comparison(tmp_path, runs)
+  pairs = frames_of(folder).pairs
+  least = pairs[pairs.quantity.isin(["test_accuracy", "examples", "bytes_sent", "seconds"])].more_seeds.min()
+  assert f"{least} more seed" in finding_of(folder)["Pairs without a significant difference"]
+
+
+def test_expected_orderings_are_counted(tmp_path):
+  runs = {"a": meets_at(2, 3, 2), "b": meets_at(6, 9, 6), "c": meets_at(6, 8, 7), "never": [rising(*[0.1] * 12)] * 3}
+  expected = [("a", "b"), ("b", "a"), ("a", "never"), ("b", "c"), ("a", "missing")]
+  folder = comparison(tmp_path, runs, expected=expected)
+  found = frames_of(folder)
+  verdicts = [sentences.order(found, *pair) for pair in expected]
+  assert verdicts == [-1, 1, -1, 0, 0]
+  assert [sentences.order(found, *pair[::-1]) for pair in expected] == [1, -1, 1, 0, 0]
+  ((subject, text),) = sentences.expected(found)
+  assert subject.startswith("2 of 5 ")
+  assert [part.rpartition(": ")[2] for part in text.strip(".").split("; ")] == [
+    "a before b and a before never", "b before a", "b before c and a before missing"
+  ]  # fmt: skip
+  assert sentences.expected(frames_of(comparison(tmp_path / "none", runs))) == []
+
+
+def test_a_list_quotes_labels_that_would_look_like_two():
+  assert formats.listed(["a (8,528)", "b"]) == "a (8,528) and b"
+  assert formats.listed(["a, b", "c", "d"]) == '"a, b", c and d'
