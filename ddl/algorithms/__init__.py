@@ -1,4 +1,4 @@
-"""The collective and the server algorithms and the wrappers by name. A new one is a file, and its line here."""
+"""The algorithms and wrappers by name. A new one is a file, and a line here and in `ddl/__init__.pyi`."""
 
 from ddl.algorithms.collective import (
   adaptive_local_sgd,

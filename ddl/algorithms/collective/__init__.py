@@ -1,1 +1,1 @@
-"""Algorithms whose workers meet in collectives."""
+"""Algorithms whose workers communicate by collectives."""

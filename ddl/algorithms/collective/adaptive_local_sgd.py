@@ -90,9 +90,9 @@ def periods_by_loss(
   """
   steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
   if len(steps) != len(losses) or not steps or steps[0] > 0:
-    raise ValueError("periods_by_loss: invalid losses; must be from step 0 on, one a step")
+    raise ValueError(f"periods_by_loss.losses must be from step 0 on, got {len(losses)} for the steps {steps}.")
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):
-    raise ValueError("periods_by_loss: invalid losses; each must be a finite number > 0")
+    raise ValueError(f"periods_by_loss.losses must be finite numbers > 0, got {losses}.")
   periods = [(0, period)]
   for first in range(every, int(steps[-1]) + 1, every):
     share = losses[bisect_right(steps, first) - 1] / losses[0]

@@ -87,10 +87,10 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
     return [_uniform(ranks, *(ranks - k for k in powers))]
   if graph == "one_peer_exponential":
     if workers & (workers - 1):
-      raise ValueError(f"d_psgd: graph 'one_peer_exponential' with {workers} workers; must be a power of two of them")
+      raise ValueError(f"d_psgd.graph one_peer_exponential must have a power of two of workers, got {workers}.")
     return [_uniform(ranks - k) for k in powers]
   if Path(graph).suffix not in (".npy", ".csv", ".txt"):
-    raise ValueError(f"d_psgd: graph is '{graph}'; must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file")
+    raise ValueError(f"d_psgd.graph must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file, got {graph!r}.")
   return [_checked(graph, _read(graph), workers)]
 
 
@@ -148,19 +148,19 @@ def _read(path: str) -> np.ndarray:
       return np.asarray(np.load(file), np.float64)
     return np.loadtxt(file, delimiter="," if path.endswith(".csv") else None, ndmin=2)
   except (OSError, ValueError, TypeError, EOFError) as error:
-    raise ValueError(f"d_psgd: the graph's file {path} is not a readable matrix: {error}") from error
+    raise ValueError(f"d_psgd.graph must be a readable matrix, got {path} ({error}).") from error
 
 
 def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:
   if matrix.shape != (workers, workers):
-    raise ValueError(f"d_psgd: the matrix in {path} is {list(matrix.shape)}; must be [{workers}, {workers}]")
+    raise ValueError(f"d_psgd.graph must be [{workers}, {workers}], got {list(matrix.shape)} in {path}.")
   if not (np.isfinite(matrix).all() and (matrix >= 0).all()):
-    raise ValueError(f"d_psgd: the matrix in {path} has negative or infinite entries; must be doubly stochastic")
+    raise ValueError(f"d_psgd.graph must be doubly stochastic, got negative or infinite entries in {path}.")
   for name, axis in (("row", 1), ("column", 0)):
     sums = matrix.sum(axis=axis)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > 1e-6:
-      raise ValueError(f"d_psgd: {name} {worst} of the matrix in {path} sums to {sums[worst]:.9g}; must be 1")
+      raise ValueError(f"d_psgd.graph must have sums of 1, got {sums[worst]:.9g} in {name} {worst} of {path}.")
   return matrix
 
 
