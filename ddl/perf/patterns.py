@@ -1,4 +1,4 @@
-"""The messages of an algorithm as plain data, recorded elsewhere from the algorithm itself, and their seconds.
+"""The messages of an algorithm as plain data, recorded by `ddl.costs.cluster_clock.pattern_of`, and their seconds.
 
 All layers are packed into one message. Collectives of one step or exchange are issued one after the other, so that
 their seconds add up.

@@ -1,8 +1,8 @@
 """The time of a round whose messages travel beside computation: an event model of layers and a link, and its mean.
 
-Workers that compute layer by layer, and a link that carries their messages one at a time.
-After arXiv 1602.06709: done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The gradient of a
-layer's weights comes before that of its inputs, so that its exchange starts early.
+Workers compute layer by layer, and a link carries their messages one at a time. After arXiv 1602.06709:
+done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The gradient of a layer's weights comes
+before that of its inputs, so that its exchange starts early.
 """
 
 import math
@@ -259,7 +259,7 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 
 
 def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
-  """The paces without those of a last round that is not whole. ValueError for invalid ones."""
+  """Return the paces of whole rounds; ValueError for invalid ones."""
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
     raise ValueError(f"invalid paces {list(paces.shape)}: must be [steps, workers], above 0, of at least two rounds")
   return paces[: len(paces) // period * period]
