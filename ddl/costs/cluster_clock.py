@@ -91,7 +91,10 @@ ALONE = Members()
 
 
 def of(components: Components, members: int, sharding: str) -> Members:
-  """Compile a step over the members. sharding: as in `Placement`. ValueError for too few devices in this process."""
+  """Compile a step over the members of a worker; ValueError for too few devices in this process.
+
+  sharding: as in `Placement`.
+  """
   devices = jax.local_devices()[:members]
   if members == 1:
     return ALONE
@@ -107,7 +110,7 @@ def of(components: Components, members: int, sharding: str) -> Members:
 
 
 def check_devices(members: int) -> None:
-  """ValueError if a worker's devices are not all in this process, whose compiler is asked."""
+  """Refuse a worker whose devices are not all in this process, which compiles its step."""
   if members > len(jax.local_devices()):
     raise ValueError(
       f"--cluster: the {members} members of a worker are in several processes; predict with fewer processes, or of the "
@@ -116,7 +119,7 @@ def check_devices(members: int) -> None:
 
 
 def collective_seconds(each: Collective, cluster: Cluster, devices: int) -> float:
-  """Seconds of a collective that has the links for itself. devices: of the whole program."""
+  """Return the seconds of a collective that uses the links alone. devices: of the whole program."""
   size, network = each.size, cluster.network
   if each.kind == "collective-permute":
     return collectives.permute(each.nbytes, devices, network)
@@ -235,7 +238,7 @@ def clock(there: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable
 
 
 def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Return whether workers hold the tested model after so many steps: an exchange has just brought a test's message."""
+  """Return whether the consensus model is available without communication after so many steps."""
   wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   brought = (
     each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)

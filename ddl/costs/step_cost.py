@@ -21,7 +21,7 @@ from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import Workers, on_devices
 from ddl.group_recorder import Recorder
 from ddl.perf import units
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.device_step import kind_of_model
 from ddl.perf.layers import FLOAT
 from ddl.perf.memory import COPIES, StepMemory
@@ -141,7 +141,7 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
   return _worker_round(components.algorithm, model, batch)
 
 
-def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[Part, ...]:
+def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[LayerWork, ...]:
   """Return a microbatch's step by arrays of parameters, for `ddl.perf.device`'s roofline, as XLA counts it.
 
   The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
@@ -152,7 +152,7 @@ def step_parts(components: Components, examples: int, members: int = 1, sharding
   moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
   held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
   return tuple(
-    Part(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
+    LayerWork(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
     for array in arrays
   )
 
@@ -179,7 +179,7 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """The algorithm of one of so many workers, whose collectives send nothing: one of its own groups would not fit."""
+  """Return the algorithm of one of so many workers, whose collectives send nothing."""
 
   def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)
@@ -190,7 +190,7 @@ def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
 
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
-  """One step of the trainer's own call, with a launch and a merge where the algorithm has them."""
+  """Compile one step of the trainer, with a launch and a merge where the algorithm has them."""
   trainer = CompiledTrainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1, sharding=sharding))
   delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
   at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
@@ -201,7 +201,7 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sh
 
 
 def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
-  """One step of a worker: the reply merged, the gradient, the local update, the request."""
+  """Compile one step of a worker: the reply merged, the gradient, the local update, the request."""
   algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
   worker_round = make_worker_round(algorithm, model, "unroll", drops=False)
 
@@ -280,8 +280,8 @@ def counted(components: Components) -> StepMemory:
 
 def feature_maps(model: Model, batch: Tree) -> int:
   """Return the bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
-  found = products(loss_jaxpr(model, batch).eqns)
-  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in found)
+  equations = products(loss_jaxpr(model, batch).eqns)
+  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in equations)
 
 
 def _nbytes(tree: Any) -> int:

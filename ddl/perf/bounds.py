@@ -78,13 +78,8 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
   return max(1, math.ceil(busy / units.positive("step (s)", step) * ROUNDING))
 
 
-def speedup(workers: float, overhead: float) -> float:
-  """(T_C + T_O) / (T_C / G + T_O) = G (1 + R_O) / (1 + G R_O)."""
-  return workers * efficiency(workers, overhead)
-
-
 def efficiency(workers: float, overhead: float) -> float:
-  """Alpha = speedup / G = (1 + R_O) / (1 + G R_O), in (0, 1]."""
+  """Alpha = (1 + R_O) / (1 + G R_O), in (0, 1]: the speed-up (T_C + T_O) / (T_C / G + T_O) over G."""
   if not workers >= 1:
     raise ValueError(f"number of workers must be at least 1, got {workers:g}.")
   units.amount("overhead over compute", overhead)

@@ -102,7 +102,7 @@ NCCL = Library(
 )  # fmt: skip
 
 
-class Link(NamedTuple):
+class LinkModel(NamedTuple):
   """One connection: a message of n bytes takes latency + n / bandwidth seconds (alpha + n beta of the papers)."""
 
   latency: float  # seconds per message
@@ -117,12 +117,12 @@ class Link(NamedTuple):
     """Return the seconds for which `out` bytes one way and `back` bytes the other way occupy the link."""
     return (max(out, back) + (1 - self.duplex) * min(out, back)) / self.bandwidth
 
-  def at_most(self, bandwidth: float) -> "Link":
+  def at_most(self, bandwidth: float) -> "LinkModel":
     """Return the link with no more than so many bytes per second."""
     return self._replace(bandwidth=min(self.bandwidth, bandwidth))
 
 
-def check_link(name: str, link: Link) -> Link:
+def check_link(name: str, link: LinkModel) -> LinkModel:
   """Return the link; ValueError for a latency below 0, a bandwidth not above 0, or a duplex outside [0, 1]."""
   units.amount(f"{name}: latency (s)", link.latency)
   units.share(f"{name}: duplex", link.duplex)
@@ -138,11 +138,11 @@ class Uplink(NamedTuple):
   share: float  # 1 / 3 of a network that is oversubscribed 3 to 1
 
 
-class Network(NamedTuple):
+class NetworkModel(NamedTuple):
   """Workers in nodes of up to `per_node`; the workers of a node share its link to the other nodes."""
 
-  between: Link  # nodes: all the network cards of a node together
-  inside: Link | None = None  # a node; None: as between nodes
+  between: LinkModel  # nodes: all the network cards of a node together
+  inside: LinkModel | None = None  # a node; None: as between nodes
   per_node: int = 1  # workers
   sites: int = 1  # least number of nodes over which workers are spread, as far as there are so many workers
   card: float | None = None  # bytes per second of the one network card of a worker, or of a server; None: all of a node
@@ -159,7 +159,7 @@ class Network(NamedTuple):
     """Return the number of workers in a full node, of so many in all."""
     return min(self.per_node, math.ceil(workers / self.sites))
 
-  def of_groups(self, members: int) -> "Network":
+  def of_groups(self, members: int) -> "NetworkModel":
     """Return the network of groups of so many neighbours, each of which sends its piece of a group's message."""
     near = min(members, self.per_node)  # in a node
     inside = (self.inside or self.between) if self.per_node > members else None
@@ -170,16 +170,16 @@ class Network(NamedTuple):
       card=self.card and self.card * members,
     )
 
-  def main_link(self, workers: int) -> Link:
+  def main_link(self, workers: int) -> LinkModel:
     """Return the link that limits so many workers: between nodes, or inside where one node holds them all."""
     return self.inside if self.inside and self.nodes(workers) == 1 else self.between
 
-  def worker_link(self, workers: int) -> Link:
+  def worker_link(self, workers: int) -> LinkModel:
     """Return the link that one of so many workers has while the others are silent: one card between nodes."""
     one_node = self.nodes(workers) == 1 and self.inside is not None
     return self.main_link(workers) if one_node or not self.card else self.between.at_most(self.card)
 
-  def way_out(self, workers: int, everyone: bool = False) -> Link:
+  def way_out(self, workers: int, everyone: bool = False) -> LinkModel:
     """Return a full node's link to the others, with the cards of its workers, under the switches that they need.
 
     everyone: all nodes under a switch send to nodes under others at once, as with partners at a distance; otherwise one
@@ -198,13 +198,13 @@ class Cluster(NamedTuple):
   title: str
   device: Device  # of one worker
   efficiency: Efficiency
-  network: Network
+  network: NetworkModel
   source: str  # of the numbers
-  host: Link | None = None  # between a worker and its host (PCIe), where the server or the data are there
+  host: LinkModel | None = None  # between a worker and its host (PCIe), where the server or the data are there
   workers: int | None = None  # number of workers; None: no limit known
   overlap: bool = True  # whether an exchange runs while the workers compute
 
-  def server_link(self, workers: int) -> Link:
+  def server_link(self, workers: int) -> LinkModel:
     """Return a server's link: to the host where one node holds all workers and the host is known, else a worker's."""
     one_node = self.network.nodes(workers) == 1
     return self.host if self.host and one_node else self.network.worker_link(workers)

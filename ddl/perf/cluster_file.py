@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl import files
-from ddl.perf.cluster import NCCL, Cluster, Link, Network, Torus, Uplink
+from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency, chips, device_data
 from ddl.perf.device_step import kind_of_model
 from ddl.ranges import Range, check, integers
@@ -124,9 +124,12 @@ def named(name: str) -> Cluster:
     if not calibration:
       raise ValueError(f"no cluster named '{MEASURED}' yet: run `python run.py calibrate` first")
     return calibration[0]
-  near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
-  hint = f"did you mean '{near[0]}'? " if near else ""
-  raise ValueError(f"no cluster named '{name}': {hint}known are {', '.join(names())}")
+  raise ValueError(f"no cluster named '{name}': {_hint(name, names())}known are {', '.join(names())}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+  near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+  return f"did you mean '{near[0]}'? " if near else ""
 
 
 @cache
@@ -175,7 +178,7 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   by_name |= {f"link.{name}": table for name, table in links.items()}
   values = {name: _values(name, table, TABLES.get(name)) for name, table in by_name.items()}
   device, nodes = values["device"], values["nodes"]
-  link = {name: Link(*map(float, values[f"link.{name}"].values())) for name in links}
+  link = {name: LinkModel(*map(float, values[f"link.{name}"].values())) for name in links}
   network = _network(nodes, link, values)
   _check_choice("device.format", device["format"], WIDTHS)
   _check_choice("device.chip", device["chip"], ["", *sorted([*chips(), *device_data()["without_sheet"]])])
@@ -210,9 +213,7 @@ def _values(name: str, table: Any, keys: Mapping[str, FileKey] | None) -> dict[s
   for key in table:
     if key not in keys:
       known = [*keys, *([] if name else TOP)]
-      near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-      hint = f"did you mean '{near[0]}'? " if near else ""
-      raise ValueError(f"{prefix}has no key '{key}': {hint}keys are {', '.join(known)}")
+      raise ValueError(f"{prefix}has no key '{key}': {_hint(key, known)}keys are {', '.join(known)}")
   values = {}
   for key, (meaning, kind, default, valid) in keys.items():
     value = table.get(key, default)
@@ -229,7 +230,9 @@ def _values(name: str, table: Any, keys: Mapping[str, FileKey] | None) -> dict[s
   return values
 
 
-def _network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping[str, Mapping[str, Any]]) -> Network:
+def _network(
+  nodes: Mapping[str, Any], link: Mapping[str, LinkModel], values: Mapping[str, Mapping[str, Any]]
+) -> NetworkModel:
   """Return the network. nodes: of [nodes]; link: by the name behind "link."; values: of [uplink] and [torus]."""
   per_node, count, sites = (nodes[key] for key in ("devices", "count", "sites"))
   if count and sites > count:
@@ -243,7 +246,7 @@ def _network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping
     raise ValueError(f"nodes.reduces must have only {', '.join(LEVELS)}, got {nodes['reduces']!r:.80}.")
   if "torus" in values and per_node > 1:
     raise ValueError(f"[torus] is for single devices, and nodes.devices is {per_node}; leave one of them out")
-  network = Network(
+  network = NetworkModel(
     link.get("node") or link["device"],
     link["device"] if per_node > 1 else None,
     per_node,
@@ -257,7 +260,7 @@ def _network(nodes: Mapping[str, Any], link: Mapping[str, Link], values: Mapping
   return _in_sites(network, count, link["site"]) if "site" in link else network
 
 
-def _in_sites(network: Network, count: int, site: Link) -> Network:
+def _in_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkModel:
   """Return the network whose nodes are the sites, each with the devices of all its nodes.
 
   A ring of a site's D = d m devices then takes as long as one in its nodes of d and one between its m nodes:
@@ -277,7 +280,7 @@ def _in_sites(network: Network, count: int, site: Link) -> Network:
     return network._replace(between=site)
   latency = ((d - 1) * near.latency + (m - 1) * nodes.latency) / steps
   per_byte = (d - 1) / (d * near.bandwidth) + (m - 1) / (m * nodes.bandwidth)
-  inside = Link(latency, steps / (d * m) / per_byte, min(near.duplex, nodes.duplex) if m > 1 else near.duplex)
+  inside = LinkModel(latency, steps / (d * m) / per_byte, min(near.duplex, nodes.duplex) if m > 1 else near.duplex)
   return network._replace(between=site, inside=inside, per_node=d * m)
 
 

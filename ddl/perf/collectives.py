@@ -14,52 +14,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddl.perf import library_costs, units
-from ddl.perf.cluster import Link, Network, check_link
+from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 
-Cost = Callable[[float, int, Link], float]  # (bytes, workers, link) -> seconds
+Cost = Callable[[float, int, LinkModel], float]  # (bytes, workers, link) -> seconds
 NEAR = ("ring", "tree")  # algorithms whose partners are neighbours, so that few messages cross a switch at once
 
 
-def lower_bound(nbytes: float, workers: int, link: Link) -> float:
+def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
   """Lower bound of all-reduces in rounds, seconds: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
   return _levels(nbytes, workers, link) * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
 
 
-def _ring_reduce_scatter(nbytes: float, workers: int, link: Link) -> float:
+def _ring_reduce_scatter(nbytes: float, workers: int, link: LinkModel) -> float:
   """(p - 1) (L + n G (2 - duplex) / p): strips go round, in p - 1 rounds."""
   _levels(nbytes, workers, link)
   return (workers - 1) * (link.latency + _both(nbytes / workers, link))
 
 
-def _halving(nbytes: float, workers: int, link: Link) -> float:
+def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
   """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); Bruck's order for other p."""
   return _levels(nbytes, workers, link) * link.latency + _both(nbytes * (workers - 1) / workers, link)
 
 
-def _tree_one_way(nbytes: float, workers: int, link: Link) -> float:
+def _tree_one_way(nbytes: float, workers: int, link: LinkModel) -> float:
   """ceil(log2 p) (L + n G): a binomial tree, the whole message at each level."""
   return _levels(nbytes, workers, link) * link.seconds(nbytes)
 
 
-def _ring(nbytes: float, workers: int, link: Link) -> float:
-  """2 (p - 1) (L + n G (2 - duplex) / p): reduce-scatter, then all-gather, both on the ring."""
-  return 2 * _ring_reduce_scatter(nbytes, workers, link)
-
-
-def _tree(nbytes: float, workers: int, link: Link) -> float:
-  """2 ceil(log2 p) (L + n G): reduce, then broadcast; no worker sends and receives in one round."""
-  return 2 * _tree_one_way(nbytes, workers, link)
-
-
-def _butterfly(nbytes: float, workers: int, link: Link) -> float:
-  """ceil(log2 p) (L + n G (2 - duplex)): whole messages with partners at distances 1, 2, 4, ...
-
-  For p not a power of two the partial sums of Bar-Noy, Kipnis, Schieber 1993 take as many rounds.
-  """
-  return _levels(nbytes, workers, link) * (link.latency + _both(nbytes, link))
-
-
-def _halving_doubling(nbytes: float, workers: int, link: Link) -> float:
+def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
   """2 log2 p L + 2 n G (2 - duplex) (p - 1) / p, Rabenseifner's: recursive halving, then doubling.
 
   For p not a power of two: a step before, in which the workers above the power of two below p send their n bytes to
@@ -72,9 +54,11 @@ def _halving_doubling(nbytes: float, workers: int, link: Link) -> float:
 
 
 ALL_REDUCE: dict[str, Cost] = {
-  "ring": _ring,
-  "tree": _tree,
-  "butterfly": _butterfly,
+  "ring": lambda n, p, link: 2 * _ring_reduce_scatter(n, p, link),  # reduce-scatter, then all-gather
+  "tree": lambda n, p, link: 2 * _tree_one_way(n, p, link),  # reduce, then broadcast
+  # Whole messages with partners at distances 1, 2, 4, ...: ceil(log2 p) (L + n G (2 - duplex)). For p not a power of
+  # two the partial sums of Bar-Noy, Kipnis, Schieber 1993 take as many rounds.
+  "butterfly": lambda n, p, link: _levels(n, p, link) * (link.latency + _both(n, link)),
   "halving_doubling": _halving_doubling,
 }
 REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
@@ -85,19 +69,21 @@ ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce":
 INSIDE = REDUCE_SCATTER | REDUCE  # of a node: there, then an all-reduce between nodes, then the same back
 
 
-def _levels(nbytes: float, workers: int, link: Link) -> int:
+def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
   """Return ceil(log2 p), of valid arguments."""
   units.amount("bytes of a message", nbytes)
   check_link("a link", link)
   return (units.count("number of workers", workers) - 1).bit_length()
 
 
-def _both(nbytes: float, link: Link) -> float:
+def _both(nbytes: float, link: LinkModel) -> float:
   """Return the seconds of m bytes out and m bytes in, without the latency."""
   return link.busy_seconds(nbytes, nbytes)
 
 
-def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "ring", between: str = "ring") -> float:
+def hierarchical(
+  nbytes: float, workers: int, network: NetworkModel, inside: str = "ring", between: str = "ring"
+) -> float:
   """Seconds of an all-reduce by levels: reduce-scatter in each node, all-reduce between nodes, all-gather in each node.
 
   The m workers of a node all-reduce n / m bytes each over its one link, which takes as long as n bytes of one worker.
@@ -108,7 +94,7 @@ def hierarchical(nbytes: float, workers: int, network: Network, inside: str = "r
   return 2 * _named(INSIDE, inside)(nbytes, per_node, link) + middle
 
 
-def in_switches(nbytes: float, workers: int, network: Network) -> float:
+def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
   """Seconds of an all-reduce whose sums the switches form, where they do, with the cheapest way on the other level.
 
   In a node, 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends all and fetches the sum of its m-th part, then sends
@@ -128,7 +114,7 @@ def in_switches(nbytes: float, workers: int, network: Network) -> float:
   return seconds
 
 
-def on_torus(nbytes: float, workers: int, network: Network) -> float:
+def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
   """2 sum (k - 1) L + 2 n G (2 - duplex) (p - 1) / (p share): on all axes of k chips at once, each with a part of n."""
   if workers == 1 or network.torus is None:
     return 0.0
@@ -137,7 +123,7 @@ def on_torus(nbytes: float, workers: int, network: Network) -> float:
   return 2 * (steps * network.between.latency + sent / share)
 
 
-def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "best") -> float:
+def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: str = "best") -> float:
   """Seconds on a network whose workers are numbered node by node.
 
   algorithm: "best" is the choice of the library, where the network has one, else the cheapest of all; "torus",
@@ -169,7 +155,7 @@ def all_reduce(nbytes: float, workers: int, network: Network, algorithm: str = "
   return hierarchical(nbytes, workers, network, algorithm, algorithm)  # near partners first: that is by levels
 
 
-def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
+def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
   """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, by levels, or a library's."""
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
@@ -186,7 +172,7 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> float:
   return min(inside + away, ring)
 
 
-def permute(nbytes: float, workers: int, network: Network, sources: Sequence[int | None] = ()) -> float:
+def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequence[int | None] = ()) -> float:
   """L + m n G (2 - duplex): each worker sends one message and receives one; m messages of a node share its link.
 
   sources: the rank from which each worker receives; None: from nobody. With () all partners are in other nodes, so that
@@ -212,7 +198,7 @@ def permute(nbytes: float, workers: int, network: Network, sources: Sequence[int
   return max(inside, way.latency + max(most, nbytes / card.bandwidth) if away else 0.0)
 
 
-def network_bound(nbytes: float, workers: int, network: Network) -> float:
+def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
   """Lower bound of all-reduces, seconds: of the nodes' links, or of the links inside where there is one node.
 
   Where switches add up, L + n G (2 - duplex) if that is less: all workers send all once.
@@ -223,7 +209,7 @@ def network_bound(nbytes: float, workers: int, network: Network) -> float:
   return min(least, link.latency + _both(nbytes, link)) if level in network.reduces else least
 
 
-def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[float, float]]:
+def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple[float, float]]:
   """Seconds of every all-reduce of the network and their ratio to the lower bound (1 where both are 0), cheapest first.
 
   Those of its library where it has one, that on the torus where it is one, else all of the textbook.
@@ -236,7 +222,7 @@ def table(nbytes: float, workers: int, network: Network) -> dict[str, tuple[floa
   }
 
 
-def _all_reduces(nbytes: float, workers: int, network: Network) -> dict[str, float]:
+def _all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
   """Seconds of the all-reduces that are possible on this network: without two levels there is none by levels."""
   special = _special(nbytes, workers, network)
   if network.torus or network.library:
@@ -246,7 +232,7 @@ def _all_reduces(nbytes: float, workers: int, network: Network) -> dict[str, flo
   return {name: all_reduce(nbytes, workers, network, name) for name in names} | dict(special)
 
 
-def _special(nbytes: float, workers: int, network: Network) -> Mapping[str, float]:
+def _special(nbytes: float, workers: int, network: NetworkModel) -> Mapping[str, float]:
   """Seconds of the all-reduces that the network has beside those of the textbook."""
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
@@ -255,7 +241,7 @@ def _special(nbytes: float, workers: int, network: Network) -> Mapping[str, floa
   return {"switches": in_switches(nbytes, workers, network)} if network.reduces else {}
 
 
-def _shape(workers: int, network: Network) -> tuple[int, int, Link]:
+def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
   """Return (workers of a full node, nodes, the link inside)."""
   units.count("number of workers", workers)
   units.count("workers per node", network.per_node)

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from ddl.perf.device import Device, Efficiency, Part, part_seconds, step_seconds
+from ddl.perf.device import Device, Efficiency, LayerWork, part_seconds, step_seconds
 from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
 from ddl.perf.memory import StepMemory
 from ddl.perf.units import bytes_text
@@ -228,7 +228,7 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
       for i, algorithm in enumerate(ALGORITHMS.values()):
         if counts := algorithm(layer, examples):
           flop, moved, kept = counts
-          passes = Part(PASSES * flop / examples, PASSES * moved / examples)
+          passes = LayerWork(PASSES * flop / examples, PASSES * moved / examples)
           seconds[k, i], workspace[k, i] = part_seconds(passes, examples, device, efficiency), device.width * kept
     return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
 

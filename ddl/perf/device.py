@@ -39,7 +39,7 @@ class Efficiency(NamedTuple):
     return self.best * examples / (examples + self.half)
 
 
-class Part(NamedTuple):
+class LayerWork(NamedTuple):
   """Work of a layer, or of a whole step, in training: forward and both gradients."""
 
   flop: float  # per example
@@ -48,15 +48,15 @@ class Part(NamedTuple):
   update: float = 0.0  # further ones that no message carries: the optimizer's state
 
 
-Step = float | Sequence[Part]  # a number is the FLOP per example of a step that moves nothing
+Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step that moves nothing
 
 
-def step_parts(step: Step) -> Sequence[Part]:
+def step_parts(step: Step) -> Sequence[LayerWork]:
   """Return the parts of a step that may be a number."""
-  return [Part(step)] if isinstance(step, int | float) else step
+  return [LayerWork(step)] if isinstance(step, int | float) else step
 
 
-def part_terms(part: Part, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
+def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
   """Return (seconds of computing, seconds of moving) of a part, which takes the larger of both."""
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
   moving = (
@@ -65,7 +65,7 @@ def part_terms(part: Part, examples: float, device: Device, efficiency: Efficien
   return computing, moving
 
 
-def part_seconds(part: Part, examples: float, device: Device, efficiency: Efficiency) -> float:
+def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> float:
   """Return max(F b / (peak * efficiency(b)), width * (moved b + held) / (memory bandwidth * share))."""
   return max(part_terms(part, examples, device, efficiency))
 

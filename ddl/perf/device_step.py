@@ -23,7 +23,7 @@ import numpy as np
 
 from ddl.perf import networks
 from ddl.perf.convolution import ALGORITHMS, AlgorithmCosts, stride_one
-from ddl.perf.device import WIDTHS, Device, Efficiency, Part, chips, device_data, part_seconds, step_seconds
+from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device_data, part_seconds, step_seconds
 from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
 from ddl.perf.units import percent
 
@@ -71,7 +71,7 @@ class Shares(NamedTuple):
 class DeviceStep(NamedTuple):
   """Arguments of `step_seconds` for a step on a device."""
 
-  parts: tuple[Part, ...]
+  parts: tuple[LayerWork, ...]
   device: Device
   efficiency: Efficiency
 
@@ -93,19 +93,19 @@ def device_step(
   """
   parts = []
   if has_attention(table):
-    parts.append(Part(0.0, update=UPDATE / device.width * params(table) / split))
+    parts.append(LayerWork(0.0, update=UPDATE / device.width * params(table) / split))
   for i, layer in enumerate(table):
     again = recomputed * layer.forward_flop
     if shares.whole:
-      parts.append(Part(layer.train_flop + again, 0.0, 3 * layer.params))
+      parts.append(LayerWork(layer.train_flop + again, 0.0, 3 * layer.params))
       continue
     algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
     moved = 0.0 if is_map_scale(layer) else layer.moved * (1 + recomputed / 3)
     work = flop(layer, i == 0) * cost(algorithm, shares)
-    parts.append(Part((work + again) * slower, moved, 3 * layer.params))
+    parts.append(LayerWork((work + again) * slower, moved, 3 * layer.params))
     if traffic := extra(layer):
-      parts.append(Part(0.0, traffic))
+      parts.append(LayerWork(0.0, traffic))
   started = device._replace(start=device.start + shares.start * len(table))
   return DeviceStep(tuple(parts), started, shares.efficiency)
 
@@ -166,7 +166,7 @@ def measured_costs(
         counted, slower = counts(layer, examples), cost(name, shares)
         if counted is None or not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
           continue
-        part = Part(flop(layer, first) * slower, layer.moved, 3 * layer.params)
+        part = LayerWork(flop(layer, first) * slower, layer.moved, 3 * layer.params)
         seconds[k, i] = part_seconds(part, examples, device, shares.efficiency)
         workspace[k, i] = device.width * counted[2]
     return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)

@@ -23,12 +23,12 @@ islands parameters are averaged every tau steps: hierarchical SGD (Lin et al. 20
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.perf import collectives, patterns, scaling, server, units
 from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
-from ddl.perf.cluster import Cluster, Network
+from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, step_seconds
 from ddl.perf.layers import FLOAT, Table
 from ddl.perf.memory import StepMemory
@@ -161,7 +161,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
   return StepMemory(job.memory.per_example, fixed + whole)
 
 
-def shardings(network: Network, workers: int, shards: int = 1) -> dict[str, int]:
+def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
   """Numbers of pieces by name: all workers, and those of a node where they are at least `shards`; none for one worker.
 
   In both, each microbatch gathers the parameters and scatters its gradients, as no worker has room for all.
@@ -195,7 +195,7 @@ class Islands(NamedTuple):
   count: int
   members: int  # workers of one, the last may have fewer
   inside: Cluster  # the cluster of one island
-  between: Network  # of the islands as one worker each
+  between: NetworkModel  # of the islands as one worker each
 
   def message_seconds(self, nbytes: float) -> float:
     """Seconds of an all-reduce of all islands."""
@@ -276,12 +276,6 @@ def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float
   """Return the prediction with the efficiency and the rate of so many seconds per step."""
   rate = settings.workers * settings.examples / seconds
   return Speed(algorithm, setting, seconds, settings.step / seconds, rate, steps)
-
-
-def fastest(speeds: Sequence[Speed]) -> list[Speed]:
-  """Return the predictions of the most examples per second; several where they are equal to three digits."""
-  best = max(each.rate for each in speeds)
-  return [each for each in speeds if each.rate >= 0.999 * best]
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:

@@ -10,7 +10,6 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.perf import units
-from ddl.perf.device import Part
 from ddl.perf.layers import FLOAT, Layer, Table
 
 
@@ -66,16 +65,6 @@ def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> Layer
 def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tuple[LayerGroups, ...]:
   """`best` of each layer."""
   return tuple(best(layer, batch, workers, duplex) for layer in table)
-
-
-def part(layer: Layer, workers: int, groups: int) -> Part:
-  """Work and memory traffic of a node for each of its mb / N examples.
-
-  It has 1 / n of the weights and outputs, n = N / G, and the inputs of its group's mb / G examples: n of its own share.
-  """
-  _check_groups(workers, groups)
-  size = workers // groups
-  return Part(layer.train_flop, 3 * (size * layer.input_values + layer.activations), 3 * layer.params / size)
 
 
 @cache

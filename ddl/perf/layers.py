@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 
 FLOAT = 4  # bytes of a float32
 
@@ -217,11 +217,6 @@ def params_bytes(table: Table, width: int = FLOAT) -> int:
   return width * params(table)
 
 
-def forward_flop(table: Table) -> int:
-  """Return the FLOP of the forward pass per example: 2 per multiply-accumulate."""
-  return sum(layer.forward_flop for layer in table)
-
-
 def train_flop(table: Table) -> int:
   """Return the FLOP of training per example: 6 per multiply-accumulate.
 
@@ -240,11 +235,11 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
   return width * (examples * (layer.input_values + layer.activations) + layer.params)
 
 
-def part(layer: Layer) -> Part:
+def part(layer: Layer) -> LayerWork:
   """Return the work of a training step in a layer: 6 macs FLOP and three times `pass_bytes`."""
-  return Part(layer.train_flop, layer.moved, 3 * layer.params)
+  return LayerWork(layer.train_flop, layer.moved, 3 * layer.params)
 
 
-def parts(table: Table) -> tuple[Part, ...]:
+def parts(table: Table) -> tuple[LayerWork, ...]:
   """Return the work of a training step, layer by layer."""
   return tuple(map(part, table))

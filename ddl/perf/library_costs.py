@@ -17,7 +17,7 @@ Where the switches between nodes add up, 2 steps and n bytes between.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddl.perf.cluster import Library, Network, Protocol
+from ddl.perf.cluster import Library, NetworkModel, Protocol
 
 
 class LibraryAlgorithm(NamedTuple):
@@ -30,7 +30,7 @@ class LibraryAlgorithm(NamedTuple):
   far: float  # bytes each way of a node's link
 
 
-def all_reduce(nbytes: float, workers: int, network: Network, processes: bool = True) -> dict[str, float]:
+def all_reduce(nbytes: float, workers: int, network: NetworkModel, processes: bool = True) -> dict[str, float]:
   """Seconds by algorithm and protocol, such as "ring/LL". processes: one of each worker; else one drives all of a node.
 
   One process starts its devices one after the other, while the last call is still on its way: the larger counts.
@@ -46,7 +46,7 @@ def all_reduce(nbytes: float, workers: int, network: Network, processes: bool = 
   }
 
 
-def one_way(kind: str, nbytes: float, workers: int, network: Network) -> dict[str, float]:
+def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
   """Seconds of reduce_scatter or all_gather on the ring, of reduce or broadcast on the tree, by protocol."""
   library = _library(network)
   if workers == 1:
@@ -60,13 +60,13 @@ def one_way(kind: str, nbytes: float, workers: int, network: Network) -> dict[st
   return {f"{name}/{protocol.name}": _seconds(half, protocol, workers, network) for protocol in library.protocols}
 
 
-def _library(network: Network) -> Library:
+def _library(network: NetworkModel) -> Library:
   if network.library is None:
     raise ValueError("the network has no library; give it one, such as ddl.perf.cluster.NCCL")
   return network.library
 
 
-def _algorithms(nbytes: float, workers: int, network: Network) -> Iterator[LibraryAlgorithm]:
+def _algorithms(nbytes: float, workers: int, network: NetworkModel) -> Iterator[LibraryAlgorithm]:
   together, nodes = network.together(workers), network.nodes(workers)
   depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # of two nodes, each sends all once
   ring = 2 * nbytes * (workers - 1) / workers
@@ -79,7 +79,7 @@ def _algorithms(nbytes: float, workers: int, network: Network) -> Iterator[Libra
     yield LibraryAlgorithm("switches", 2, depth, nbytes * (1 + 1 / together), far)
 
 
-def _seconds(algorithm: LibraryAlgorithm, protocol: Protocol, workers: int, network: Network) -> float:
+def _seconds(algorithm: LibraryAlgorithm, protocol: Protocol, workers: int, network: NetworkModel) -> float:
   library, link, out = _library(network), network.inside or network.between, network.way_out(workers)
   switches = algorithm.name == "switches"
   steps = algorithm.inside * (protocol.inside + link.latency)

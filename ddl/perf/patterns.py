@@ -1,4 +1,4 @@
-"""The messages of an algorithm as plain data, recorded elsewhere from the algorithm itself, and their seconds.
+"""The messages of an algorithm as plain data, recorded by `ddl.costs.cluster_clock.pattern_of`, and their seconds.
 
 All layers are packed into one message. Collectives of one step or exchange are issued one after the other, so that
 their seconds add up.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ddl.perf import collectives
-from ddl.perf.cluster import Network
+from ddl.perf.cluster import NetworkModel
 
 LATE = 1000  # the round whose period stands for all where the period changes
 
@@ -57,7 +57,7 @@ class Pattern(NamedTuple):
   evaluate: tuple[Op, ...] = ()  # before a test, for the model that is tested
 
 
-def seconds(ops: Sequence[Op], workers: int, network: Network) -> float:
+def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:
   """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid.
 
   A sum over some of the workers takes as long as one over all: each of them still sends and receives the whole vector.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddl.perf import bounds, collectives, hybrid, server
 from ddl.perf.batch import ENOUGH, ConvolutionProgram, WorkerBatch
-from ddl.perf.cluster import Cluster, Network
+from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
 from ddl.perf.layers import Table, is_convolution, train_flop
 from ddl.perf.placement import Job
@@ -135,25 +135,24 @@ def _efficiency(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
 
 def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: ConvolutionProgram) -> PlanRow:
   shared, one = program.shared, batch.step / batch.micro
-  saved = one - program.step
   algorithms = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
-  left = bytes_text(cluster.device.memory - batch.needed)
-  limit = f"{left} are left for workspaces, {bytes_text(shared.workspace)} used"
-  direct, together, took = (seconds_text(s) for s in (program.direct, shared.seconds, program.step))
+  direct, together, separate, step = (
+    seconds_text(s) for s in (program.direct, shared.seconds, program.separate.seconds, program.step)
+  )
+  left, used = bytes_text(cluster.device.memory - batch.needed), bytes_text(shared.workspace)
   if job.shares and not job.shares.whole:
     why = f"0-1 program over the device's algorithms, with one workspace for all layers: {together}"
     why += f", only direct {direct}; T_step has the fastest of each layer"
-    if saved < -0.001 * one:
-      why += f", for which memory is too small here: it takes {took}"
-    return PlanRow("convolutions", algorithms, why, limit)
-  why = (
-    f"0-1 program over modelled algorithms: {together} with one workspace for all layers, "
-    f"{seconds_text(program.separate.seconds)} with one each; direct, as in T_step, {direct}"
-  )
-  if saved > 0.001 * one:
-    why += f". If the kernels are as good, a step takes {took}, fastest for {program.best} examples; "
-    why += "no other row counts on it"
-  return PlanRow("convolutions", algorithms, why, limit)
+    if one - program.step < -0.001 * one:
+      why += f", for which memory is too small here: it takes {step}"
+  else:
+    why = (
+      f"0-1 program over modelled algorithms: {together} with one workspace for all layers, {separate} with one each"
+    )
+    why += f"; direct, as in T_step, {direct}"
+    if one - program.step > 0.001 * one:
+      why += f". If the kernels are as good, a step takes {step}, fastest for {program.best} examples"
+  return PlanRow("convolutions", algorithms, why, f"{left} are left for workspaces, {used} used")
 
 
 def all_workers(
@@ -217,7 +216,7 @@ def all_workers(
   return weak, PlanRow(strong, str(together), why, up_to(together))
 
 
-def all_reduce(nbytes: float, workers: int, network: Network) -> PlanRow:
+def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
   """The cheapest algorithm, and the ratio of each one to the lower bound."""
   table = collectives.table(nbytes, workers, network)
   costs = ", ".join(f"{name} {seconds_text(seconds)} ({ratio:.3g})" for name, (seconds, ratio) in table.items())
@@ -231,7 +230,7 @@ def all_reduce(nbytes: float, workers: int, network: Network) -> PlanRow:
   return PlanRow("all-reduce", next(iter(table)), why, f"the bound {formula} = {bound} with p = {count}")
 
 
-def messages(nbytes: Sequence[float], workers: int, network: Network) -> PlanRow:
+def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> PlanRow:
   """One message of all layers, or one of each: packing saves (layers - 1) latencies (arXiv 1708.02983)."""
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   separate = sum(collectives.all_reduce(size, workers, network) for size in nbytes)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ddl.perf.cluster import Network
+from ddl.perf.cluster import NetworkModel
 from ddl.perf.patterns import ExchangePattern, Pattern, Visits
 from ddl.perf.scaling import ScalingPoint, Transport, stops
 from ddl.perf.units import rate_text
@@ -43,7 +43,7 @@ def head(curves: Sequence[Curve]) -> tuple[str, ...]:
   return HEAD + ("measured s/step", "error") * any(curve.measured for curve in curves)
 
 
-def rows(curve: Curve, network: Network, width: int) -> list[tuple[str, ...]]:
+def rows(curve: Curve, network: NetworkModel, width: int) -> list[tuple[str, ...]]:
   """Return the points as cells of `head`, which has `width` columns."""
   return [(*_row(curve, point, network), *_measured(curve, point))[:width] for point in curve.points]
 
@@ -53,7 +53,7 @@ def _measured(curve: Curve, point: ScalingPoint) -> tuple[str, str]:
   return (f"{seconds:.4g}", f"{100 * (point.seconds / seconds - 1):+.1f} %") if seconds else ("-", "-")
 
 
-def _row(curve: Curve, point: ScalingPoint, network: Network) -> tuple[str, ...]:
+def _row(curve: Curve, point: ScalingPoint, network: NetworkModel) -> tuple[str, ...]:
   """Return the cells of HEAD; without figures where the examples do not fit."""
   size = f"{network.nodes(point.workers):,}", f"{point.workers:,}"
   if not curve.fits(point):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddl.perf import patterns, server, timeline, units
 from ddl.perf.cluster import Cluster, check_link
-from ddl.perf.device import Part, Step, part_seconds, step_parts, step_seconds
+from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seconds
 from ddl.perf.layers import Table, params_bytes, parts
 from ddl.perf.patterns import Pattern
 from ddl.perf.timeline import Pass, TimelineExchange
@@ -33,7 +33,7 @@ LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized acc
 class StepWork(NamedTuple):
   """Computation and gradients of a step, by layers in the order of the forward pass."""
 
-  parts: tuple[Part, ...]  # of a step's roofline
+  parts: tuple[LayerWork, ...]  # of a step's roofline
   nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
   together: int = 1  # parts in a row that are one layer of the timeline, and share a number of `nbytes`
   micro: int = 1  # microbatches of a step

@@ -1,6 +1,5 @@
 """A parameter server: closed forms of its visits, and its queue in time, first come, first served.
 
-Closed forms of a parameter server: seconds of a visit, and for how long visits occupy the links.
 S servers hold n / S bytes each; a worker's visit is a message up to and one down from each of them. L is the latency,
 G = 1 / bandwidth. In asynchronous visits a link is occupied by the bytes alone: a message in flight occupies nothing,
 and a worker sends its messages to the servers one after the other, without waiting for the one before to arrive.
@@ -12,10 +11,9 @@ You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
 
 Every function raises ValueError, one line, for more servers than parameters and for other invalid numbers.
 
-A parameter server's queue in time: workers compute, send a message and get a reply; first come, first served.
-A message is spread evenly over the servers and its parts leave together, so that all servers see the same: one is
-simulated, with its line in, its processor and its line out. The fewest servers that hide all messages are those of the
-lemma of arXiv 1709.06622.
+In its queue workers compute, send a message and get a reply. A message is spread evenly over the servers and its parts
+leave together, so that all servers see the same: one is simulated, with its line in, its processor, its line out. The
+fewest servers that hide all messages are those of the lemma of arXiv 1709.06622.
 """
 
 import heapq
@@ -25,24 +23,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.perf import units
-from ddl.perf.cluster import Link, Network, check_link
+from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 from ddl.perf.layers import FLOAT
 
 SHARE, ROUND = -1, -2  # events before the stages of a visit
 
 
-def round_robin_seconds(nbytes: float, workers: int, link: Link) -> float:
-  """p (L + n G): one worker after the other, one way (arXiv 1708.02983); a tree takes log2 p of them instead."""
-  return units.count("number of workers", workers) * _message(nbytes, link)
-
-
-def visit_seconds(up: float, down: float, link: Link, servers: int = 1) -> float:
+def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
   """One worker's visit to idle servers: L + up G, then L + down G where there is a reply. up, down: bytes."""
   check_servers(servers, max(up, down))  # their messages share the worker's link and are in flight concurrently
   return _message(up, link) + (_message(down, link) if down else 0.0)
 
 
-def node_seconds(up: float, down: float, workers: int, network: Network, peers: bool = False) -> float:
+def node_seconds(up: float, down: float, workers: int, network: NetworkModel, peers: bool = False) -> float:
   """Seconds for which a full node's link is busy while each of its m workers makes a visit: m (bytes out and in) / B.
 
   Bytes that go both ways overlap as far as the link's duplex allows. Servers stand outside of the nodes; of peers,
@@ -56,7 +49,7 @@ def node_seconds(up: float, down: float, workers: int, network: Network, peers: 
   return m * outside * network.way_out(workers, everyone=True).busy_seconds(out, back)
 
 
-def served_seconds(nbytes: float, workers: int, link: Link, network: Network, servers: int = 1) -> float:
+def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
   """Seconds for which the servers' links, p (n G / S) (2 - duplex), or that of a full node are busy with p visits.
 
   That is a visit of every worker: no worker round is shorter.
@@ -80,7 +73,7 @@ def check_servers(servers: int, nbytes: float) -> int:
   return servers
 
 
-def _message(nbytes: float, link: Link) -> float:
+def _message(nbytes: float, link: LinkModel) -> float:
   return check_link("a server's link", link).seconds(units.amount("bytes of a message", nbytes))
 
 

@@ -1,8 +1,8 @@
 """The time of a round whose messages travel beside computation: an event model of layers and a link, and its mean.
 
-Workers that compute layer by layer, and a link that carries their messages one at a time.
-After arXiv 1602.06709: done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The gradient of a
-layer's weights comes before that of its inputs, so that its exchange starts early.
+Workers compute layer by layer, and a link carries their messages one at a time. After arXiv 1602.06709:
+done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The gradient of a layer's weights comes
+before that of its inputs, so that its exchange starts early.
 """
 
 import math
@@ -43,20 +43,11 @@ class TimelineExchange(NamedTuple):
 
 
 class TimelineEvent(NamedTuple):
-  """Work of the workers or the link: forward, weights or inputs of a layer, or exchange of some layers."""
+  """Work on a layer (forward, weights, inputs), its wait, or an exchange of some layers."""
 
   kind: str
   step: int  # for an exchange the one whose gradients it carries
   layers: tuple[int, ...]
-  start: np.ndarray  # [workers] seconds
-  end: np.ndarray
-
-
-class Wait(NamedTuple):
-  """The wait of a layer's forward pass for a message."""
-
-  step: int
-  layer: int
   start: np.ndarray  # [workers] seconds
   end: np.ndarray
 
@@ -107,7 +98,7 @@ class SimulatedWorkers:
     """paces: [steps, workers] multiples of the step's seconds; overlap: messages travel beside computation."""
     self.step, self.exchanges, self.paces, self.link, self.overlap = step, exchanges, paces, link, overlap
     self.clock = np.zeros(paces.shape[1])  # [workers] seconds
-    self.events, self.waits = list[TimelineEvent](), list[Wait]()
+    self.events, self.waits = list[TimelineEvent](), list[TimelineEvent]()
     self._needed: dict[tuple[int, int], list[Message]] = defaultdict(list)  # by (step, layer): `Message.due`
 
   def forward(self, number: int) -> None:
@@ -115,7 +106,7 @@ class SimulatedWorkers:
     for layer, seconds in enumerate(self.step.forward):
       for message in self._needed.pop((number, layer), ()):
         arrived = np.maximum(self.clock, self.link.until(message))
-        self.waits.append(Wait(number, layer, self.clock, arrived))
+        self.waits.append(TimelineEvent("wait", number, (layer,), self.clock, arrived))
         self.clock = arrived
       self._compute("forward", number, layer, seconds)
 
@@ -239,7 +230,7 @@ def _measured(run: SimulatedWorkers, period: int, ends: Sequence[np.ndarray]) ->
 
   stalls, waits = np.zeros(len(run.step.forward)), [each for each in run.waits if each.step >= first * period]
   for wait in waits:
-    stalls[wait.layer] += np.mean(wait.end - wait.start) / count
+    stalls[wait.layers[0]] += np.mean(wait.end - wait.start) / count
   exposed = busy(np.array([each.start for each in waits]), np.array([each.end for each in waits])) / count
   working = [each for each in run.events if each.step >= first * period]
   starts, stops = np.array([each.start for each in working]), np.array([each.end for each in working])
@@ -268,7 +259,7 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 
 
 def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
-  """The paces without those of a last round that is not whole. ValueError for invalid ones."""
+  """Return the paces of whole rounds; ValueError for invalid ones."""
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
     raise ValueError(f"invalid paces {list(paces.shape)}: must be [steps, workers], above 0, of at least two rounds")
   return paces[: len(paces) // period * period]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl.perf import scale_text, scaling
-from ddl.perf.cluster import Cluster, Link
+from ddl.perf.cluster import Cluster, LinkModel
 from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import ScalingPoint, Scenario, StepWork
 from ddl.perf.timeline import Timeline
@@ -178,7 +178,7 @@ def _facts(cluster: Cluster, work: StepWork, largest: float, counted: str, jitte
   ]
 
 
-def _link(link: Link) -> str:
+def _link(link: LinkModel) -> str:
   return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
 
 

@@ -15,13 +15,13 @@ import jax
 
 from ddl import hosts
 from ddl.api import Algorithm
-from ddl.costs import microbench
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf import calibration, patterns
+from ddl.perf import patterns
 from ddl.perf.bounds import round_seconds
-from ddl.perf.calibration import Calibration, MeasuredStep, ModelCase
 from ddl.perf.units import percent, seconds_text
 from ddl.run.folder import about
+from experiments.bench import calibration, microbench
+from experiments.bench.calibration import Calibration, MeasuredStep, ModelCase
 
 HELD_OUT = (
   ModelCase("mlp", {"hidden": (640, 320)}, 48),

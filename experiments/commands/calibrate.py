@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from ddl import hosts
-from ddl.costs import microbench
-from ddl.perf import calibration, cluster_file
-from ddl.perf.calibration import Calibration
+from ddl.perf import cluster_file
 from ddl.perf.units import bytes_text, percent, seconds_text
 from ddl.run.folder import about
 from ddl.run.workdir import writable
+from experiments.bench import calibration, microbench
+from experiments.bench.calibration import Calibration
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 

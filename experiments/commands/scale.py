@@ -76,7 +76,7 @@ def main(line: CommandLine) -> int:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
       raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
-    from ddl.costs import microbench
+    from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // most)
     measured = microbench.measure_steps(model, settings, workers=most, alone=batch, together=share)

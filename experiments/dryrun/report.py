@@ -15,7 +15,7 @@ from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.units import bytes_text, counted, percent, seconds_text
 from experiments.dryrun import overlap
 from experiments.dryrun.program import Program, device_bytes
@@ -131,7 +131,7 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
     each._replace(ops=tuple(op._replace(nbytes=op.nbytes / members) for op in each.ops)) for each in pattern.exchanges
   ]
   pattern = pattern._replace(local=tuple(share), exchanges=tuple(exchanges))
-  step = [Part(flop / experiment.batch, held=moved / cluster.device.width)]
+  step = [LayerWork(flop / experiment.batch, held=moved / cluster.device.width)]
   config = replace(
     experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
   )  # `step` is all of a step

@@ -11,7 +11,7 @@ from ddl.config.experiment import Experiment
 from ddl.costs.cluster_clock import pattern_of
 from ddl.engine import traffic
 from ddl.engine.workers import SMALL
-from ddl.perf.cluster import Link
+from ddl.perf.cluster import LinkModel
 from ddl.perf.collectives import ALL_REDUCE
 from ddl.perf.patterns import Op, Pattern
 from ddl.run import virtual_time
@@ -24,7 +24,7 @@ ROUNDS = 20  # of a prediction, of which the second half counts
 class Expected:
   """A round of an experiment's algorithm on hosts with such links."""
 
-  def __init__(self, experiment: Experiment, params: Tree, link: Link, period: int, overlap: bool):
+  def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
     """params: shapes; link: of each host; period: steps of a round; overlap: of messages with steps."""
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
@@ -75,7 +75,7 @@ def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
   return Pattern(joined(part.local for part in parts), tuple(exchanges))
 
 
-def price(ops: Iterable[Op], hosts: int, link: Link) -> float:
+def price(ops: Iterable[Op], hosts: int, link: LinkModel) -> float:
   """Return the link's own seconds for all-reduces as Gloo makes them, one after the other.
 
   On a ring, whose 2 (p - 1) rounds each wait for a notice of the receiver before the data leave: two latencies a round.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddl.costs.step_cost import param_shapes
 from ddl.costs.workloads import synthetic
-from ddl.perf.cluster import Link
+from ddl.perf.cluster import LinkModel
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
 from experiments.netbench import expected
@@ -133,7 +133,7 @@ def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) 
 def _described(network: Network, case: Case) -> expected.Expected:
   experiment = experiment_of(case._asdict(), network.hosts)
   params = param_shapes(build.make_model(experiment, synthetic("mlp", 8)))
-  return expected.Expected(experiment, params, Link(network.latency, network.rate / 8), case.period, case.overlap)
+  return expected.Expected(experiment, params, LinkModel(network.latency, network.rate / 8), case.period, case.overlap)
 
 
 COLUMNS = {

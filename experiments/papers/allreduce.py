@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable
 
 from ddl.perf import collectives, library_costs
-from ddl.perf.cluster import NCCL, NVLINK_LATENCY, Link, Network
+from ddl.perf.cluster import NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from experiments.papers.page import Config, Section, remarks, table
 
 SPANS = {"to 64 KB": (0, 2**16), "256 KB to 4 MB": (2**18, 2**22), "from 16 MB": (2**24, 2**40)}  # bytes
@@ -40,13 +40,13 @@ def section(config: Config) -> Section:
   )  # fmt: skip
 
 
-def network(curve: Config) -> Network:
+def network(curve: Config) -> NetworkModel:
   """A curve's system."""
-  inside = Link(NVLINK_LATENCY, curve.nvlink)
-  between = Link(curve.latency, curve.between) if curve.nodes > 1 else inside
+  inside = LinkModel(NVLINK_LATENCY, curve.nvlink)
+  between = LinkModel(curve.latency, curve.between) if curve.nodes > 1 else inside
   library = NCCL if curve.ordered else NCCL.without("LL128")
   reduces = ("inside",) if curve.switch else ()
-  return Network(between, inside, curve.per_node, reduces=reduces, library=library)
+  return NetworkModel(between, inside, curve.per_node, reduces=reduces, library=library)
 
 
 def seconds(curve: Config, nbytes: int) -> float:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ddl.perf import hybrid, scaling, timeline
 from ddl.perf.cluster import Cluster
-from ddl.perf.device import Efficiency, step_seconds
-from ddl.perf.layers import Table, parts
+from ddl.perf.device import Efficiency, LayerWork, step_seconds
+from ddl.perf.layers import Layer, Table, parts
 from ddl.perf.timeline import Pass
 
 
@@ -56,7 +56,7 @@ def step(
   link = cluster.network.between
   link = link._replace(bandwidth=link.bandwidth * terms.rate)
   choices = hybrid.choices(table, batch, nodes, link.duplex)
-  shares = [hybrid.part(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
+  shares = [group_work(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
   there = cluster._replace(device=left, efficiency=efficiency)
   thirds = scaling.step_pass(scaling.work_of(shares, 0.0), there, batch / nodes).weights
   waits, data, messages = [], [], 0
@@ -82,3 +82,12 @@ def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
 def _sent(members: int) -> float:
   """(p - 1) / p."""
   return (members - 1) / members
+
+
+def group_work(layer: Layer, workers: int, groups: int) -> LayerWork:
+  """Return the work and memory traffic of a node for each of its mb / N examples.
+
+  It has 1 / n of the weights and outputs, n = N / G, and the inputs of its group's mb / G examples: n times its share.
+  """
+  size = workers // groups
+  return LayerWork(layer.train_flop, 3 * (size * layer.input_values + layer.activations), 3 * layer.params / size)

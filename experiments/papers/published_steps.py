@@ -5,7 +5,7 @@ rows with recomputation where the model needs it, and one length of each where i
 torchtitan stands as half of the forward pass.
 
 The points of the fit were chosen before any fit; all other points are held out. sum_i rho(log predicted_i - log
-measured_i) is minimized, rho as in `ddl.perf.calibration`. Two looks at the held-out points went into the model, and
+measured_i) is minimized, rho as in `ddl.perf.fit`. Two looks at the held-out points went into the model, and
 count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles, and
 the tile was chosen, which the fitted points prefer too.
 """

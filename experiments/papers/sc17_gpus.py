@@ -9,8 +9,8 @@ exchange of Sync EASGD is made, by the paper's tree or by something else.
 import statistics
 from typing import NamedTuple
 
-from ddl.perf import bounds, cluster_file, networks, server
-from ddl.perf.cluster import Link
+from ddl.perf import bounds, cluster_file, networks
+from ddl.perf.cluster import LinkModel
 from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE
 from ddl.perf.layers import FLOAT, params_bytes
 from experiments.papers import sc17_knl
@@ -29,6 +29,11 @@ from experiments.papers.page import (
 
 TOGETHER, TURNS, STAGED = "computing together", "computing in turns", "together, staged through the host"
 ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2", "Sync EASGD 3"
+
+
+def round_robin_seconds(nbytes: float, workers: int, link: LinkModel) -> float:
+  """p (L + n G): one worker after the other, one way (arXiv 1708.02983); a tree takes log2 p of them instead."""
+  return workers * link.seconds(nbytes)
 
 
 class Round(NamedTuple):
@@ -58,17 +63,17 @@ def rounds(config: Config, reading: str) -> dict[str, Round]:
   2 (p - 1) / p messages; through the host each is copied twice, between GPUs once, and only the broadcast half hides.
   """
   workers = config.workers
-  message = config.parameters / (2 * server.round_robin_seconds(0, workers, Link(1.0, 1.0)))
+  message = config.parameters / (2 * round_robin_seconds(0, workers, LinkModel(1.0, 1.0)))
   rest = 1 - config.parameters - config.data
-  original = Round(2 * server.round_robin_seconds(0, workers, Link(message, 1.0)), 0.0, config.data, rest)
+  original = Round(2 * round_robin_seconds(0, workers, LinkModel(message, 1.0)), 0.0, config.data, rest)
   computing = rest / workers if reading == TURNS else rest
   beside = config.data + computing  # copies and passes run beside the exchange
   if reading == STAGED:
-    exchange = ALL_REDUCE["ring"](1.0, workers, Link(0.0, 1 / message))
+    exchange = ALL_REDUCE["ring"](1.0, workers, LinkModel(0.0, 1 / message))
     second = Round(0.0, exchange / 2, config.data, computing)
     third = second._replace(hidden=min(second.device_parameters / 2, beside))
   else:
-    exchange = sum(way["tree"](0, workers, Link(message, 1.0)) for way in (REDUCE, BROADCAST))
+    exchange = sum(way["tree"](0, workers, LinkModel(message, 1.0)) for way in (REDUCE, BROADCAST))
     second = Round(0.0, exchange, config.data, computing)
     third = second._replace(hidden=beside + exchange - bounds.round_seconds(step=beside, message=exchange, delay=1))
   return {ORIGINAL: original, SYNC1: Round(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
@@ -160,6 +165,6 @@ def _law(law: Config) -> str:
   link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(networks.table(law.network))
   cells = []
   for workers in law.workers:
-    robin, tree = server.round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
+    robin, tree = round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
     cells.append((str(workers), f"{robin:.3f} s", f"{tree:.3f} s", f"{robin / tree:.3g}"))
   return table(("workers", "one after the other", "tree", "ratio"), cells)

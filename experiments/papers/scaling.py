@@ -4,9 +4,9 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.perf import cluster_file, networks, scaling
-from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, Link, Network
+from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.timeline import Pass, simulate
 from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
@@ -90,12 +90,12 @@ def seconds(config: Config, system: Config, index: int, step: float, overlap: bo
   return simulate(whole, cost, bucket=config.bucket, overlap=overlap).seconds
 
 
-def network(config: Config, system: Config) -> Network:
+def network(config: Config, system: Config) -> NetworkModel:
   """Of NCCL; or of servers on the nodes, which send and receive what a ring of nodes does."""
-  inside = Link(NVLINK_LATENCY, system.nvlink)
+  inside = LinkModel(NVLINK_LATENCY, system.nvlink)
   if system.library:
-    return Network(Link(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
-  return Network(Link(config.ethernet, system.between), inside, system.per_node)
+    return NetworkModel(LinkModel(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
+  return NetworkModel(LinkModel(config.ethernet, system.between), inside, system.per_node)
 
 
 def _step(config: Config, system: Config, overlap: bool) -> float:
@@ -112,7 +112,7 @@ def _work(config: Config, system: Config) -> scaling.StepWork:
   """Of the table, or of equal layers."""
   if system.network in networks.names():
     return scaling.work(networks.table(system.network))
-  parts = (Part(1e9),) * config.pieces  # FLOP: their number has no effect
+  parts = (LayerWork(1e9),) * config.pieces  # FLOP: their number has no effect
   return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)
 
 

@@ -3,7 +3,7 @@
 import statistics
 from typing import NamedTuple
 
-from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
@@ -69,14 +69,14 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
   A site of `each` machines has `each` times its streams to all others, and the slowest site counts.
   """
   nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
-  inside = Link(google.inside.ping / 2, google.inside.bandwidth)
+  inside = LinkModel(google.inside.ping / 2, google.inside.bandwidth)
   names = google.sites[:sites]
   streams = {pair: stream for pair, stream in google.streams.items() if {*pair.split("-")} <= {*names}}
   least = min(sum(bits for pair, (bits, _) in streams.items() if name in pair.split("-")) for name in names)
   ping = max(ping for _, ping in streams.values())
-  between = Link(ping / 2, each * least / 8)
-  there = all_reduce(nbytes, workers, Network(between, inside, each, sites=sites))
-  return there - all_reduce(nbytes, workers, Network(inside))
+  between = LinkModel(ping / 2, each * least / 8)
+  there = all_reduce(nbytes, workers, NetworkModel(between, inside, each, sites=sites))
+  return there - all_reduce(nbytes, workers, NetworkModel(inside))
 
 
 def on_a_link(shaped: Config) -> dict[str, list[Point]]:
@@ -86,7 +86,7 @@ def on_a_link(shaped: Config) -> dict[str, list[Point]]:
     for steps, shares in by_steps:
       computing = steps * shaped.step
       for bandwidth, published in zip(shaped.bandwidths, shares, strict=True):
-        exchange = all_reduce(shaped.nbytes, shaped.hosts, Network(Link(shaped.latency, bandwidth / 8)))
+        exchange = all_reduce(shaped.nbytes, shaped.hosts, NetworkModel(LinkModel(shaped.latency, bandwidth / 8)))
         share = 100 * computing / (computing + exchange)
         found.setdefault(name, []).append(Point(str(steps), published, share, 100.0))
   return found

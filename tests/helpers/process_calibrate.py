@@ -9,8 +9,8 @@ sys.path.extend(map(str, Path(__file__).parents[1:3]))
 from absl import flags
 
 from ddl import hosts
-from ddl.costs import microbench
-from ddl.perf import calibration, cluster_file
+from ddl.perf import cluster_file
+from experiments.bench import calibration, microbench
 
 
 def main() -> None:

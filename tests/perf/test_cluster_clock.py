@@ -10,7 +10,7 @@ from ddl.costs import cluster_clock
 from ddl.perf import collectives, scaling, server
 from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.placement import with_shares
 from ddl.perf.scaling import StepWork, Transport
 from ddl.run import virtual_time
@@ -127,7 +127,10 @@ def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
   run, algorithm = there(name, cluster, workers=workers, steps=80)
   clock = cluster_clock.clock(run, algorithm)
-  how, job = Transport(overlap=name != "sync_sgd"), StepWork((Part(FLOP),), (NBYTES,))  # a mean, not layer by layer
+  how, job = (
+    Transport(overlap=name != "sync_sgd"),
+    StepWork((LayerWork(FLOP),), (NBYTES,)),
+  )  # a mean, not layer by layer
   recorded = lambda _: run.pattern  # noqa: E731
   (point,) = scaling.curve(recorded, job, named(cluster), [workers], batch=32, weak=True, transport=how)
   assert (clock(80) - clock(40)) / 40 == pytest.approx(point.seconds, rel=2e-3)

@@ -8,7 +8,7 @@ from helpers.commands import Command
 from helpers.pages import ROOT, blocks
 
 from ddl.perf import cluster_file, collectives
-from ddl.perf.cluster import NCCL, Link, Network, Torus, Uplink
+from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency
 
 TEXT = """
@@ -57,8 +57,8 @@ def test_every_key_arrives(tmp_path):
   found = cluster_file.named(written(tmp_path, TEXT))
   assert (found.title, found.source, found.overlap, found.workers) == ("Four hosts of two", "a test", False, 8)
   assert found.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and found.efficiency == Efficiency(0.4, 8)
-  assert found.network == Network(Link(3e-5, 1.25e9, 0.5), Link(1e-5, 12e9), 2, card=1e9, library=NCCL)
-  assert found.host == Link(2e-5, 16e9)
+  assert found.network == NetworkModel(LinkModel(3e-5, 1.25e9, 0.5), LinkModel(1e-5, 12e9), 2, card=1e9, library=NCCL)
+  assert found.host == LinkModel(2e-5, 16e9)
 
 
 def test_what_may_be_left_out(tmp_path):
@@ -69,12 +69,12 @@ def test_what_may_be_left_out(tmp_path):
   found = cluster_file.read_cluster(written(tmp_path, short))
   assert found.overlap and found.workers is None and found.host is None
   assert found.efficiency.half == found.device.start == 0
-  assert found.network == Network(Link(3e-5, 1.25e9))
+  assert found.network == NetworkModel(LinkModel(3e-5, 1.25e9))
   one = TEXT.replace("count = 4", "count = 1").replace(
     "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n", ""
   )
   found = cluster_file.read_cluster(written(tmp_path, one))
-  assert found.workers == 2 and found.network.main_link(2) == Link(1e-5, 12e9)
+  assert found.workers == 2 and found.network.main_link(2) == LinkModel(1e-5, 12e9)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes
   """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
   found = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
   assert found.network.nodes(8) == 2 and found.network.per_node == 4 and found.workers == 8
-  near, nodes, far = Link(1e-5, 12e9), Link(3e-5, 1.25e9), Link(1e-2, 1e8)
+  near, nodes, far = LinkModel(1e-5, 12e9), LinkModel(3e-5, 1.25e9), LinkModel(1e-2, 1e8)
   ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
   assert collectives.hierarchical(nbytes, 8, found.network) == pytest.approx(sum(ring))
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ddl.comparison import predict
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.perf import cluster_file, plan, scale_text, scaling
-from ddl.perf.cluster import NCCL, Cluster, Link, Network, Uplink
-from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Uplink
+from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import table_job
 from ddl.perf.plan_text import text
@@ -26,11 +26,11 @@ DEVICE, NODES = cluster_file.TABLES["device"], cluster_file.TABLES["nodes"]
 RANGES = {  # of the fields of a cluster
   Device: {key: DEVICE[key].valid for key in ("peak", "memory_bandwidth", "memory", "start")},
   Efficiency: {"best": DEVICE["efficiency"].valid, "half": DEVICE["half"].valid, "memory": cluster_file.SHARE},
-  Link: {key: each.valid for key, each in cluster_file.TABLES["link.node"].items()},
-  Network: {"per_node": NODES["devices"].valid, "sites": NODES["sites"].valid, "card": NODES["card"].valid},
+  LinkModel: {key: each.valid for key, each in cluster_file.TABLES["link.node"].items()},
+  NetworkModel: {"per_node": NODES["devices"].valid, "sites": NODES["sites"].valid, "card": NODES["card"].valid},
   Uplink: {key: each.valid for key, each in cluster_file.TABLES["uplink"].items()},
 }
-PARTS = (Part(1e6, 1e3, 3e4), Part(1e3, 1e6, 3e6), Part(0.0, 0.0, 3e3))
+PARTS = (LayerWork(1e6, 1e3, 3e4), LayerWork(1e3, 1e6, 3e6), LayerWork(0.0, 0.0, 3e3))
 PATTERNS = [
   Pattern(local=(Op("all_reduce", NBYTES),)),
   Pattern(exchanges=(ExchangePattern((Op("all_reduce", NBYTES),), 4, 2),)),
@@ -48,7 +48,7 @@ def within(draw, kind):
     ends = [least, most, *([0.0] if valid.zero else [])]
     middle = st.floats(math.log(max(least, 1e-12)), math.log(most)).map(lambda x: math.exp(x))
     value = draw(st.sampled_from(ends) | middle.map(lambda x, least=least, most=most: min(max(x, least), most)))
-    values[name] = int(value) if kind in (Network, Uplink) and name != "card" and name != "share" else float(value)
+    values[name] = int(value) if kind in (NetworkModel, Uplink) and name != "card" and name != "share" else float(value)
   return values
 
 
@@ -57,12 +57,12 @@ def clusters(draw) -> Cluster:
   """One of any machines."""
   device = Device(**draw(within(Device)) | {"width": draw(st.sampled_from([2, 4]))})
   efficiency = Efficiency(**draw(within(Efficiency)))
-  network = draw(within(Network))
+  network = draw(within(NetworkModel))
   per_node = min(network["per_node"], 64)
   workers = draw(st.sampled_from([None, 64, 2**20]))
-  found = Network(
-    Link(**draw(within(Link))),
-    Link(**draw(within(Link))) if per_node > 1 else None,
+  found = NetworkModel(
+    LinkModel(**draw(within(LinkModel))),
+    LinkModel(**draw(within(LinkModel))) if per_node > 1 else None,
     per_node,
     min(network["sites"], 64 // per_node) or 1,
     card=network["card"] or None,
@@ -70,7 +70,7 @@ def clusters(draw) -> Cluster:
     reduces=draw(st.sampled_from([(), ("inside", "between")])),
     library=draw(st.sampled_from([None, NCCL])),
   )
-  host = draw(st.none() | within(Link).map(lambda x: Link(**x)))
+  host = draw(st.none() | within(LinkModel).map(lambda x: LinkModel(**x)))
   return Cluster("title", device, efficiency, found, "source", host, workers, draw(st.booleans()))
 
 

@@ -14,14 +14,14 @@ from ddl.costs.cluster_clock import Members, pattern_of, vector
 from ddl.costs.step_cost import compiled_step
 from ddl.engine.compiled_program import Collective
 from ddl.perf import collectives
-from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.run.build import build
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FLOAT, BATCH, WIDTH = 4, 16, 64
 VALUES = 3 * (WIDTH + 1) * WIDTH + (WIDTH + 1) * 10  # of the digits' perceptron
-BETWEEN, INSIDE = Link(1e-5, 1e9), Link(1e-6, 1e11)
+BETWEEN, INSIDE = LinkModel(1e-5, 1e9), LinkModel(1e-6, 1e11)
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,13 @@ def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
 @pytest.mark.parametrize(
   "members, expected",
   [
-    (2, Network(BETWEEN, INSIDE._replace(bandwidth=2e11), 2)),
-    (4, Network(BETWEEN, None, 1)),
-    (8, Network(BETWEEN._replace(bandwidth=2e9), None, 1)),
+    (2, NetworkModel(BETWEEN, INSIDE._replace(bandwidth=2e11), 2)),
+    (4, NetworkModel(BETWEEN, None, 1)),
+    (8, NetworkModel(BETWEEN._replace(bandwidth=2e9), None, 1)),
   ],
 )
 def test_workers_of_several_devices_have_the_links_of_all(members, expected):
-  assert Network(BETWEEN, INSIDE, 4).of_groups(members) == expected
+  assert NetworkModel(BETWEEN, INSIDE, 4).of_groups(members) == expected
 
 
 @pytest.mark.parametrize("share", [1.0, 2.0])
@@ -82,7 +82,7 @@ def test_a_step_waits_for_its_members_and_an_exchange_has_their_links(share):
   assert found.config.times.seconds == pytest.approx(plain.config.times.seconds + more, rel=1e-12)
   wide = cluster.network.between._replace(bandwidth=2 * cluster.network.between.bandwidth)
   assert found.charged.local == pytest.approx(
-    collectives.all_reduce(share * NBYTES, config.workers, Network(wide)), rel=1e-12
+    collectives.all_reduce(share * NBYTES, config.workers, NetworkModel(wide)), rel=1e-12
   )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddl.perf import bounds
 from ddl.perf.bounds import round_seconds
-from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 
 steps = st.floats(1e-4, 1.0)
@@ -19,7 +19,7 @@ def seconds(step, nbytes, period, hit_steps):
   """Seconds to the target of an algorithm that all-reduces every `period` steps, as a function of the bandwidth."""
 
   def at(bandwidth):
-    message = all_reduce(nbytes, 8, Network(Link(1e-6, bandwidth)))
+    message = all_reduce(nbytes, 8, NetworkModel(LinkModel(1e-6, bandwidth)))
     return hit_steps / period * round_seconds(step=step, message=message, period=period)
 
   return at

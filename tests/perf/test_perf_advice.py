@@ -3,11 +3,11 @@
 import pytest
 
 from ddl.perf import collectives, hybrid, networks, plan_rows
-from ddl.perf.cluster import Link, Network
+from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.units import seconds_text
 
-FLAT = Network(Link(1e-3, 1e9))
+FLAT = NetworkModel(LinkModel(1e-3, 1e9))
 
 
 @pytest.mark.parametrize("network", [FLAT, named("h100_ib400").network])

@@ -4,16 +4,16 @@ import pytest
 
 from ddl.perf import batch, families, networks, placement, recommendation
 from ddl.perf.batch import tried_sizes
-from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.layers import params_bytes, parts
 from ddl.perf.memory import StepMemory, step_memory
 from ddl.perf.placement import IMAGES, Job, UsualBatch
 from ddl.perf.plan import PlanRequest, plan
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9), usual=IMAGES)
-SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), Network(Link(0.0, 1e9)), "none")
+SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), NetworkModel(LinkModel(0.0, 1e9)), "none")
 
 
 def job(name):
@@ -106,7 +106,7 @@ def test_a_language_models_usual_batch_is_one_of_tokens():
 
 def test_workers_are_chosen_by_what_overlapping_leaves():
   """Half of the all-reduce is waited for at 8; alone it would leave one worker."""
-  there = SLOW._replace(network=Network(Link(0.0, 5e9)))
+  there = SLOW._replace(network=NetworkModel(LinkModel(0.0, 5e9)))
   apart = there._replace(overlap=False)
   step = 1024 * 1e9 / 5e12
   wish = PlanRequest(batch=1024, efficiency=0.7)
@@ -119,7 +119,7 @@ def test_where_two_workers_are_too_slow_all_that_there_are_are_taken():
 
 
 def test_parameters_that_one_worker_cannot_hold_are_shared():
-  layers = [Part(1e12, held=1e7)] * 100
+  layers = [LayerWork(1e12, held=1e7)] * 100
   large = PLAIN._replace(step=layers, params_bytes=2e10, memory=StepMemory(1e8, 8e10))
   there = named("h100_ib400")
   found = plan(large, there._replace(device=there.device._replace(memory=3e10)), PlanRequest(workers=32))

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import collectives
-from ddl.perf.cluster import Link, Network, Uplink
+from ddl.perf.cluster import LinkModel, NetworkModel, Uplink
 from ddl.perf.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
 
 NAMES = [*ALL_REDUCE, "hierarchical", "best"]
-LINK = Link(2e-3, 1000.0, 0.75)
-NODES = Network(LINK, Link(1e-3, 16000.0, 0.25), per_node=4)
+LINK = LinkModel(2e-3, 1000.0, 0.75)
+NODES = NetworkModel(LINK, LinkModel(1e-3, 16000.0, 0.25), per_node=4)
 
 # ---- rounds of messages: a list of (sender, receiver, chunks), carried out on vectors of p chunks, with their time
 
@@ -104,14 +104,14 @@ def simulate(name, p, network):
 @pytest.mark.parametrize("name", ALL_REDUCE)
 def test_all_reduces_take_what_their_rounds_take(name, p, duplex):
   link = LINK._replace(duplex=duplex)
-  nbytes, seconds = simulate(name, p, Network(link))
+  nbytes, seconds = simulate(name, p, NetworkModel(link))
   assert ALL_REDUCE[name](nbytes, p, link) == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [3, 5, 6, 7, 11])
 @pytest.mark.parametrize("name", ["ring", "tree"])
 def test_and_where_p_is_no_power_of_two(name, p):
-  nbytes, seconds = simulate(name, p, Network(LINK))
+  nbytes, seconds = simulate(name, p, NetworkModel(LINK))
   assert ALL_REDUCE[name](nbytes, p, LINK) == pytest.approx(seconds, rel=1e-12)
 
 
@@ -136,7 +136,7 @@ def test_halving_doubling_has_a_step_before_and_a_step_after(p):
   x = np.random.default_rng(p).integers(0, 100, (p, power, 3)).astype(float)
   total, chunks = x.sum(axis=0), list(range(power))
   fold = [[(power + i, i, chunks) for i in range(p - power)]]
-  gather, one = doubling_gather(power), Network(LINK)
+  gather, one = doubling_gather(power), NetworkModel(LINK)
   seconds = carry_out([*fold, *backwards(gather)], x, one, adds=True)
   seconds += carry_out([*gather, *backwards(fold)], x, one, adds=False)
   np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
@@ -147,10 +147,10 @@ def test_halving_doubling_has_a_step_before_and_a_step_after(p):
 @pytest.mark.parametrize("name, rounds", [("ring", ring_gather), ("halving_doubling", bruck_gather)])
 def test_gather_and_scatter_take_what_their_rounds_take(name, rounds, p):
   x, total = start(p)
-  scatter = carry_out(backwards(rounds(p)), x, Network(LINK), adds=True)
+  scatter = carry_out(backwards(rounds(p)), x, NetworkModel(LINK), adds=True)
   mine = np.arange(p)
   np.testing.assert_array_equal(x[mine, mine], total)
-  gather = carry_out(rounds(p), x, Network(LINK), adds=False)
+  gather = carry_out(rounds(p), x, NetworkModel(LINK), adds=False)
   np.testing.assert_array_equal(x, np.broadcast_to(total, x.shape))
   assert REDUCE_SCATTER[name](x[0].nbytes, p, LINK) == pytest.approx(scatter, rel=1e-12)
   assert ALL_GATHER[name](x[0].nbytes, p, LINK) == pytest.approx(gather, rel=1e-12)
@@ -159,11 +159,11 @@ def test_gather_and_scatter_take_what_their_rounds_take(name, rounds, p):
 @pytest.mark.parametrize("p", [1, 2, 5, 8])
 def test_reduce_and_broadcast_take_what_their_rounds_take(p):
   x, total = start(p)
-  reduced = carry_out(backwards(tree_broadcast(p)), x, Network(LINK), adds=True)
+  reduced = carry_out(backwards(tree_broadcast(p)), x, NetworkModel(LINK), adds=True)
   np.testing.assert_array_equal(x[0], total)
   assert REDUCE["tree"](x[0].nbytes, p, LINK) == pytest.approx(reduced, rel=1e-12)
   assert BROADCAST["tree"](x[0].nbytes, p, LINK) == pytest.approx(
-    carry_out(tree_broadcast(p), x, Network(LINK), adds=False), rel=1e-12
+    carry_out(tree_broadcast(p), x, NetworkModel(LINK), adds=False), rel=1e-12
   )
 
 
@@ -195,10 +195,10 @@ def test_a_ring_inside_and_between():
 
 bytes_ = st.just(0.0) | st.floats(1, 1e10)
 workers_ = st.integers(1, 600)
-links = st.builds(Link, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
+links = st.builds(LinkModel, st.just(0.0) | st.floats(1e-9, 1e-2), st.floats(1e5, 1e12), st.floats(0, 1))
 uplinks = st.builds(Uplink, st.integers(1, 8), st.floats(0.05, 1))
 networks = st.builds(
-  Network, links, st.none() | links, st.integers(1, 20), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
+  NetworkModel, links, st.none() | links, st.integers(1, 20), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
   uplink=st.none() | uplinks, torus=st.none(), reduces=st.just(()), library=st.none(),
 )  # fmt: skip
 names = st.sampled_from(NAMES)
@@ -238,11 +238,14 @@ def test_a_better_link_is_never_slower(nbytes, p, network, name, faster, sooner,
 
 
 def test_workers_of_several_sites_are_spread_over_them():
-  packed, spread = Network(LINK, Link(0.0, 1e9), per_node=8), Network(LINK, Link(0.0, 1e9), per_node=8, sites=2)
+  packed, spread = (
+    NetworkModel(LINK, LinkModel(0.0, 1e9), per_node=8),
+    NetworkModel(LINK, LinkModel(0.0, 1e9), per_node=8, sites=2),
+  )
   assert [packed.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
   assert [spread.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 2, 2, 2, 2, 3]
   assert [spread.together(p) for p in (1, 2, 3, 8, 16, 20)] == [1, 1, 2, 4, 8, 8]
-  four = Network(LINK, Link(0.0, 1e9), per_node=4)
+  four = NetworkModel(LINK, LinkModel(0.0, 1e9), per_node=4)
   assert (
     collectives.all_reduce(1e6, 8, spread)
     == collectives.all_reduce(1e6, 8, four)
@@ -262,7 +265,7 @@ def test_one_worker_sends_nothing(nbytes, network, name):
 @given(bytes_, workers_, links, st.none() | links)
 @settings(deadline=None)
 def test_nodes_of_one_worker_are_no_nodes(nbytes, p, link, inside):
-  network = Network(link, inside, per_node=1)
+  network = NetworkModel(link, inside, per_node=1)
   for name, cost in ALL_REDUCE.items():
     assert collectives.all_reduce(nbytes, p, network, name) == cost(nbytes, p, link)
     assert collectives.hierarchical(nbytes, p, network, between=name) == cost(nbytes, p, link)
@@ -278,16 +281,16 @@ def test_a_scatter_and_a_gather_are_never_dearer_than_the_ring(nbytes, p, networ
 
 
 def test_big_messages_want_the_ring_and_small_ones_the_butterfly():
-  link = Link(1e-6, 1e10)
+  link = LinkModel(1e-6, 1e10)
   assert min(ALL_REDUCE, key=lambda name: ALL_REDUCE[name](1e3, 64, link)) == "butterfly"
   assert ALL_REDUCE["ring"](1e9, 64, link) == pytest.approx(collectives.lower_bound(1e9, 64, link), rel=1e-3)
   assert ALL_REDUCE["tree"](1e9, 64, link) > 6 * ALL_REDUCE["ring"](1e9, 64, link)
 
 
 def test_fast_links_inside_pay():
-  slow, fast = Link(1e-6, 1e9), Link(1e-6, 3e11)
-  flat = collectives.all_reduce(1e9, 64, Network(slow))
-  assert flat > 1.1 * collectives.all_reduce(1e9, 64, Network(slow, fast, per_node=8))
+  slow, fast = LinkModel(1e-6, 1e9), LinkModel(1e-6, 3e11)
+  flat = collectives.all_reduce(1e9, 64, NetworkModel(slow))
+  assert flat > 1.1 * collectives.all_reduce(1e9, 64, NetworkModel(slow, fast, per_node=8))
 
 
 @pytest.mark.parametrize(
@@ -298,10 +301,10 @@ def test_fast_links_inside_pay():
     (lambda: ALL_REDUCE["tree"](1.0, math.nan, LINK), "workers must be .*got nan"),
     (lambda: ALL_REDUCE["butterfly"](-1.0, 2, LINK), "bytes of a message must be .*got -1"),
     (lambda: ALL_REDUCE["halving_doubling"](math.nan, 2, LINK), "bytes of a message must be .*got nan"),
-    (lambda: REDUCE["tree"](1.0, 2, Link(0.0, 0.0)), "bandwidth"),
-    (lambda: REDUCE_SCATTER["ring"](1.0, 2, Link(-1.0, 1.0)), "latency"),
-    (lambda: collectives.lower_bound(1.0, 2, Link(0.0, 1.0, 2.0)), "duplex"),
-    (lambda: collectives.all_reduce(1.0, 2, Network(LINK), "rung"), "'rung'; known are ring, .*best"),
+    (lambda: REDUCE["tree"](1.0, 2, LinkModel(0.0, 0.0)), "bandwidth"),
+    (lambda: REDUCE_SCATTER["ring"](1.0, 2, LinkModel(-1.0, 1.0)), "latency"),
+    (lambda: collectives.lower_bound(1.0, 2, LinkModel(0.0, 1.0, 2.0)), "duplex"),
+    (lambda: collectives.all_reduce(1.0, 2, NetworkModel(LINK), "rung"), "'rung'; known are ring, .*best"),
     (lambda: collectives.hierarchical(1.0, 2, NODES, inside="butterfly"), "'butterfly'; .*tree"),
     (lambda: collectives.hierarchical(1.0, 2, NODES, between="x"), "'x'"),
     (lambda: collectives.one_way("gather", 1.0, 2, NODES), "'gather'; known are reduce_scatter"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import calibration, networks
+from ddl.perf import fit, networks
 from ddl.perf.device import Device, Efficiency, fixed_seconds, step_seconds
 from ddl.perf.layers import params, parts, pass_bytes, train_flop
 
@@ -21,7 +21,7 @@ def times(flop, sizes, efficiency):
 @given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
 def test_recovers(best, half, sizes):
   measured = times(2e9, sizes, Efficiency(best, half))
-  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   assert found.best == pytest.approx(best, rel=1e-6) and found.half == pytest.approx(half, rel=1e-6, abs=1e-5)
   assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
 
@@ -33,7 +33,7 @@ def test_is_the_least_squares(best, half, seed):
   rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
   floor = [2e9 * b / DEVICE.peak for b in sizes]
   measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
-  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   assert 0 < found.best <= 1 and found.half >= 0
   for scale in (0.999, 1.001):
     for other in (Efficiency(min(found.best * scale, 1), found.half), Efficiency(found.best, found.half * scale)):
@@ -44,7 +44,7 @@ def test_is_the_least_squares(best, half, seed):
 def test_bounds():
   """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
   sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
-  found, errors = calibration.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   slope = 2e9 / DEVICE.peak * sizes / measured
   assert found.half == pytest.approx(0, abs=1e-6)
   assert 1 / found.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
@@ -66,7 +66,7 @@ def test_bounds():
 def test_errors(change, key):
   given = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
   with pytest.raises(ValueError, match=key):
-    calibration.fit_efficiency(**given)
+    fit.fit_efficiency(**given)
 
 
 @settings(deadline=None)

@@ -12,26 +12,26 @@ from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.algorithms.wrappers import int8, powersgd
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.perf import collectives, families, networks, scaling
-from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Device, Efficiency, Part, step_seconds
+from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
 from ddl.perf.layers import Layer, params_bytes
 from ddl.perf.memory import StepMemory
 from ddl.perf.patterns import Op
 from ddl.perf.placement import Job
 
-SLOW, FAST = Link(0.0, 1e9), Link(0.0, 1e11)
+SLOW, FAST = LinkModel(0.0, 1e9), LinkModel(0.0, 1e11)
 SGD = optax.sgd(0.1)
 N = 4e8  # bytes of parameters
-JOB = Job("halves", N, [Part(1e9, held=3e7), Part(1e9, held=3e7)], StepMemory(1e6, 1.6e9))
+JOB = Job("halves", N, [LayerWork(1e9, held=3e7), LayerWork(1e9, held=3e7)], StepMemory(1e6, 1.6e9))
 
 
 def cluster(network, width=4, overlap=True):
   return Cluster("a test", Device(1e13, 1e15, 16e9, width=width), Efficiency(0.5), network, "none", overlap=overlap)
 
 
-FLAT = cluster(Network(SLOW))
-NODES = cluster(Network(SLOW, FAST, 4))
+FLAT = cluster(NetworkModel(SLOW))
+NODES = cluster(NetworkModel(SLOW, FAST, 4))
 
 
 # ---- number formats
@@ -92,7 +92,7 @@ def test_microbatches_exchange_in_the_last_one():
 @pytest.mark.parametrize("width", [4, 2])
 def test_full_sharding_by_hand(width):
   """Two units of 200 MB; the parameters are gathered in the device's format, the gradients go in float32."""
-  there = cluster(Network(SLOW), width=width)
+  there = cluster(NetworkModel(SLOW), width=width)
   gather, scatter = (width / 4 * 0.2 * 7 / 8, 0.2 * 7 / 8)  # of a unit
   for step in (1e-3, 10.0):
     found = families.sharded_seconds(JOB, there, 8, step, 8)
@@ -119,7 +119,7 @@ def test_pieces_inside_nodes_spare_the_network():
 def test_pieces_share_the_memory():
   assert families.sharded_memory(JOB, 1) == JOB.memory
   assert families.sharded_memory(JOB, 8) == StepMemory(1e6, 1.6e9 / 8 + 2 * N / 2)
-  small = Job("small", 6e7, [Part(1e6, held=1.0) for _ in range(6)], JOB.memory)  # layers of 10 MB
+  small = Job("small", 6e7, [LayerWork(1e6, held=1.0) for _ in range(6)], JOB.memory)  # layers of 10 MB
   assert families.shard_units(small) == pytest.approx([3e7, 3e7])
 
 
@@ -164,7 +164,7 @@ def test_streaming_diloco_is_the_event_model_of_its_messages(step):
   algorithm = streaming_diloco(
     SGD, period=period, outer_learning_rate=0.7, outer_momentum=0.9, fragments=fragments, delay=hidden, keep=0.5
   )
-  work = scaling.StepWork((Part(step * 5e12),), (N,))
+  work = scaling.StepWork((LayerWork(step * 5e12),), (N,))
   pattern = pattern_of(algorithm, vector(*[N / fragments] * fragments), workers)
   run = scaling.Scenario(pattern, work, FLAT, workers, 1, scaling.Transport())
   assert seconds == pytest.approx(scaling.seconds_and_waiting(run)[0], rel=1e-6)

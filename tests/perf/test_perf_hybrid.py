@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from ddl.group_recorder import Sent
-from ddl.perf import hybrid, networks
+from ddl.perf import networks
 from ddl.perf.hybrid import best, choices, possible_groups, volume
 from ddl.perf.layers import Layer, part
+from experiments.papers.das_step import group_work
 
 FC6 = next(layer for layer in networks.table("vgg_a") if layer.name == "fc6")  # 25088 to 4096
 
@@ -153,10 +154,10 @@ def test_errors():
 @pytest.mark.parametrize("layer", networks.table("vgg_a"), ids=lambda layer: layer.name)
 def test_what_a_node_of_a_group_moves(layer):
   """Of 8 nodes with 32 examples in G groups: strips of weights and outputs, and all inputs of the group."""
-  data = hybrid.part(layer, 8, 8)
+  data = group_work(layer, 8, 8)
   assert data == part(layer)
   for groups in (1, 2, 4):
-    size, found = 8 // groups, hybrid.part(layer, 8, groups)
+    size, found = 8 // groups, group_work(layer, 8, groups)
     assert found.flop == data.flop and size * found.held == pytest.approx(data.held)
     own, group = 32 / 8, 32 / groups
     values = 3 * (group * (lambda layer: layer.input_values)(layer) + group * layer.activations / size)

@@ -35,16 +35,16 @@ def test_overhead_for_80_percent():
 @given(st.floats(1, 1e4), OVERHEADS)
 def test_each_is_solved_for_the_others(workers, overhead):
   # From the definition: T_C = 1, T_O = R_O.
-  assert bounds.speedup(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
+  assert workers * bounds.efficiency(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
   share = bounds.efficiency(workers, overhead)
   assert bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
   if share * workers > 1 + 1e-4:  # nearer to 1 the quotient loses its digits
     assert bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
-  assert bounds.speedup(workers, overhead) <= bounds.speedup_limit(overhead) * (1 + 1e-12)
+  assert workers * bounds.efficiency(workers, overhead) <= bounds.speedup_limit(overhead) * (1 + 1e-12)
 
 
 def test_without_overhead():
-  assert bounds.speedup(64, 0) == 64
+  assert bounds.efficiency(64, 0) == 1
   assert bounds.workers_for(0.8, 0) == bounds.speedup_limit(0) == math.inf
   assert bounds.overhead_for(1, 4) == 0
 
@@ -52,8 +52,8 @@ def test_without_overhead():
 @pytest.mark.parametrize(
   ("call", "text"),
   [
-    (lambda: bounds.speedup(0, 0.1), "workers must be .*got 0"),
-    (lambda: bounds.speedup(math.nan, 0.1), "workers must be .*got nan"),
+    (lambda: bounds.efficiency(0, 0.1), "workers must be .*got 0"),
+    (lambda: bounds.efficiency(math.nan, 0.1), "workers must be .*got nan"),
     (lambda: bounds.efficiency(2, -0.1), "overhead over compute must be .*got -0.1"),
     (lambda: bounds.speedup_limit(math.nan), "overhead over compute must be .*got nan"),
     (lambda: bounds.workers_for(0, 0.1), "efficiency must be .*got 0"),

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import collectives, library_costs, networks, scaling, server
-from ddl.perf.cluster import NCCL, Link, Network, Torus, Uplink
+from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.layers import params_bytes
 from ddl.perf.patterns import Pattern, Visits
 from ddl.perf.scaling import StepWork
@@ -19,15 +19,15 @@ H100 = named("h100_ib400").network
 NVLINK, CARD = H100.inside or H100.between, H100.card or 0.0
 ABOVE = 1 - 1e-9  # for the rounding of sums
 bytes_ = st.just(0.0) | st.floats(1, 1e10)
-links = st.builds(Link, st.floats(0, 1e-2), st.floats(1e5, 1e12), st.just(1.0))
+links = st.builds(LinkModel, st.floats(0, 1e-2), st.floats(1e5, 1e12), st.just(1.0))
 with_library = st.builds(
-  Network, links, st.none() | links, st.integers(1, 16), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
+  NetworkModel, links, st.none() | links, st.integers(1, 16), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
   uplink=st.none() | st.builds(Uplink, st.integers(1, 8), st.floats(0.05, 1)), torus=st.none(),
   reduces=st.sampled_from([(), ("inside",), ("between",), ("inside", "between")]),
   library=st.sampled_from([None, NCCL, NCCL.without("LL128"), NCCL.instant()]),
 )  # fmt: skip
 in_torus = st.builds(
-  Network, links, st.none(), st.just(1), st.just(1), card=st.none(), uplink=st.none(), reduces=st.just(()),
+  NetworkModel, links, st.none(), st.just(1), st.just(1), card=st.none(), uplink=st.none(), reduces=st.just(()),
   torus=st.builds(Torus, st.integers(1, 3), st.sampled_from([4, 16])), library=st.none(),
 )  # fmt: skip
 any_network = with_library | in_torus
@@ -114,7 +114,7 @@ def test_a_process_of_several_devices_starts_one_after_the_other():
 
 
 def test_an_instant_library_has_only_its_share_of_the_bandwidth():
-  free = Network(Link(0.0, 1e9), library=NCCL.instant())
+  free = NetworkModel(LinkModel(0.0, 1e9), library=NCCL.instant())
   assert collectives.all_reduce(1e6, 4, free, "ring/Simple") == pytest.approx(1.5e-3 / 0.89)
   assert collectives.all_reduce(0.0, 4, free) == 0
 
@@ -132,13 +132,13 @@ def test_a_worker_has_one_card():
 
 
 def test_no_loss_to_bandwidth_where_the_card_has_no_limit():
-  pattern, job = Pattern(visits=Visits(up=1e8, down=1e8, period=1)), StepWork((Part(1e9),), (1e8,))
+  pattern, job = Pattern(visits=Visits(up=1e8, down=1e8, period=1)), StepWork((LayerWork(1e9),), (1e8,))
   (point,) = scaling.curve(lambda _: pattern, job, named("h100_ib400"), [16], batch=16, weak=True)
   assert point.losses["bandwidth"] == pytest.approx(point.seconds, rel=0.1)
 
 
 def test_oversubscribed_switches_slow_what_crosses_them():
-  flat = Network(Link(0.0, 1e9))
+  flat = NetworkModel(LinkModel(0.0, 1e9))
   under = flat._replace(uplink=Uplink(nodes=4, share=0.125))
   assert under.way_out(4).bandwidth == 1e9
   assert under.way_out(8).bandwidth == 0.5e9  # one of four sends: 4 * 1 / 8
@@ -159,15 +159,15 @@ def test_slices_of_a_torus(axes, ring, chips, box, share):
   torus = Torus(axes, ring)
   assert torus.slice(chips) == box and torus.share(chips) == pytest.approx(share)
   assert torus.steps(chips) == sum(length - 1 for length in box)
-  network = Network(Link(0.0, 1e9), torus=torus)
+  network = NetworkModel(LinkModel(0.0, 1e9), torus=torus)
   found = collectives.all_reduce(1e9, chips, network, "torus")
   assert found == pytest.approx(2 * (chips - 1) / chips / share)
   assert collectives.one_way("all_gather", 1e9, chips, network) == pytest.approx(found / 2)
 
 
 def test_switches_that_add_up_need_half_of_the_bytes():
-  inside, between = Link(0.0, 1e10), Link(0.0, 1e9)
-  plain = Network(between, inside, 8)
+  inside, between = LinkModel(0.0, 1e10), LinkModel(0.0, 1e9)
+  plain = NetworkModel(between, inside, 8)
   sums = plain._replace(reduces=("inside", "between"))
   assert collectives.all_reduce(1e9, 8, sums, "switches") == pytest.approx(0.1 * (1 + 1 / 8))
   assert collectives.all_reduce(1e9, 64, sums, "switches") == pytest.approx(0.1 * (1 + 1 / 8) + 1.0)
@@ -177,9 +177,9 @@ def test_switches_that_add_up_need_half_of_the_bytes():
 
 def test_switches_where_they_are_not_are_no_algorithm():
   with pytest.raises(ValueError, match="'switches'"):
-    collectives.all_reduce(1.0, 8, Network(Link(0.0, 1e9)), "switches")
+    collectives.all_reduce(1.0, 8, NetworkModel(LinkModel(0.0, 1e9)), "switches")
 
 
 def test_a_library_is_needed_for_its_costs():
   with pytest.raises(ValueError, match="has no library"):
-    library_costs.all_reduce(1.0, 8, Network(Link(0.0, 1e9)))
+    library_costs.all_reduce(1.0, 8, NetworkModel(LinkModel(0.0, 1e9)))

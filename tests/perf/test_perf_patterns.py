@@ -16,8 +16,8 @@ from ddl.costs.scale import recorded
 from ddl.engine import traffic
 from ddl.models import MODELS
 from ddl.perf import collectives, patterns, scaling
-from ddl.perf.cluster import Cluster, Link, Network
-from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
+from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.memory import StepMemory
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.perf.placement import Job
@@ -26,7 +26,7 @@ from ddl.perf.scaling import StepWork, Transport
 from ddl.run import virtual_time
 from ddl.schedule import Schedule
 
-LINK = Link(1e-5, 1e9, 0.5)
+LINK = LinkModel(1e-5, 1e9, 0.5)
 N = 4e6  # bytes
 P = 8
 SGD = optax.sgd(0.1)
@@ -36,7 +36,7 @@ SGD = optax.sgd(0.1)
 
 
 def test_each_kind_has_its_price_and_several_add_up():
-  network = Network(LINK, Link(1e-6, 1e12), 4)
+  network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
   ops = [Op(kind, N) for kind in ("all_reduce", "all_gather", "reduce_scatter", "permute")]
   prices = [patterns.seconds([op], P, network) for op in ops]
   strip = collectives.one_way("reduce_scatter", N, P, network)
@@ -47,10 +47,10 @@ def test_each_kind_has_its_price_and_several_add_up():
 
 @pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
 def test_a_permute_is_one_message_of_each_worker(duplex):
-  between, inside = Link(1e-5, 1e9, duplex), Link(1e-6, 1e11, duplex)
+  between, inside = LinkModel(1e-5, 1e9, duplex), LinkModel(1e-6, 1e11, duplex)
   both = N * (2 - duplex)  # out and in
-  assert collectives.permute(N, P, Network(between)) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)
-  nodes = Network(between, inside, 4)
+  assert collectives.permute(N, P, NetworkModel(between)) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)
+  nodes = NetworkModel(between, inside, 4)
   assert collectives.permute(N, 4, nodes) == pytest.approx(1e-6 + both / 1e11, rel=1e-12)  # within a node
   assert collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)  # four share its link
   assert collectives.permute(N, 1, nodes) == 0
@@ -60,8 +60,8 @@ def test_a_permute_is_one_message_of_each_worker(duplex):
 
 @pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
 def test_a_permute_is_priced_by_who_hears_whom(duplex):
-  between, inside = Link(1e-5, 1e9, duplex), Link(1e-6, 1e11, duplex)
-  nodes, both = Network(between, inside, 4), N * (2 - duplex)
+  between, inside = LinkModel(1e-5, 1e9, duplex), LinkModel(1e-6, 1e11, duplex)
+  nodes, both = NetworkModel(between, inside, 4), N * (2 - duplex)
 
   def price(sources):
     return collectives.permute(N, P, nodes, sources)
@@ -73,7 +73,9 @@ def test_a_permute_is_priced_by_who_hears_whom(duplex):
   assert far == collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
   one_way = price([4, 5, *[None] * 6])  # the second node sends two messages, the first hears them
   assert one_way == pytest.approx(1e-5 + 2 * N / 1e9, rel=1e-12)
-  slow = Network(between, Link(1.0, 1e3, duplex), 4)  # the ring's messages inside take longer than those between
+  slow = NetworkModel(
+    between, LinkModel(1.0, 1e3, duplex), 4
+  )  # the ring's messages inside take longer than those between
   assert collectives.permute(N, P, slow, [(i - 1) % P for i in range(P)]) == pytest.approx(1.0 + both / 1e3, rel=1e-12)
   far = collectives.permute(N, P, slow, [(i + 4) % P for i in range(P)])  # none inside
   assert far == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
@@ -84,7 +86,7 @@ def test_a_mean_within_nodes_is_cheaper_than_one_between_them():
   """Hierarchical SGD's groups are nodes: its frequent mean must not pay for the link between them."""
   hierarchical = COLLECTIVE["hierarchical_sgd"].factory(SGD, group_size=4, period=1, outer_period=8, workers=P)
   within, everywhere = pattern_of(hierarchical, vector(N), P).exchanges
-  network = Network(LINK, Link(1e-6, 1e12), 4)
+  network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
   rounds = 2 * 3 * (1e-6 + N / 4 / 1e12)  # a ring of four
   assert patterns.seconds(within.ops, P, network) == pytest.approx(rounds, rel=1e-9)
   assert patterns.seconds(everywhere.ops, P, network) == collectives.all_reduce(N, P, network)
@@ -97,7 +99,7 @@ def test_a_quantized_mean_is_priced_by_its_messages_and_by_its_gather():
   compressed = WRAPPERS["int8"].factory(COLLECTIVE["sync_sgd"].factory(SGD), block=block)
   ops = pattern_of(compressed, vector(N), P).local
   assert [(op.kind, op.nbytes) for op in ops] == [("permute", strip)] * (P - 1) + [("all_gather", P * strip)]
-  network = Network(LINK, Link(1e-6, 1e12), 4)
+  network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
   leave = sum((1, 2, 3, 4, 3, 2, 1))  # messages of a node to the other one, over the distances 1 to 7
   scatter = (P - 1) * LINK.latency + leave * strip * (2 - LINK.duplex) / LINK.bandwidth
   gather = collectives.one_way("all_gather", P * strip, P, network)
@@ -187,7 +189,7 @@ TWO = made(
 LONGER = made(sends(lambda group, x: group.sum(x), period=lambda k: k + 1))
 
 STEP, LATENCY, BANDWIDTH = 1.0, 0.5, 4e6
-NETWORK = Network(Link(LATENCY, BANDWIDTH))
+NETWORK = NetworkModel(LinkModel(LATENCY, BANDWIDTH))
 THERE = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NETWORK, "")
 PERMUTE = LATENCY + 1  # of N bytes
 HALF, WHOLE = (collectives.all_reduce(n, P, NETWORK) for n in (N / 2, N))
@@ -266,7 +268,7 @@ def test_clocks_of_own_algorithms_on_a_cluster():
 
 def test_scale_and_plan_of_an_own_algorithm():
   """Steps of a second, by the cluster's timeline: what a step waits for is what is not hidden."""
-  job = StepWork((Part(1e9),), (N,))
+  job = StepWork((LayerWork(1e9),), (N,))
   of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
 
   def seconds(algorithm, network=NETWORK, **how):
@@ -276,7 +278,7 @@ def test_scale_and_plan_of_an_own_algorithm():
 
   assert seconds(RING) == pytest.approx(STEP + 2 * PERMUTE)
   assert seconds(LATE) == pytest.approx(WHOLE)  # more than a step: the link is never free
-  assert seconds(LATE, Network(Link(0.0, 1e8))) == pytest.approx(STEP)
+  assert seconds(LATE, NetworkModel(LinkModel(0.0, 1e8))) == pytest.approx(STEP)
   assert seconds(LATE, overlap=False) == pytest.approx(STEP + WHOLE)
   assert seconds(TWO, overlap=False) == pytest.approx(STEP + HALF / 3 + PERMUTE / 2)
   result = plan(Job("own", N, 1e9, StepMemory(1.0, 1.0)), THERE, PlanRequest(1, P), configured=("ring", of(RING)))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from ddl.perf import bounds, collectives, networks, scaling, server
 from ddl.perf.batch import ENOUGH, choose_batch
-from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
-from ddl.perf.device import Device, Efficiency, Part, step_seconds
-from ddl.perf.families import FamilySettings, averaging, fastest
+from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
+from ddl.perf.families import FamilySettings, averaging
 from ddl.perf.layers import params_bytes, parts, train_flop
 from ddl.perf.memory import StepMemory, step_memory
 from ddl.perf.patterns import Op, Pattern
@@ -23,8 +23,10 @@ PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9))
 
 
 def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, duplex=1.0):
-  link = Link(latency, bandwidth, duplex)
-  return Cluster("a test", Device(1e13, 1e12, memory), Efficiency(0.5, half), Network(link), "none", workers=workers)
+  link = LinkModel(latency, bandwidth, duplex)
+  return Cluster(
+    "a test", Device(1e13, 1e12, memory), Efficiency(0.5, half), NetworkModel(link), "none", workers=workers
+  )
 
 
 def job(name, **keys):
@@ -52,7 +54,7 @@ def test_a_long_start_leaves_the_seconds_of_computing_exact(start, workers):
 
 
 def test_a_step_that_only_reads_its_parameters_gains_nothing_from_workers():
-  job = PLAIN._replace(step=(Part(1e-9, held=1e9),))
+  job = PLAIN._replace(step=(LayerWork(1e-9, held=1e9),))
   row = next(row for row in plan(job, cluster(), PlanRequest(batch=32, workers=8)).rows if "strong" in row.quantity)
   assert row.value == "1" and "as long with fewer examples" in row.why
 
@@ -143,7 +145,7 @@ def test_a_plan_and_a_scaling_curve_have_one_step():
 def test_the_row_of_the_step_is_its_formula():
   """One layer that computes and one that moves: the larger of both terms of each, worked out by hand."""
   slow = cluster()._replace(device=Device(1e13, 1e11, 16e9, start=1e-4, width=2))
-  both = PLAIN._replace(step=(Part(1e9, 1e3, 1e6), Part(1e6, 1e4, 1e8)))
+  both = PLAIN._replace(step=(LayerWork(1e9, 1e3, 1e6), LayerWork(1e6, 1e4, 1e8)))
   found = plan(both, slow, PlanRequest(batch=64))
   computing = 64 * 1e9 / 5e12, 64 * 1e6 / 5e12
   moving = 2 * (64e3 + 1e6) / 1e11, 2 * (64e4 + 1e8) / 1e11
@@ -326,9 +328,8 @@ def test_speeds_by_hand():
   )
   for each in found:
     assert each.rate == pytest.approx(2 * 32 / each.seconds) and each.efficiency == pytest.approx(0.1 / each.seconds)
-  assert {each.algorithm for each in fastest(found)} == {"dasgd", "easgd"}
-  near = found[2]._replace(rate=0.99 * found[2].rate)
-  assert fastest([near, found[2]]) == [found[2]]
+  best = max(each.rate for each in found)
+  assert {each.algorithm for each in found if each.rate == pytest.approx(best)} == {"dasgd", "easgd"}
   # Many workers at one server wait for its line.
   crowd = averaging(FamilySettings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), there)
   assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)

@@ -14,9 +14,9 @@ from ddl.config.registry import keywords
 from ddl.costs.scale import recorded
 from ddl.perf import bounds, collectives, networks, scaling
 from ddl.perf.bounds import round_seconds
-from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
-from ddl.perf.device import Device, Efficiency, Part
+from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.layers import parts
 from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
@@ -24,16 +24,14 @@ from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
 from ddl.perf.scaling import LOSSES, Scenario, StepWork, Transport, step_pass, stops, timeline_of, work
 
-JOB = StepWork(tuple(map(Part, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
+JOB = StepWork(tuple(map(LayerWork, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
 FLOP = 16e9
 COUNTS = [1, 3, 16]
 
 
 def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limit=None):
-  return Cluster(
-    "made up", Device(1e12, 1e11, 1e10), Efficiency(0.5, half), Network(Link(latency, bandwidth), inside, per_node), "",
-    workers=limit,
-  )  # fmt: skip
+  network = NetworkModel(LinkModel(latency, bandwidth), inside, per_node)
+  return Cluster("made up", Device(1e12, 1e11, 1e10), Efficiency(0.5, half), network, "", workers=limit)
 
 
 def curve(name, job, *args, period=None, delay=None, servers=1, overlap=True, bucket=25e6, **settings):
@@ -89,7 +87,7 @@ def test_messages_that_leave_together_save_latency():
 
 
 def test_workers_of_a_node_share_its_link_to_a_server():
-  nodes = cluster(1e9, 0.0, inside=Link(0.0, 1e12), per_node=4)
+  nodes = cluster(1e9, 0.0, inside=LinkModel(0.0, 1e12), per_node=4)
   (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, servers=1000)
   assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down at once, for four workers
   (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
@@ -113,7 +111,7 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
   """Strong scaling with a fixed part of each step, `half` examples worth: arXiv 1709.06622 with R_O = half / batch."""
   points = curve("independent", JOB, cluster(half=16), [1, 2, 4, 8, 16, 64], batch=64)
   for point in points:
-    assert point.speedup == pytest.approx(bounds.speedup(point.workers, 16 / 64))
+    assert point.speedup == pytest.approx(point.workers * bounds.efficiency(point.workers, 16 / 64))
   assert {p.limit for p in points[1:]} == {"small batches"}
   assert points[-1].losses["small batches"] == pytest.approx(points[-1].seconds - points[0].seconds / 64)
 
@@ -173,17 +171,17 @@ def test_a_loss_is_what_its_absence_saves():
 
 @pytest.mark.parametrize("duplex, busy", [(1.0, 3.0), (0.0, 4.0)])
 def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
-  there = cluster(1e6, 0.0)._replace(network=Network(Link(0.0, 1e6, duplex)))
+  there = cluster(1e6, 0.0)._replace(network=NetworkModel(LinkModel(0.0, 1e6, duplex)))
   sent = Pattern(visits=Visits(1e6, 3e6))
-  (point,) = scaling.curve(lambda _: sent, StepWork((Part(1.0),), (1e6,)), there, [16], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1.0),), (1e6,)), there, [16], batch=1, weak=True)
   assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
 
 
 def test_what_a_step_sends_and_exchanges_share_the_link():
   """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
-  there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), Network(Link(0.0, 1e6)), "")
+  there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
   sent = Pattern((Op("permute", 2e6),), (ExchangePattern((Op("permute", 3e6),), 2, 1),))
-  (point,) = scaling.curve(lambda _: sent, StepWork((Part(1e9),), (2e6,)), there, [8], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1e9),), (2e6,)), there, [8], batch=1, weak=True)
   # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
   # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
   assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
@@ -206,7 +204,7 @@ def test_where_it_stops():
 
 
 def test_nodes_with_fast_links_inside_help():
-  flat, nodes = cluster(1e8), cluster(1e8, inside=Link(1e-6, 1e11), per_node=8)
+  flat, nodes = cluster(1e8), cluster(1e8, inside=LinkModel(1e-6, 1e11), per_node=8)
   assert (
     curve("sync_sgd", JOB, nodes, [8], batch=64)[0].seconds < curve("sync_sgd", JOB, flat, [8], batch=64)[0].seconds
   )
@@ -255,7 +253,7 @@ def test_a_point_is_what_plan_says(name, there):
 @pytest.mark.parametrize(("period", "delay"), [(65_536, 0), (65_536, 1), (65_536, 65_536), (7_001, 3_000)])
 def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
   """Which takes minutes step by step."""
-  there, job, message = named("ethernet_10g"), StepWork((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  there, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   (point,) = scaling.curve(
     lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, there, [16], batch=32, weak=True
   )
@@ -267,7 +265,7 @@ def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
 
 
 def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
-  there, job, message = named("ethernet_10g"), StepWork((Part(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  there, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   short, long = (
     scaling.curve(
       lambda _, delay=delay: Pattern(exchanges=(ExchangePattern((message,), 2, delay),)),
@@ -290,7 +288,7 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
   ],
 )
 def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
-  job = StepWork((Part(1e9),), (4e6,))
+  job = StepWork((LayerWork(1e9),), (4e6,))
   with pytest.raises(ValueError, match="with jitter a round must have at most 5,000 steps"):
     scaling.curve(lambda _: pattern, job, named("ethernet_10g"), [16], batch=32, weak=True, jitter=0.1)
 

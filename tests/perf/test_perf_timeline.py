@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ddl.events import lockstep
 from ddl.events.times import TIMES
 from ddl.perf.bounds import round_seconds
-from ddl.perf.cluster import Link
+from ddl.perf.cluster import LinkModel
 from ddl.perf.timeline import Pass, TimelineExchange, round_steps, simulate
 
 seconds = st.floats(1e-6, 1e3)
@@ -147,7 +147,7 @@ def passes(draw):
 @settings(deadline=None)
 @given(passes(), st.sampled_from(["fifo", "priority"]), st.sampled_from([0, 1e6, math.inf]))
 def test_hidden_and_exposed_are_the_time_of_the_messages(step, order, bucket):
-  link = Link(0.02, 5e6)
+  link = LinkModel(0.02, 5e6)
   shown = simulate(step, link.seconds, order=order, bucket=bucket)
   sent = [e for e in shown.events if e.kind == "exchange" and e.step == 0]
   messages = sum(link.seconds(sum(step.nbytes[i] for i in e.layers)) for e in sent)
@@ -162,7 +162,7 @@ def test_hidden_and_exposed_are_the_time_of_the_messages(step, order, bucket):
 @settings(deadline=None)
 @given(passes(), st.floats(0.1, 10), st.sampled_from(["fifo", "priority"]))
 def test_overlap_and_bandwidth_never_cost_time(step, factor, order):
-  slow, fast = Link(0.01, 3e6), Link(0.01, 3e6 * (1 + factor))
+  slow, fast = LinkModel(0.01, 3e6), LinkModel(0.01, 3e6 * (1 + factor))
   alone = simulate(step, slow.seconds, overlap=False)
   shown = simulate(step, slow.seconds, order=order)
   assert alone.seconds == pytest.approx(step.seconds + sum(map(slow.seconds, step.nbytes)))

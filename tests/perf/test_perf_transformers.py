@@ -5,7 +5,7 @@ import pytest
 from ddl.perf import networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import chips
-from ddl.perf.layers import Attention, FusedAttention, forward_flop, params, params_bytes, train_flop
+from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, train_flop
 from ddl.perf.memory import MIXED, SINGLE, training_memory
 from ddl.perf.networks import TransformerSizes, transformer
 from ddl.perf.placement import fitting
@@ -13,6 +13,11 @@ from experiments.papers import published_steps
 from experiments.papers.published_steps import network
 
 TINY = TransformerSizes(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
+
+
+def forward_flop(table):
+  """2 per multiply-accumulate."""
+  return sum(layer.forward_flop for layer in table)
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,19 @@ from helpers.commands import Command
 
 from ddl.algorithms import COLLECTIVE
 from ddl.config.registry import hyper, make_algorithm
-from ddl.costs import microbench
-from ddl.costs.microbench import TimedBlock
 from ddl.engine.workers import PackedGroup, make_workers
 from ddl.group import Group
 from ddl.models import MODELS
-from ddl.perf import calibration, cluster_file, device_step
-from ddl.perf.calibration import MeasuredStep
-from ddl.perf.cluster import Cluster, Link, Network
+from ddl.perf import cluster_file, device_step, fit
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import Device, Efficiency
-from experiments.bench import predictions
+from experiments.bench import calibration, microbench, predictions
+from experiments.bench.calibration import MeasuredStep
+from experiments.bench.microbench import TimedBlock
 
-LINK, RATES = Link(8e-5, 1.5e9), calibration.Rates(2e-4, 4e10, 6e9)
-CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), Network(LINK), "a test", workers=2)
+LINK, RATES = LinkModel(8e-5, 1.5e9), fit.Rates(2e-4, 4e10, 6e9)
+CLUSTER = Cluster("here", Device(5e10, 8e9, 1.2e10), Efficiency(0.8, 3.0), NetworkModel(LINK), "a test", workers=2)
 LEAVES = (4 * 784 * 256, 4 * 256)
 
 

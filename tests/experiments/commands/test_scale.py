@@ -16,9 +16,9 @@ from ddl.costs import scale, step_cost
 from ddl.costs.workloads import SIZES, synthetic
 from ddl.engine import traffic
 from ddl.perf import cluster_file, networks, scale_text, scaling
-from ddl.perf.cluster import Network
+from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Part
+from ddl.perf.device import LayerWork
 from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.scaling import Transport
@@ -171,7 +171,7 @@ def test_the_order_of_gradients():
 
 @pytest.mark.parametrize(("bandwidth", "jitter"), [(1e9, 0.3), (1e10, 0.0), (1e10, 0.3)])  # full, and at its knee
 def test_few_in_a_servers_queue_stand_for_many(bandwidth, jitter, monkeypatch):
-  cluster, job = named("ethernet_10g").with_bandwidth(128, bandwidth), scaling.StepWork((Part(1e10),), (4e6,))
+  cluster, job = named("ethernet_10g").with_bandwidth(128, bandwidth), scaling.StepWork((LayerWork(1e10),), (4e6,))
   run = scaling.Scenario(Pattern(visits=Visits(4e6, 4e6)), job, cluster, 128, 32, Transport(), jitter)
   seconds = []
   for queued in (64, 128):
@@ -336,7 +336,7 @@ def test_what_was_measured_stands_beside_the_prediction():
 def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   there = named("cori_fdr")._replace(workers=2, overlap=False)
-  cluster_file.save(there._replace(network=Network(there.network.between)), {"overhead": 0.0})
+  cluster_file.save(there._replace(network=NetworkModel(there.network.between)), {"overhead": 0.0})
   done = Command(
     "scale",
     "--model=mlp",

@@ -14,7 +14,7 @@ from helpers.commands import ROOT
 from ddl.config import default_experiment
 from ddl.costs.step_cost import param_shapes
 from ddl.costs.workloads import synthetic
-from ddl.perf.cluster import Link
+from ddl.perf.cluster import LinkModel
 from ddl.run import build
 from experiments.netbench import expected, measure, network
 from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured
@@ -77,7 +77,7 @@ def expect(name, hosts=2, hidden=(256, 256, 256), **settings):
   model = MODEL | {"hidden": hidden}
   experiment = default_experiment(algorithm={"name": name, **settings}, model=model, workers=hosts, batch=8)
   params = param_shapes(build.make_model(experiment, synthetic("mlp", 8, 16)))
-  link = Link(0.005, 1e6)
+  link = LinkModel(0.005, 1e6)
   return expected.Expected(experiment, params, link, settings.get("period", 1), overlap=True), params
 
 

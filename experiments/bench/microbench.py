@@ -35,10 +35,10 @@ from ddl.engine.rounds import worker_keys
 from ddl.engine.workers import AXIS as AXES
 from ddl.engine.workers import PackedGroup, Workers, make_workers
 from ddl.group import Group
-from ddl.perf.calibration import CASES, TOGETHER, MeasuredStep, Measurements, ModelCase, typical
 from ddl.perf.device_step import kind_of_model
 from ddl.run import build, processes
 from ddl.schedule import Due
+from experiments.bench.calibration import CASES, TOGETHER, MeasuredStep, Measurements, ModelCase, typical
 
 BLOCK_SECONDS = 0.15
 CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
@@ -295,7 +295,7 @@ def measure_steps(
     task, result = Path(folder) / "task.json", Path(folder) / "result.json"
     settings = {"model": model, "algorithms": {k: dict(v) for k, v in algorithms.items()}, "workers": workers}
     task.write_text(json.dumps(settings | {"alone": alone, "together": together, "result": str(result)}))
-    command = [sys.executable, "-m", "ddl.costs.microbench", str(task)]
+    command = [sys.executable, "-m", "experiments.bench.microbench", str(task)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if done.returncode or not result.exists():
       raise ValueError("the measurement failed, see the log above")
@@ -308,7 +308,7 @@ def main(file: str) -> int:
   hosts.follow_launcher()
   task = json.loads(Path(file).read_text())
   if hosts.processes() == 1 and task["workers"] > 1:
-    return hosts.launch(task["workers"], [sys.executable, "-m", "ddl.costs.microbench", file])
+    return hosts.launch(task["workers"], [sys.executable, "-m", "experiments.bench.microbench", file])
   workers, sizes = join(), SIZES.get(task["model"], {})
 
   def block(name: str, hyper: dict[str, Any], batch: int) -> TimedBlock:

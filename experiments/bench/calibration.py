@@ -1,0 +1,151 @@
+"""The calibration of this machine: what is measured, and the terms of the cost model fitted to it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddl.perf import patterns
+from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
+from ddl.perf.device import Device, Efficiency
+from ddl.perf.fit import Rates, fit_efficiency, fit_link, fit_rates
+from ddl.perf.patterns import Op
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "permute")
+
+
+class ModelCase(NamedTuple):
+  """A model with its sizes and the examples per worker."""
+
+  model: str
+  sizes: dict[str, Any]
+  batch: int
+
+  @property
+  def name(self) -> str:
+    """Label, e.g. mlp 512,512 x64."""
+    sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
+    return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
+
+
+CURVES = {  # where the efficiency of each kind of models is fitted
+  "dense": tuple(ModelCase("mlp", {"hidden": (256, 256)}, batch) for batch in (16, 64, 256)),
+  "convolution": tuple(ModelCase("lenet", {"channels": (16, 32)}, batch) for batch in (8, 32, 96)),
+  "attention": tuple(ModelCase("transformer", {"layers": 1, "width": 64}, batch) for batch in (2, 8)),
+}
+CASES = (
+  ModelCase("linear", {}, 256),
+  ModelCase("mlp", {"hidden": (1024, 1024)}, 32),
+  *(case for curve in CURVES.values() for case in curve),
+)
+# Also measured under synchronous SGD: how long messages take between steps.
+TOGETHER = (CASES[1], CURVES["dense"][1], *CURVES["convolution"][:2], CURVES["attention"][1])
+
+
+class MeasuredStep(NamedTuple):
+  """Work of a step of a case."""
+
+  flop: float  # of one worker, XLA's count
+  moved: float  # bytes read and written, likewise
+  messages: tuple[int, ...]  # bytes of each, of all parameters
+  kind: str  # of its model
+  fed: float = 0.0  # bytes of a worker's input
+
+
+class Measurements(NamedTuple):
+  """Work that a calibration measures on a machine."""
+
+  steps: dict[str, MeasuredStep]  # by the cases' names
+  sizes: tuple[int, ...]  # bytes of messages
+  workers: int
+  product_flop: float
+  copy_bytes: float
+  machine: str  # a description
+  memory: float  # bytes of a worker's device
+  overlap: bool  # whether exchanges run beside the steps
+
+
+class Calibration(NamedTuple):
+  """Result of a calibration."""
+
+  cluster: Cluster  # with the efficiency of dense models
+  efficiencies: dict[str, Efficiency]  # by the kind of a model
+  rates: dict[str, Rates]  # of a step, by the kind of a model
+  links: dict[str, LinkModel]  # by collective
+  overhead: float  # R_O: seconds of a worker's loop beyond its compute, over its compute; median over the cases
+  waiting: float  # seconds that a message takes longer between steps than in a loop of messages alone
+  rows: list[dict[str, Any]]  # every measurement with what its fit predicts
+
+
+def typical(seconds: np.ndarray) -> float:
+  """Return the median over passes of the mean over processes. seconds: [passes, processes]."""
+  return float(np.median(seconds.mean(axis=1)))
+
+
+def collective_cost(name: str, workers: int) -> Callable[[float, LinkModel], float]:
+  """Return the model's cost of a collective, (bytes, link) -> seconds, of the cheapest algorithm."""
+  return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, NetworkModel(link))
+
+
+def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration:
+  """Fit the terms.
+
+  Args:
+    work: what was measured.
+    measured: seconds [passes, processes] of "loop CASE" and "compute CASE" (a step with and without its input),
+      "sync_sgd CASE" for those in TOGETHER, "COLLECTIVE BYTES", "product" and "copy".
+  """
+  times = {name: typical(seconds) for name, seconds in measured.items()}
+  rows: list[dict[str, Any]] = []
+
+  def record(fit: str, names: Sequence[str], seconds: Iterable[float], errors: np.ndarray) -> None:
+    for name, second, error in zip(names, seconds, errors, strict=True):
+      figures = {"measured_s": second, "predicted_s": second * (1 + error), "error": error}
+      rows.append({"fit": fit, "of": name, **{key: float(value) for key, value in figures.items()}})
+
+  links = {}
+  for name in COLLECTIVES:
+    seconds = [times[f"{name} {n}"] for n in work.sizes]
+    links[name], errors = fit_link(work.sizes, seconds, collective_cost(name, work.workers))
+    record(name, [f"{n} bytes" for n in work.sizes], seconds, errors)
+  names, steps = [*work.steps], work.steps.values()
+  loops, computes = ([times[f"{kind} {name}"] for name in names] for kind in ("loop", "compute"))
+  kinds, flop, moved, fed = zip(*((s.kind, s.flop, s.moved, s.fed) for s in steps), strict=True)
+  rates, errors = fit_rates(kinds, flop, moved, loops, fed)
+  record("step", names, loops, errors)
+
+  # Synchronous SGD beyond the step and its messages: processes are out of step. The median over the models.
+  price = collective_cost("all_reduce", work.workers)
+  together = [case.name for case in TOGETHER if case.name in work.steps]
+  seconds = np.array([times[f"sync_sgd {name}"] for name in together])
+  messages = [work.steps[name].messages for name in together]
+  sent = [sum(price(n, links["all_reduce"]) for n in each) for each in messages]
+  known = np.array([times[f"loop {name}"] for name in together]) + sent
+  count = np.array([len(each) for each in messages])
+  waiting = max(0.0, float(np.median((seconds - known) / count)))
+  record("sync_sgd", together, seconds, (known + waiting * count) / seconds - 1)
+
+  fastest = max(s.flop / t for s, t in zip(steps, computes, strict=True))
+  peak = max(work.product_flop / times["product"], fastest)
+  # The bytes of a step are XLA's count, of which caches serve a part: no step may be seen to beat the roofline.
+  moving = max(work.copy_bytes / times["copy"], *(s.moved / t for s, t in zip(steps, computes, strict=True)))
+  efficiencies = {}
+  for kind, curve in CURVES.items():
+    cases = [case for case in curve if case.name in work.steps]
+    if len(cases) > 1:
+      seconds = [times[f"compute {case.name}"] for case in cases]
+      per_example = work.steps[cases[-1].name].flop / cases[-1].batch  # where the parameters' update weighs least
+      efficiencies[kind], errors = fit_efficiency(per_example, peak, [case.batch for case in cases], seconds)
+      record(f"efficiency, {kind}", [case.name for case in cases], seconds, errors)
+  link = links["all_reduce"]
+  cluster = Cluster(
+    title=f"this machine, {work.workers} processes",
+    device=Device(peak, moving, work.memory),
+    efficiency=efficiencies.get("dense") or next(iter(efficiencies.values())),
+    network=NetworkModel(link._replace(latency=link.latency + waiting)),
+    source=f"measured by python run.py calibrate on {work.machine}, float32",
+    workers=work.workers,
+    overlap=work.overlap,
+  )
+  shares = [(loop - compute) / compute for loop, compute in zip(loops, computes, strict=True)]
+  return Calibration(cluster, efficiencies, rates, links, max(0.0, float(np.median(shares))), waiting, rows)
